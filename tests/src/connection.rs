@@ -23,7 +23,7 @@ use millrace_splice::Thresholds;
 pub use script::{HOST, OWN, of_case};
 
 use crate::corpus::literal::Role;
-use crate::simulated::Running;
+use crate::simulated::RunningWorker;
 use actors::{Actors, address};
 use script::Script;
 
@@ -79,32 +79,32 @@ pub fn fuzz_connection(data: &[u8]) {
     };
     let engine = world.engine(1 << 20);
     let worker = Worker::new(engine, setup).expect("the engine takes the listener");
-    let mut running = Running(worker);
+    let mut running = RunningWorker(worker);
     let over = actors.over.clone();
     let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| over.get());
     assert_eq!(
         ended,
         RunOutcome::Done,
         "the client's connection does not end{}",
-        story(&world, &actors)
+        describe(&world, &actors)
     );
     assert!(outbox.send(WorkerMessage::Drain).is_ok(), "a mailbox holds a letter");
     outbox.flush();
     let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| false);
-    assert_eq!(ended, RunOutcome::Done, "the worker does not drain{}", story(&world, &actors));
+    assert_eq!(ended, RunOutcome::Done, "the worker does not drain{}", describe(&world, &actors));
     let live = running.0.live_objects();
-    assert_eq!(live, [0; 4], "objects that nobody uses{}", story(&world, &actors));
+    assert_eq!(live, [0; 4], "objects that nobody uses{}", describe(&world, &actors));
     drop(running.0.finish());
     actors.close(&world);
     let leaks = world.leaks();
-    assert!(leaks.is_empty(), "left behind: {leaks:?}{}", story(&world, &actors));
+    assert!(leaks.is_empty(), "left behind: {leaks:?}{}", describe(&world, &actors));
     if let Err(why) = check::check(&script, &actors) {
-        panic!("{why}{}", story(&world, &actors));
+        panic!("{why}{}", describe(&world, &actors));
     }
 }
 
 /// What happened, for a message about a failure.
-fn story(world: &World, actors: &Actors) -> String {
+fn describe(world: &World, actors: &Actors) -> String {
     format!("\n{}\n{}", world.trace(), actors.state())
 }
 

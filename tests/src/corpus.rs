@@ -6,23 +6,23 @@
 //! program with one recording origin behind it; a case is run in a lane alone, so that everything
 //! the origin saw belongs to it. The judge behind the program is [`crate::strict`].
 
-pub(crate) mod answers;
 pub mod campaign;
 pub mod case;
 pub mod client;
 pub(crate) mod compare;
 pub mod judge;
-pub mod lane;
 pub mod lenient;
 pub mod literal;
 pub mod mutant;
 mod mutate;
 pub mod origin;
-pub mod patience;
 pub mod plan;
+pub mod program;
 pub mod random;
 mod relay;
+pub(crate) mod responses;
 pub mod shrink;
-pub mod stock;
 pub mod table;
+pub mod templates;
+pub mod timeouts;
 pub mod valid;

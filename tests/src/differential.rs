@@ -8,7 +8,7 @@ use millrace_http1::{
 
 use crate::corpus::literal::Role;
 use crate::corpus::valid;
-use crate::strict::{self, Asked, Field, Message};
+use crate::strict::{self, Field, Message, RequestContext};
 
 const LIMITS: HeadLimits =
     HeadLimits { bytes_max: 65_536, fields_max: 4096, target_bytes_max: 65_536 };
@@ -71,7 +71,9 @@ fn compare_valid(data: &[u8]) {
 }
 
 fn compare_answer(data: &[u8], method: &str) {
-    let Ok(Some(message)) = strict::answer(data, &Asked::with(method), true) else { return };
+    let Ok(Some(message)) = strict::response(data, &RequestContext::with(method), true) else {
+        return;
+    };
     if is_beyond_bounds(&message) {
         return;
     }
@@ -133,9 +135,9 @@ mod tests {
 
     use super::*;
     use crate::corpus::case;
-    use crate::corpus::literal::{Place, fill};
+    use crate::corpus::literal::{Substitutions, fill};
     use crate::corpus::random::Random;
-    use crate::corpus::stock::Stock;
+    use crate::corpus::templates::Templates;
 
     /// Found by fuzzing: the judge knew no bound there.
     #[test]
@@ -152,7 +154,7 @@ mod tests {
     fn the_hostile_corpus_and_mutants_of_it() {
         let cases = case::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"));
         let folder = env::var_os("MESSAGES");
-        let place = Place {
+        let place = Substitutions {
             host: "a.test:8000".to_owned(),
             role: Role::Boost,
             own: "a.test:8000".to_owned(),
@@ -169,7 +171,7 @@ mod tests {
                 fuzz_messages(&message);
             }
         }
-        let stock = Stock::new(&cases, Role::Boost);
+        let stock = Templates::new(&cases, Role::Boost);
         let mut compared = 0;
         for index in 0..20_000 {
             let mutant = stock.mutant(&mut Random::of(1, index));

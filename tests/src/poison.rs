@@ -15,16 +15,16 @@
 //! least one byte back. Several lines of an unknown field equal one line with commas (RFC 9110
 //! section 5.3).
 
+mod broken_cache;
 pub mod campaign;
 mod client;
 mod fields;
 mod generate;
-pub mod lane;
 pub mod model;
 pub mod mutant;
-mod naive;
 mod origin;
+pub mod pair;
+mod path_reading;
 mod paths;
 mod program;
-mod reading;
 mod shrink;

@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 
 use millrace_engine::{Clock, EngineOptions, Error, UringEngine};
 
-use crate::scenario::{Board, End, Listen, Names, Need, OriginKind, Picks, Play, Scenario, Script};
+use crate::scenario::{
+    End, Listen, Names, Need, OriginKind, Play, RequestScripts, Scenario, Script, ScriptSignals,
+};
 use files::Files;
 use stream::{Accepting, Stream};
 
@@ -27,9 +29,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// What the threads of one run share.
-struct Stage {
+struct RealRun {
     names: Names,
-    board: Board,
+    board: ScriptSignals,
     begun: Instant,
     /// The clients have ended: origins need not wait for connections any more.
     over: AtomicBool,
@@ -91,9 +93,9 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
     let files = Files::new(scenario, &names, listen, folder);
     let mut process = files.start(program, engine)?;
     names.set("proxy", process.address());
-    let stage = Arc::new(Stage {
+    let stage = Arc::new(RealRun {
         names,
-        board: Board::default(),
+        board: ScriptSignals::default(),
         begun: Instant::now(),
         over: AtomicBool::new(false),
         failures: Mutex::new(Vec::new()),
@@ -117,8 +119,8 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
             })
             .collect();
         while !clients.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            if let Some((asked, name)) = stage.board.asked() {
-                stage.board.answer(asked, files.reload(&mut process, &name));
+            if let Some((asked, name)) = stage.board.pending_reload() {
+                stage.board.finish_reload(asked, files.reload(&mut process, &name));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -140,7 +142,7 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
     if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
 }
 
-impl Stage {
+impl RealRun {
     fn now(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -169,11 +171,11 @@ fn listen(kind: OriginKind, path: &PathBuf) -> std::io::Result<Accepting> {
     }
 }
 
-fn play_client(stage: &Stage, client: &crate::scenario::Client, at: &str) -> Result<(), String> {
+fn play_client(stage: &RealRun, client: &crate::scenario::Client, at: &str) -> Result<(), String> {
     let ended = client.after.iter().map(|other| ended_signal(other));
     for signal in ended.chain(client.when.iter().cloned()) {
         let begun = Instant::now();
-        while !stage.board.has(&signal) {
+        while !stage.board.is_set(&signal) {
             if begun.elapsed() > PATIENCE {
                 return Err(format!("waits in vain for: {signal}"));
             }
@@ -185,15 +187,15 @@ fn play_client(stage: &Stage, client: &crate::scenario::Client, at: &str) -> Res
     let mut stream = Stream::connect(at).map_err(|error| format!("connect: {error}"))?;
     let mut play = Play::new(&client.script, &stage.names, &stage.board, false);
     let left = drive(stage, &mut stream, &mut play)?;
-    if left == Left::Open && !play.inbox().is_empty() {
+    if left == Leftover::Open && !play.inbox().is_empty() {
         return Err(format!("more came: \"{}\"", play.inbox().escape_ascii()));
     }
     Ok(())
 }
 
-fn play_origin(stage: &Stage, origin: &crate::scenario::Origin, listener: &Accepting) {
+fn play_origin(stage: &RealRun, origin: &crate::scenario::Origin, listener: &Accepting) {
     let mut accepted = 0;
-    let picks = &Picks::new(origin.any.clone(), &stage.names);
+    let picks = &RequestScripts::new(origin.any.clone(), &stage.names);
     std::thread::scope(|scope| {
         while !stage.over.load(Ordering::Acquire) {
             let Some(stream) = listener.accept(GLANCE) else { continue };
@@ -221,9 +223,9 @@ fn play_origin(stage: &Stage, origin: &crate::scenario::Origin, listener: &Accep
 
 /// Plays an origin's connection and keeps it open until the proxy closes it or all is over: an
 /// origin that has said its part does not end connections by itself.
-fn play_accepted(stage: &Stage, mut stream: Stream, script: &Script) -> Result<(), String> {
+fn play_accepted(stage: &RealRun, mut stream: Stream, script: &Script) -> Result<(), String> {
     let mut play = Play::new(script, &stage.names, &stage.board, false);
-    if drive(stage, &mut stream, &mut play)? == Left::Closed {
+    if drive(stage, &mut stream, &mut play)? == Leftover::Closed {
         return Ok(());
     }
     let mut rest = play.inbox().to_vec();
@@ -242,13 +244,17 @@ fn play_accepted(stage: &Stage, mut stream: Stream, script: &Script) -> Result<(
 }
 
 /// Answers requests as they come, until the proxy closes or all is over.
-fn play_requests(stage: &Stage, mut stream: Stream, picks: &Picks) -> Result<(), String> {
+fn play_requests(
+    stage: &RealRun,
+    mut stream: Stream,
+    picks: &RequestScripts,
+) -> Result<(), String> {
     let mut inbox = Vec::new();
     while !stage.over.load(Ordering::Acquire) {
         if let Some(script) = picks.pick(&inbox)? {
             let mut play = Play::new(&script, &stage.names, &stage.board, false);
             play.received(&inbox);
-            if drive(stage, &mut stream, &mut play)? == Left::Closed {
+            if drive(stage, &mut stream, &mut play)? == Leftover::Closed {
                 return Ok(());
             }
             inbox = play.inbox().to_vec();
@@ -266,12 +272,12 @@ fn play_requests(stage: &Stage, mut stream: Stream, picks: &Picks) -> Result<(),
 
 /// What a script left behind.
 #[derive(PartialEq, Eq)]
-enum Left {
+enum Leftover {
     Open,
     Closed,
 }
 
-fn drive(stage: &Stage, stream: &mut Stream, play: &mut Play) -> Result<Left, String> {
+fn drive(stage: &RealRun, stream: &mut Stream, play: &mut Play) -> Result<Leftover, String> {
     let begun = Instant::now();
     loop {
         if begun.elapsed() > PATIENCE || (stage.has_failed() && begun.elapsed() > PATIENCE / 10) {
@@ -300,13 +306,13 @@ fn drive(stage: &Stage, stream: &mut Stream, play: &mut Play) -> Result<Left, St
             }
             Need::Close => {
                 stream.close();
-                return Ok(Left::Closed);
+                return Ok(Leftover::Closed);
             }
             Need::Reset => {
                 stream.reset();
-                return Ok(Left::Closed);
+                return Ok(Leftover::Closed);
             }
-            Need::Over => return Ok(Left::Open),
+            Need::Over => return Ok(Leftover::Open),
             Need::Failed(why) => return Err(why),
         }
     }

@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 
 pub use check::{Check, Expected, Extent, Subject};
 pub use names::Names;
-pub use pick::Picks;
-pub use play::{Asked, Board, End, Need, Play};
+pub use pick::RequestScripts;
+pub use play::{End, Need, Play, ReloadRequest, ScriptSignals};
 
 /// A whole story.
 #[derive(Clone, Debug)]

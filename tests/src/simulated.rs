@@ -6,13 +6,13 @@
 //! proxy's own; no request reaches an origin that no client sent, and none that may not be repeated
 //! twice; every wait ends; nothing is left behind.
 
+mod actors;
 mod cache;
-mod cast;
 mod name_server;
 mod origin;
+mod random;
 mod reload;
-mod seat;
-mod story;
+mod script_actor;
 mod verifier;
 
 use std::cell::{Cell, RefCell};
@@ -31,16 +31,17 @@ use millrace_sim::{
 };
 use millrace_splice::Thresholds;
 
-pub use story::{
-    CachedStory, Failure, Hunt, Met, Outcome, Story, classes, draw, draw_cached, hunt, plain, plan,
-    play_cached, play_cached_in, play_story, play_story_in, report, request, shrink,
+pub use random::{
+    CacheScenario, Coverage, Failure, Outcome, RandomScenario, SearchResult, plain_request,
+    plain_scenario, plan, play_cache, play_cache_in, play_random, play_random_in,
+    random_cache_scenario, random_scenario, report, required_classes, search, shrink,
 };
 
-use crate::scenario::{Board, Listen, Names, Origin, OriginKind, Picks, Scenario};
-use cast::Cast;
+use crate::scenario::{Listen, Names, Origin, OriginKind, RequestScripts, Scenario, ScriptSignals};
+use actors::ScenarioActors;
 use name_server::NameServer;
-use origin::OriginSeat;
-use reload::{Posts, Reloader, address_of};
+use origin::ScriptedOrigin;
+use reload::{Reloader, WorkerMailboxes, address_of};
 use verifier::SimVerifier;
 
 pub use verifier::users_file;
@@ -50,9 +51,9 @@ const TIME: Duration = Duration::from_secs(600);
 /// The same in a hostile one: beyond every deadline and stall.
 const TIME_HOSTILE: Duration = Duration::from_secs(4 * 3600);
 /// Letters of the supervisor that a mailbox holds.
-const LETTERS: usize = 256;
+const MAILBOX_CAPACITY: usize = 256;
 /// How late workers that have small mailboxes may read their letters.
-const LATE_NS: u64 = 50_000_000;
+const MAILBOX_DELAY_NS: u64 = 50_000_000;
 
 /// Plays `scenario` in the world of `seed`; gives the hash of what happened.
 ///
@@ -78,7 +79,7 @@ pub fn play_in(
     seed: u64,
     faults: Faults,
 ) -> Result<u64, String> {
-    let mut stage = Stage::new(scenario, world, faults)?;
+    let mut stage = ScenarioRun::new(scenario, world, faults)?;
     let result = stage.play(world, scenario);
     match result {
         Ok(()) => Ok(world.trace_hash()),
@@ -86,15 +87,15 @@ pub fn play_in(
             "{} with SEED={seed} {faults:?}:\n{}\n{why}\n{}",
             scenario.name,
             world.trace(),
-            stage.cast.state()
+            stage.actors.state()
         )),
     }
 }
 
 /// A worker of the proxy, for the driver.
-pub(crate) struct Running(pub(crate) Worker<SimEngine>);
+pub(crate) struct RunningWorker(pub(crate) Worker<SimEngine>);
 
-impl SimWorker for Running {
+impl SimWorker for RunningWorker {
     fn run_turn(&mut self) -> bool {
         self.0.run_turn()
     }
@@ -113,34 +114,34 @@ fn run_all(
 }
 
 /// Everything of one run.
-struct Stage {
-    workers: Vec<Running>,
-    posts: Posts,
+struct ScenarioRun {
+    workers: Vec<RunningWorker>,
+    mailboxes: WorkerMailboxes,
     shared: Arc<SharedState>,
-    cast: Cast,
+    actors: ScenarioActors,
     name_server: NameServer,
     verifier: SimVerifier,
     /// What came to origins in a hostile world.
-    picks: Rc<Picks>,
+    picks: Rc<RequestScripts>,
     hostile: bool,
 }
 
-impl Stage {
+impl ScenarioRun {
     fn new(scenario: &Scenario, world: &World, faults: Faults) -> Result<Self, String> {
         let hostile = faults == Faults::Hostile;
         if hostile {
             world.record_engine_output();
         }
-        if let Some(letters) = scenario.mailboxes {
+        if let Some(messages) = scenario.mailboxes {
             let crowd = WorldPlan {
-                mailbox_capacity: letters,
+                mailbox_capacity: messages,
                 skew: 1000,
-                wake_ns: LATE_NS,
+                wake_ns: MAILBOX_DELAY_NS,
                 ..world.plan()
             };
             world.set_plan(crowd);
         }
-        let (mut names, board) = (Names::default(), Board::default());
+        let (mut names, board) = (Names::default(), ScriptSignals::default());
         names.set("users", &users_file());
         let listeners: Vec<_> =
             scenario.origins.iter().map(|origin| listen(world, origin, &mut names)).collect();
@@ -151,11 +152,11 @@ impl Stage {
         let (asked_for, config) = configure(scenario, world, &mut names, &workers)?;
         let config = Arc::new(config);
         let scripts = scenario.origins.iter().flat_map(Origin::all).cloned().collect();
-        let picks = Rc::new(Picks::new(scripts, &names));
+        let picks = Rc::new(RequestScripts::new(scripts, &names));
         let common = hostile.then_some(&picks);
         let origins = scenario.origins.iter().zip(listeners);
         let origins = origins
-            .map(|(origin, listener)| OriginSeat::new(origin, listener, &names, &board, common))
+            .map(|(origin, listener)| ScriptedOrigin::new(origin, listener, &names, &board, common))
             .collect();
         let proxy = address_of(&config.listeners[0].address);
         let name_server = NameServer::new(world, &scenario.names);
@@ -163,13 +164,13 @@ impl Stage {
         world.set_descriptors_max(descriptors);
         let verifier = SimVerifier::new(hostile);
         let servers = (&name_server, &verifier);
-        let (workers_running, posts, shared) = start(&config, world, servers, assumed)?;
+        let (workers_running, mailboxes, shared) = start(&config, world, servers, assumed)?;
         let commands = scenario.reloads.iter();
         let commands = commands
-            .map(|(name, command)| (name.clone(), words(command, scenario, &names, &workers)));
+            .map(|(name, command)| (name.clone(), arguments(command, scenario, &names, &workers)));
         let both = (asked_for, &config);
-        let reloader = Reloader::new(commands.collect(), &board, &posts, &shared, both);
-        let cast = Cast {
+        let reloader = Reloader::new(commands.collect(), &board, &mailboxes, &shared, both);
+        let actors = ScenarioActors {
             reloader,
             clients: scenario.clients.iter().map(|client| (client.clone(), None)).collect(),
             origins,
@@ -181,22 +182,22 @@ impl Stage {
             over: Rc::new(Cell::new(false)),
         };
         let workers = workers_running;
-        Ok(Self { workers, posts, shared, cast, name_server, verifier, picks, hostile })
+        Ok(Self { workers, mailboxes, shared, actors, name_server, verifier, picks, hostile })
     }
 
     fn play(&mut self, world: &World, scenario: &Scenario) -> Result<(), String> {
-        let over = self.cast.over.clone();
+        let over = self.actors.over.clone();
         let time = if self.hostile { TIME_HOSTILE } else { TIME };
         let ended = self.run(world, time, &mut |_| over.get());
-        if !self.cast.failures.is_empty() {
-            return Err(self.cast.failures.join("\n"));
+        if !self.actors.failures.is_empty() {
+            return Err(self.actors.failures.join("\n"));
         }
         if ended != RunOutcome::Done {
             return Err(format!("{ended:?}"));
         }
         self.drain(world)?;
-        if !self.cast.failures.is_empty() {
-            return Err(self.cast.failures.join("\n"));
+        if !self.actors.failures.is_empty() {
+            return Err(self.actors.failures.join("\n"));
         }
         self.check_repeats(world, scenario)?;
         self.check_leaks(world)
@@ -209,31 +210,31 @@ impl Stage {
         done: &mut dyn FnMut(&World) -> bool,
     ) -> RunOutcome {
         let actors: &mut [&mut dyn Actor] =
-            &mut [&mut self.cast, &mut self.name_server, &mut self.verifier];
+            &mut [&mut self.actors, &mut self.name_server, &mut self.verifier];
         run_all(world, &mut self.workers, actors, time, done)
     }
 
     /// What the supervisor does at SIGTERM.
     fn drain(&mut self, world: &World) -> Result<(), String> {
-        self.tell(|| WorkerMessage::Drain);
-        let patience = Duration::from_millis(self.cast.reloader.config.limits.drain_ms);
+        self.send_to_workers(|| WorkerMessage::Drain);
+        let patience = Duration::from_millis(self.actors.reloader.config.limits.drain_ms);
         if self.run(world, patience, &mut |_| false) == RunOutcome::Done {
             return Ok(());
         }
         if !self.hostile {
             return Err("the workers do not drain".to_owned());
         }
-        self.tell(|| WorkerMessage::Stop);
+        self.send_to_workers(|| WorkerMessage::Stop);
         match self.run(world, Duration::from_secs(10), &mut |_| false) {
             RunOutcome::Done => Ok(()),
             ended => Err(format!("the workers do not stop: {ended:?}")),
         }
     }
 
-    fn tell(&mut self, letter: impl Fn() -> WorkerMessage<SimDetached>) {
-        for post in self.posts.borrow_mut().iter_mut() {
-            assert!(post.send(letter()).is_ok(), "a worker reads its letters");
-            post.flush();
+    fn send_to_workers(&mut self, message: impl Fn() -> WorkerMessage<SimDetached>) {
+        for mailbox in self.mailboxes.borrow_mut().iter_mut() {
+            assert!(mailbox.send(message()).is_ok(), "a worker reads its messages");
+            mailbox.flush();
         }
     }
 
@@ -241,7 +242,7 @@ impl Stage {
     /// whether it is read there or not.
     fn check_repeats(&self, world: &World, scenario: &Scenario) -> Result<(), String> {
         let sent: Vec<String> =
-            scenario.clients.iter().map(|client| client.script.sent(&self.cast.names)).collect();
+            scenario.clients.iter().map(|client| client.script.sent(&self.actors.names)).collect();
         let overheard = world.engine_output();
         for ((method, target), came) in self.picks.seen() {
             if ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&&method[..]) {
@@ -262,7 +263,7 @@ impl Stage {
 
     /// Nothing of the proxy's is left when its workers have ended.
     fn check_leaks(&mut self, world: &World) -> Result<(), String> {
-        for (index, Running(worker)) in self.workers.drain(..).enumerate() {
+        for (index, RunningWorker(worker)) in self.workers.drain(..).enumerate() {
             let live = worker.live_objects();
             if live != [0; 4] {
                 return Err(format!("worker {index} keeps {live:?} objects"));
@@ -270,7 +271,7 @@ impl Stage {
             drop(worker.finish());
         }
         cache::check(&self.shared)?;
-        self.cast.close(world);
+        self.actors.close(world);
         match &world.leaks()[..] {
             [] => Ok(()),
             leaks => Err(format!("left behind:\n{}", leaks.join("\n"))),
@@ -306,7 +307,7 @@ fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_
 }
 
 /// A whole command line: first the proxy's own address, and `workers` unless it says how many.
-fn words(command: &[String], scenario: &Scenario, names: &Names, workers: &str) -> Vec<String> {
+fn arguments(command: &[String], scenario: &Scenario, names: &Names, workers: &str) -> Vec<String> {
     let listen = match &scenario.listen {
         Listen::Tcp(address) => address.clone(),
         Listen::Unix => "unix:/sim/proxy".to_owned(),
@@ -330,7 +331,7 @@ fn configure(
     names: &mut Names,
     workers: &str,
 ) -> Result<(Config, Config), String> {
-    let words = words(&scenario.command, scenario, names, workers);
+    let words = arguments(&scenario.command, scenario, names, workers);
     let mut asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
     verifier::load_users(&mut asked_for)?;
     let mut config = asked_for.clone();
@@ -356,7 +357,7 @@ fn start(
     world: &World,
     (name_server, verifier): (&NameServer, &SimVerifier),
     descriptors: usize,
-) -> Result<(Vec<Running>, Posts, Arc<SharedState>), String> {
+) -> Result<(Vec<RunningWorker>, WorkerMailboxes, Arc<SharedState>), String> {
     // As on a system whose default is bbr: `auto` has something to do there.
     let system_congestion = Some("bbr".into());
     let name = "millrace-simulated".to_owned();
@@ -369,7 +370,7 @@ fn start(
     for (index, mail) in
         mailbox_mesh(config.workers, world.plan().mailbox_capacity).into_iter().enumerate()
     {
-        let (outbox, inbox) = mailbox(LETTERS);
+        let (outbox, inbox) = mailbox(MAILBOX_CAPACITY);
         outboxes.push(outbox);
         let listeners = config.listeners.iter().enumerate();
         let setup = Setup {
@@ -382,13 +383,13 @@ fn start(
             mail,
             shared: shared.clone(),
             names: Arc::new(ResolverConfig::parse(b"", b"", &[name_server.address()])),
-            verifier: verifier.desk(),
+            verifier: verifier.new_handle(),
             descriptors: (descriptors / config.workers - config.listeners.len()) as u64,
             thresholds: config.splice.thresholds().unwrap_or(Thresholds::FIXED),
         };
         let engine = world.engine((config.pool_bytes() / config.workers as u64) as usize);
         let worker = Worker::new(engine, setup).map_err(|error| format!("a worker: {error}"))?;
-        workers.push(Running(worker));
+        workers.push(RunningWorker(worker));
     }
     Ok((workers, Rc::new(RefCell::new(outboxes)), shared))
 }

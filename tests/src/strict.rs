@@ -14,9 +14,9 @@ use std::fmt;
 
 /// Why a message could be read in two ways, in one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Doubt(pub String);
+pub struct Ambiguity(pub String);
 
-impl fmt::Display for Doubt {
+impl fmt::Display for Ambiguity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
@@ -53,7 +53,7 @@ pub enum Framing {
 
 /// The first line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Start {
+pub enum StartLine {
     /// Of a request.
     Request {
         /// A token, case kept.
@@ -74,7 +74,7 @@ pub enum Start {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Message {
     /// The first line.
-    pub start: Start,
+    pub start: StartLine,
     /// The fields in their order, those that frame included.
     pub fields: Vec<Field>,
     /// How its end was found.
@@ -91,24 +91,24 @@ impl Message {
     /// The method of a request; empty for an answer.
     pub fn method(&self) -> &str {
         match &self.start {
-            Start::Request { method, .. } => method,
-            Start::Answer { .. } => "",
+            StartLine::Request { method, .. } => method,
+            StartLine::Answer { .. } => "",
         }
     }
 
     /// The target of a request; empty for an answer.
     pub fn target(&self) -> &str {
         match &self.start {
-            Start::Request { target, .. } => target,
-            Start::Answer { .. } => "",
+            StartLine::Request { target, .. } => target,
+            StartLine::Answer { .. } => "",
         }
     }
 
     /// The status of an answer; 0 for a request.
     pub fn status(&self) -> u16 {
         match self.start {
-            Start::Request { .. } => 0,
-            Start::Answer { status, .. } => status,
+            StartLine::Request { .. } => 0,
+            StartLine::Answer { status, .. } => status,
         }
     }
 
@@ -125,14 +125,14 @@ impl Message {
 
 /// What an answer is the answer to: its framing depends on it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Asked {
+pub struct RequestContext {
     /// The request's method.
     pub method: String,
     /// Whether the request said HTTP/1.0, whose clients do not know chunks.
     pub old: bool,
 }
 
-impl Asked {
+impl RequestContext {
     /// A request of HTTP/1.1 with this method.
     pub fn with(method: &str) -> Self {
         Self { method: method.to_owned(), old: false }
@@ -145,20 +145,20 @@ impl Asked {
 ///
 /// # Errors
 /// Says what another parser could read differently.
-pub fn request(input: &[u8]) -> Result<Option<Message>, Doubt> {
+pub fn request(input: &[u8]) -> Result<Option<Message>, Ambiguity> {
     let Some((line, rest)) = line(input, 0)? else { return Ok(None) };
     let line = text(line)?;
     let mut parts = line.split(' ');
     let (Some(method), Some(target), Some(version), None) =
         (parts.next(), parts.next(), parts.next(), parts.next())
     else {
-        return doubt("a request line that is not three words with single spaces");
+        return ambiguous("a request line that is not three words with single spaces");
     };
     if !fields::is_token(method) {
-        return doubt("a method that is no token");
+        return ambiguous("a method that is no token");
     }
     if version != "HTTP/1.1" {
-        return doubt("a version other than HTTP/1.1");
+        return ambiguous("a version other than HTTP/1.1");
     }
     target::check(method, target)?;
     let Some((fields, after)) = fields::section(input, rest)? else { return Ok(None) };
@@ -166,9 +166,9 @@ pub fn request(input: &[u8]) -> Result<Option<Message>, Doubt> {
     let framing = body::framing(&fields)?.unwrap_or(Framing::None);
     // A length of zero is no body to any reader.
     if method == "TRACE" && !matches!(framing, Framing::None | Framing::Length(0)) {
-        return doubt("a TRACE with a body");
+        return ambiguous("a TRACE with a body");
     }
-    let start = Start::Request { method: method.to_owned(), target: target.to_owned() };
+    let start = StartLine::Request { method: method.to_owned(), target: target.to_owned() };
     finish(input, start, fields, framing, after, false)
 }
 
@@ -178,40 +178,44 @@ pub fn request(input: &[u8]) -> Result<Option<Message>, Doubt> {
 ///
 /// # Errors
 /// Says what another parser could read differently.
-pub fn answer(input: &[u8], asked: &Asked, ended: bool) -> Result<Option<Message>, Doubt> {
+pub fn response(
+    input: &[u8],
+    asked: &RequestContext,
+    ended: bool,
+) -> Result<Option<Message>, Ambiguity> {
     let Some((line, rest)) = line(input, 0)? else { return Ok(None) };
     let Some(after_version) = line.strip_prefix(b"HTTP/1.1 ") else {
-        return doubt("a status line that does not begin with HTTP/1.1 and one space");
+        return ambiguous("a status line that does not begin with HTTP/1.1 and one space");
     };
     let [a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9', b' ', reason @ ..] = after_version
     else {
-        return doubt("a status that is not three digits from 100 to 599 and one space");
+        return ambiguous("a status that is not three digits from 100 to 599 and one space");
     };
     let status = [a, b, c].iter().fold(0, |sum, digit| sum * 10 + u16::from(**digit - b'0'));
     let Some((fields, after)) = fields::section(input, rest)? else { return Ok(None) };
-    fields::check_answer(&fields, status)?;
+    fields::check_response(&fields, status)?;
     let declared = body::framing(&fields)?;
     // RFC 9110 section 9.3.6: a success begins the tunnel.
     let tunnel = asked.method == "CONNECT" && (200..300).contains(&status);
     let bodiless = status < 200 || status == 204 || tunnel;
     if bodiless && declared.is_some() {
-        return doubt("an answer that can have no body and says how long it is");
+        return ambiguous("an answer that can have no body and says how long it is");
     }
     if asked.old && declared == Some(Framing::Chunked) {
-        return doubt("chunks for a client of HTTP/1.0");
+        return ambiguous("chunks for a client of HTTP/1.0");
     }
     let framing = if bodiless || status == 304 || asked.method == "HEAD" {
         Framing::None
     } else {
         declared.unwrap_or(Framing::UntilClose)
     };
-    let start = Start::Answer { status, reason: reason.to_owned() };
+    let start = StartLine::Answer { status, reason: reason.to_owned() };
     let message = finish(input, start, fields, framing, after, ended)?;
     // RFC 9112 section 9.6: who ends a message with the connection says so beforehand, or the
     // recipient could take the end for a cut.
     match message {
         Some(message) if framing == Framing::UntilClose && !message.closes() => {
-            doubt("an answer until close that does not announce the close")
+            ambiguous("an answer until close that does not announce the close")
         }
         message => Ok(message),
     }
@@ -219,44 +223,44 @@ pub fn answer(input: &[u8], asked: &Asked, ended: bool) -> Result<Option<Message
 
 fn finish(
     input: &[u8],
-    start: Start,
+    start: StartLine,
     fields: Vec<Field>,
     framing: Framing,
     after: usize,
     ended: bool,
-) -> Result<Option<Message>, Doubt> {
+) -> Result<Option<Message>, Ambiguity> {
     let Some(content) = body::take(input, after, framing, ended)? else { return Ok(None) };
     let body::Content { body, trailers, end } = content;
     Ok(Some(Message { start, fields, framing, body, trailers, bytes: end }))
 }
 
 /// The line from `at` without its CR LF, and where the next one begins.
-fn line(input: &[u8], at: usize) -> Result<Option<(&[u8], usize)>, Doubt> {
+fn line(input: &[u8], at: usize) -> Result<Option<(&[u8], usize)>, Ambiguity> {
     for (offset, byte) in input[at..].iter().enumerate() {
         let here = at + offset;
         match byte {
             b'\r' => match input.get(here + 1) {
                 Some(b'\n') => return Ok(Some((&input[at..here], here + 2))),
-                Some(_) => return doubt("a CR that no LF follows"),
+                Some(_) => return ambiguous("a CR that no LF follows"),
                 None => return Ok(None),
             },
-            b'\n' => return doubt("a LF without a CR before it"),
+            b'\n' => return ambiguous("a LF without a CR before it"),
             b'\t' | b' '..=b'~' | 0x80..=0xff => {}
-            _ => return doubt("a control character"),
+            _ => return ambiguous("a control character"),
         }
     }
     Ok(None)
 }
 
-fn text(line: &[u8]) -> Result<&str, Doubt> {
+fn text(line: &[u8]) -> Result<&str, Ambiguity> {
     match std::str::from_utf8(line) {
         Ok(text) if text.is_ascii() => Ok(text),
-        _ => doubt("high bytes in a request line"),
+        _ => ambiguous("high bytes in a request line"),
     }
 }
 
-fn doubt<T>(why: &str) -> Result<T, Doubt> {
-    Err(Doubt(why.to_owned()))
+fn ambiguous<T>(why: &str) -> Result<T, Ambiguity> {
+    Err(Ambiguity(why.to_owned()))
 }
 
 #[cfg(test)]
@@ -273,8 +277,8 @@ mod tests {
         assert!(request(input.as_bytes()).is_err(), "accepted: {}", input.escape_debug());
     }
 
-    fn answered(input: &str, method: &str, ended: bool) -> Result<Option<Message>, Doubt> {
-        answer(input.as_bytes(), &Asked::with(method), ended)
+    fn answered(input: &str, method: &str, ended: bool) -> Result<Option<Message>, Ambiguity> {
+        response(input.as_bytes(), &RequestContext::with(method), ended)
     }
 
     #[test]
@@ -347,8 +351,8 @@ mod tests {
         assert!(answered(not_modified, "GET", false).unwrap().unwrap().body.is_empty());
         let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
         assert!(answered(chunked, "GET", false).unwrap().is_some());
-        let old = Asked { method: "GET".to_owned(), old: true };
-        assert!(answer(chunked.as_bytes(), &old, false).is_err());
+        let old = RequestContext { method: "GET".to_owned(), old: true };
+        assert!(response(chunked.as_bytes(), &old, false).is_err());
     }
 
     #[test]

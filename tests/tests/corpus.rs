@@ -6,12 +6,12 @@ use std::env;
 use std::path::Path;
 use std::thread;
 
-use millrace_tests::corpus::campaign::{self, Plan, Tally};
+use millrace_tests::corpus::campaign::{self, CampaignStats, Plan};
 use millrace_tests::corpus::case::{self, Case, Outcome};
 use millrace_tests::corpus::client::Pace;
-use millrace_tests::corpus::lane::Lane;
-use millrace_tests::corpus::literal::{Place, Role, fill};
-use millrace_tests::corpus::mutant::Wrong;
+use millrace_tests::corpus::literal::{Role, Substitutions, fill};
+use millrace_tests::corpus::mutant::Violation;
+use millrace_tests::corpus::program::ProgramUnderTest;
 use millrace_tests::corpus::{judge, lenient, plan, table};
 use millrace_tests::{real, strict};
 
@@ -43,7 +43,7 @@ fn the_corpus_is_whole_and_its_refusals_of_valid_messages_are_told() {
 /// each. It does not know what only bounds, roles or rules refuse.
 #[test]
 fn the_judge_calls_doubtful_what_is_refused_as_malformed() {
-    let place = Place {
+    let place = Substitutions {
         host: "127.0.0.1:8000".to_owned(),
         role: Role::Boost,
         own: "127.0.0.1:8000".to_owned(),
@@ -110,7 +110,7 @@ fn run_on(engine: &str, cases: &[Case], pace: Pace) {
 }
 
 fn run_role(cases: &[Case], role: Role, engine: &str, pace: Pace) -> Vec<String> {
-    let mut lane = Lane::start(role, engine);
+    let mut lane = ProgramUnderTest::start(role, engine);
     let mut failures = Vec::new();
     for case in cases.iter().filter(|case| case.runs(role)) {
         if let Err(why) = judge::run(case, &lane, pace) {
@@ -118,7 +118,7 @@ fn run_role(cases: &[Case], role: Role, engine: &str, pace: Pace) -> Vec<String>
         }
         if let Some(why) = lane.ended() {
             failures.push(format!("{} ({}, {role:?}): {why}", case.place, case.name));
-            lane = Lane::start(role, engine);
+            lane = ProgramUnderTest::start(role, engine);
         }
     }
     failures
@@ -139,7 +139,7 @@ fn mutants_reach_the_origin_with_one_meaning_or_not_at_all() {
 }
 
 /// Nothing is wrong, and of what is valid enough was made, and not too much refused.
-fn check(cases: &[Case], mut tally: Tally) {
+fn check(cases: &[Case], mut tally: CampaignStats) {
     assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
     // One mutant, or mutants of one case, show no share.
     let shows = tally.run > 1_000 && cases.len() > 500;
@@ -149,7 +149,7 @@ fn check(cases: &[Case], mut tally: Tally) {
     // The corpus gathers what is valid and refused: its share counts beside many mutants only.
     let shows = tally.run >= 100_000;
     tally.add_literals(cases);
-    let Tally { forwarded, ruled, refused, .. } = tally;
+    let CampaignStats { forwarded, ruled, refused, .. } = tally;
     let share = tally.refused_per_mille();
     println!(
         "attack: of {} valid messages, literal and mutated, {ruled} answered by a rule and {refused} \
@@ -190,7 +190,7 @@ fn a_proxy_that_forwards_everything_is_found_out() {
     const MUTANTS: u64 = 2_000;
     let found = campaign::run_before_relay(&cases(), 1, MUTANTS);
     let count = |wrong| found.iter().filter(|(what, _)| *what == wrong).count();
-    let (requests, answers) = (count(Wrong::DoubtfulRequest), count(Wrong::DoubtfulAnswer));
+    let (requests, answers) = (count(Violation::DoubtfulRequest), count(Violation::DoubtfulAnswer));
     println!("attack: {MUTANTS} mutants before a relay: {requests} and {answers} doubtful");
     assert!(requests > 500, "{requests} doubtful requests");
     assert!(answers > 20, "{answers} doubtful answers");

@@ -2,18 +2,20 @@
 //! parser reads each request beside the worker, and is counted as a part of the worker's turn.
 
 use millrace_http1::split_list;
-use millrace_tests::growth::{Cost, Kind, Shape, Size, cases, measure, play_asked};
+use millrace_tests::growth::{
+    Cost, FieldPlace, FieldShape, Size, cases, measure, play_from_environment,
+};
 
 #[test]
 #[ignore = "run under callgrind by the other test"]
 fn play_sound() {
-    play_asked(|_| {});
+    play_from_environment(|_| {});
 }
 
 #[test]
 #[ignore = "run under callgrind by the other test"]
 fn play_faulty() {
-    play_asked(reread);
+    play_from_environment(reread);
 }
 
 /// Searches the list of Via for each of its members anew.
@@ -28,8 +30,8 @@ fn reread(request: &[u8]) {
 
 /// What `Via` costs in a few shapes, in the runs of this test.
 fn costs(player: &str) -> Vec<Cost> {
-    const SHAPES: [Shape; 2] = [Shape::Weighted, Shape::Lines];
-    let is_wanted = |case: &(String, Shape)| case.0 == "via" && SHAPES.contains(&case.1);
+    const SHAPES: [FieldShape; 2] = [FieldShape::Weighted, FieldShape::Lines];
+    let is_wanted = |case: &(String, FieldShape)| case.0 == "via" && SHAPES.contains(&case.1);
     let all = cases().into_iter().enumerate().filter(|(_, case)| is_wanted(case));
     let numbers: Vec<usize> = all.map(|(number, _)| number).collect();
     let player = ["--exact", player, "--ignored", "--test-threads=1"];
@@ -43,7 +45,13 @@ fn a_quadratic_parser_is_found() {
     let faulty = costs("play_faulty");
     let found: Vec<&Cost> = faulty.iter().filter(|cost| cost.is_too_much()).collect();
     found.iter().for_each(|cost| println!("{cost}"));
-    for kind in [Kind::Request, Kind::RequestHit, Kind::Upgrade, Kind::Forward, Kind::Routed] {
+    for kind in [
+        FieldPlace::Request,
+        FieldPlace::RequestHit,
+        FieldPlace::Upgrade,
+        FieldPlace::Forward,
+        FieldPlace::Routed,
+    ] {
         assert!(found.iter().any(|cost| cost.kind == kind), "not found in {kind:?}");
     }
     assert!(found.iter().all(|cost| cost.growth() < 4.5), "a square is no more than 4 times");

@@ -74,25 +74,30 @@ fn play(scenarios: &[Scenario], seed: u64, fault: Option<EngineFault>) -> Result
     let world = world(seed, faults, fault);
     let played =
         catch_unwind(AssertUnwindSafe(|| simulated::play_in(&world, scenario, seed, faults)));
-    let words = match played {
+    let details = match played {
         Ok(Ok(_)) => return Ok(()),
         Ok(Err(why)) => verdict(&why).to_owned(),
         Err(_) => PANIC.with_borrow(Clone::clone),
     };
-    Err(format!("{} {faults:?}: {}", scenario.name, beginning(&words)))
+    Err(format!("{} {faults:?}: {}", scenario.name, beginning(&details)))
 }
 
 fn play_story(seed: u64, fault: Option<EngineFault>) -> Result<(), String> {
     if std::env::var_os("SCENARIO").is_some() {
         return Ok(());
     }
-    let story = simulated::draw(seed);
-    let world = world(story.seed, story.world, fault);
-    match simulated::play_story_in(&world, &story, false).failure {
+    let scenario = simulated::random_scenario(seed);
+    let world = world(scenario.seed, scenario.world, fault);
+    match simulated::play_random_in(&world, &scenario, false).failure {
         None => Ok(()),
         Some(failure) => {
-            let words = failure.words.replace('\n', " ");
-            Err(format!("story {seed} {:?}: {}: {}", story.world, failure.kind, beginning(&words)))
+            let details = failure.details.replace('\n', " ");
+            Err(format!(
+                "scenario {seed} {:?}: {}: {}",
+                scenario.world,
+                failure.kind,
+                beginning(&details)
+            ))
         }
     }
 }
@@ -101,13 +106,13 @@ fn play_cached(seed: u64, fault: Option<EngineFault>) -> Result<(), String> {
     if std::env::var_os("SCENARIO").is_some() {
         return Ok(());
     }
-    let story = simulated::draw_cached(seed);
-    let world = world(story.seed, story.world, fault);
-    match simulated::play_cached_in(&world, &story, false).failure {
+    let scenario = simulated::random_cache_scenario(seed);
+    let world = world(scenario.seed, scenario.world, fault);
+    match simulated::play_cache_in(&world, &scenario, false).failure {
         None => Ok(()),
         Some(failure) => {
-            let words = failure.words.replace('\n', " ");
-            Err(format!("cached story {seed}: {}: {}", failure.kind, beginning(&words)))
+            let details = failure.details.replace('\n', " ");
+            Err(format!("cached scenario {seed}: {}: {}", failure.kind, beginning(&details)))
         }
     }
 }
@@ -118,8 +123,8 @@ fn world(seed: u64, faults: Faults, fault: Option<EngineFault>) -> World {
     world
 }
 
-fn beginning(words: &str) -> String {
-    words.chars().take(120).collect()
+fn beginning(details: &str) -> String {
+    details.chars().take(120).collect()
 }
 
 /// The line that says what was wrong: it follows the trace, whose lines begin with the time.

@@ -3,7 +3,7 @@
 
 use std::env;
 
-use millrace_tests::poison::campaign::{self, Counts, Plan, Tally};
+use millrace_tests::poison::campaign::{self, CampaignStats, ClassCounts, Plan};
 use millrace_tests::poison::mutant::{CLASSES, Class};
 use millrace_tests::real;
 
@@ -34,9 +34,9 @@ fn no_mutant_changes_another_clients_response() {
 
 /// Asserts that a class attacks: a program that refuses everything, or stores nothing, passes the judge.
 /// The limits are well below the counts that 100,000 mutants give, which a seed changes little.
-fn assert_shows(class: Class, tally: &Tally, mutants: u64) {
+fn assert_shows(class: Class, tally: &CampaignStats, mutants: u64) {
     let counts = tally.classes.get(&class).copied().unwrap_or_default();
-    let Counts { attacks, reached, responses, hits, refused, .. } = counts;
+    let ClassCounts { attacks, reached, responses, hits, refused, .. } = counts;
     // Per cent of attacks at the origin, of hits and of refusals. path-strict refuses most of the
     // paths that two programs may read differently.
     let (reached_min, hits_min, refused_max) = match class {

@@ -10,11 +10,12 @@ use std::time::{Duration, Instant};
 
 use millrace_sim::Faults;
 use millrace_tests::simulated::plan::{
-    Break, Calm, Ending, Frame, How, Method, Naming, Oddity, Story, Temper, Wrong,
+    BodyFraming, Break, BreakKind, Difficulty, DisabledFault, Ending, Malformation, Method,
+    NameBehaviour, RandomScenario, ResponseFault,
 };
 use millrace_tests::simulated::{
-    Failure, Met, classes, draw, draw_cached, hunt, plain, play_cached, play_story, report,
-    request, shrink,
+    Coverage, Failure, plain_request, plain_scenario, play_cache, play_random,
+    random_cache_scenario, random_scenario, report, required_classes, search, shrink,
 };
 
 fn number(variable: &str) -> Option<u64> {
@@ -30,37 +31,37 @@ fn stories_keep_the_model() {
     let (first, seeds) = (number("FIRST").unwrap_or(0), number("SEEDS").unwrap_or(400));
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let began = Instant::now();
-    let found = hunt(first, seeds, threads, number("FAILURES").unwrap_or(1) as usize);
+    let found = search(first, seeds, threads, number("FAILURES").unwrap_or(1) as usize);
     let seconds = began.elapsed().as_secs_f64();
     for (class, count) in &found.met {
         println!("{count:>9}  {class}");
     }
     let pace = found.seeds as f64 / seconds;
     println!("{} seeds in {seconds:.0} s, {pace:.1} a second", found.seeds);
-    for (story, failure) in &found.failures {
-        println!("seed {}: {}: {}", story.seed, failure.kind, failure.words);
+    for (scenario, failure) in &found.failures {
+        println!("seed {}: {}: {}", scenario.seed, failure.kind, failure.details);
     }
-    if let Some((story, failure)) = found.failures.first() {
-        panic!("{}", report(story, failure, Duration::from_secs(60)));
+    if let Some((scenario, failure)) = found.failures.first() {
+        panic!("{}", report(scenario, failure, Duration::from_secs(60)));
     }
     let wanted = match found.seeds {
         0..400 => Vec::new(),
-        400..5000 => classes(true),
-        _ => classes(false),
+        400..5000 => required_classes(true),
+        _ => required_classes(false),
     };
     let missing: Vec<String> =
         wanted.into_iter().filter(|class| !found.met.contains_key(class)).collect();
-    assert!(missing.is_empty(), "never met: {missing:?}");
+    assert!(missing.is_empty(), "never covered: {missing:?}");
 }
 
 /// One seed with its story and what happened, twice.
 fn play_one(seed: u64) {
-    let story = draw(seed);
-    let outcome = play_story(&story, true);
-    println!("{story}\n{}", outcome.tale);
-    assert_eq!(outcome.hash, play_story(&story, true).hash, "seed {seed} repeats exactly");
+    let scenario = random_scenario(seed);
+    let outcome = play_random(&scenario, true);
+    println!("{scenario}\n{}", outcome.event_log);
+    assert_eq!(outcome.hash, play_random(&scenario, true).hash, "seed {seed} repeats exactly");
     if let Some(failure) = outcome.failure {
-        panic!("{}", report(&story, &failure, Duration::from_secs(60)));
+        panic!("{}", report(&scenario, &failure, Duration::from_secs(60)));
     }
 }
 
@@ -68,27 +69,27 @@ fn play_one(seed: u64) {
 #[test]
 fn cached_stories_keep_the_model() {
     if let Some(seed) = number("SEED") {
-        let story = draw_cached(seed);
-        let outcome = play_cached(&story, true);
-        println!("{story}\n{}\n{}", outcome.trace, outcome.tale);
-        assert_eq!(outcome.hash, play_cached(&story, true).hash, "seed {seed} repeats exactly");
+        let scenario = random_cache_scenario(seed);
+        let outcome = play_cache(&scenario, true);
+        println!("{scenario}\n{}\n{}", outcome.trace, outcome.event_log);
+        assert_eq!(outcome.hash, play_cache(&scenario, true).hash, "seed {seed} repeats exactly");
         assert_eq!(outcome.failure, None);
         return;
     }
     let (first, seeds) = (number("FIRST").unwrap_or(0), number("SEEDS").unwrap_or(400));
     let most = number("FAILURES").unwrap_or(1) as usize;
     let next = AtomicU64::new(first);
-    let found = Mutex::new((Vec::new(), Met::new()));
-    let hunt = || {
+    let found = Mutex::new((Vec::new(), Coverage::new()));
+    let play_seeds = || {
         loop {
             // Each seed is taken once; nothing else hangs on the order.
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed - first >= seeds {
                 break;
             }
-            let outcome = play_cached(&draw_cached(seed), false);
+            let outcome = play_cache(&random_cache_scenario(seed), false);
             let mut found = found.lock().expect("no thread panics with the lock");
-            for (class, count) in outcome.met {
+            for (class, count) in outcome.coverage {
                 *found.1.entry(class).or_default() += count;
             }
             found.0.extend(outcome.failure.map(|failure| (seed, failure)));
@@ -99,7 +100,7 @@ fn cached_stories_keep_the_model() {
     };
     thread::scope(|scope| {
         (0..thread::available_parallelism().map_or(1, usize::from)).for_each(|_| {
-            scope.spawn(hunt);
+            scope.spawn(play_seeds);
         });
     });
     let (failures, met) = found.into_inner().expect("no thread panicked");
@@ -107,46 +108,47 @@ fn cached_stories_keep_the_model() {
         println!("{count:>9}  {class}");
     }
     for (seed, failure) in &failures {
-        println!("seed {seed}: {}: {}", failure.kind, failure.words);
+        println!("seed {seed}: {}: {}", failure.kind, failure.details);
     }
     assert!(failures.is_empty(), "{} cached stories fail", failures.len());
     let wanted = [
-        "client: gets what another asked for",
+        "client: gets a response to another request",
         "client: gets a part",
-        "client: gets what an earlier process stored",
+        "client: gets a response that an earlier process stored",
         "operator: kills the process",
     ];
     let missing: Vec<_> = wanted.into_iter().filter(|class| !met.contains_key(*class)).collect();
-    assert!(seeds < 100 || missing.is_empty(), "never met: {missing:?}");
+    assert!(seeds < 100 || missing.is_empty(), "never covered: {missing:?}");
 }
 
-fn fails(story: &Story) -> Option<Failure> {
-    play_story(story, false).failure
+fn fails(scenario: &RandomScenario) -> Option<Failure> {
+    play_random(scenario, false).failure
 }
 
 /// The very first chunk of an early answer was malformed, and what was missing of the request was
 /// waited for without any deadline.
 #[test]
 fn an_early_answer_whose_first_chunk_is_malformed_ends_its_exchange() {
-    let mut put = request(1, Method::Put, 99_999, 0);
-    put.answer.wrong = Some(Wrong::Chunks(0));
-    put.answer.early = true;
-    let story = plain(vec![put], Ending::Idles);
-    assert_eq!(fails(&story), None);
+    let mut put = plain_request(1, Method::Put, 99_999, 0);
+    put.response.fault = Some(ResponseFault::Chunks(0));
+    put.response.early = true;
+    let scenario = plain_scenario(vec![put], Ending::Idles);
+    assert_eq!(fails(&scenario), None);
 }
 
 /// A request pipelined behind a malformed one was forwarded while an earlier one was under way.
 #[test]
 fn nothing_is_forwarded_that_is_pipelined_behind_a_malformed_request() {
-    let mut odd = request(2, Method::Get, 0, 0);
+    let mut odd = plain_request(2, Method::Get, 0, 0);
     // Two Host fields: found by the stage that looks for the destination.
-    odd.oddity = Some(Oddity::Head(1));
-    let requests = vec![request(1, Method::Get, 0, 10), odd, request(3, Method::Get, 0, 10)];
-    let mut story = plain(requests, Ending::Idles);
-    story.connections[0].pipelined = true;
+    odd.malformation = Some(Malformation::Head(1));
+    let requests =
+        vec![plain_request(1, Method::Get, 0, 10), odd, plain_request(3, Method::Get, 0, 10)];
+    let mut scenario = plain_scenario(requests, Ending::Idles);
+    scenario.connections[0].pipelined = true;
     for forward in [false, true] {
-        story.proxy.forward = forward;
-        assert_eq!(fails(&story), None, "forward: {forward}");
+        scenario.proxy.forward = forward;
+        assert_eq!(fails(&scenario), None, "forward: {forward}");
     }
 }
 
@@ -154,31 +156,33 @@ fn nothing_is_forwarded_that_is_pipelined_behind_a_malformed_request() {
 /// never given up: it was out of the line each time that this was looked through.
 #[test]
 fn a_request_that_has_room_for_lookups_only_is_given_up() {
-    let mut story = plain(vec![request(1, Method::Get, 0, 5)], Ending::Closes);
-    story.temper = Temper::Wild;
+    let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
+    scenario.difficulty = Difficulty::Hard;
     // The listener, the client, and one of the two that a lookup takes.
-    story.proxy.descriptors = Some((3, 20));
-    story.origins[0].naming = Naming::Slow(200);
-    let outcome = play_story(&story, false);
+    scenario.proxy.descriptors = Some((3, 20));
+    scenario.origins[0].naming = NameBehaviour::Slow(200);
+    let outcome = play_random(&scenario, false);
     assert_eq!(outcome.failure, None);
-    assert!(outcome.met.contains_key("proxy: answers 503 itself"), "{:?}", outcome.met);
+    assert!(outcome.coverage.contains_key("proxy: responds 503 itself"), "{:?}", outcome.coverage);
 }
 
 /// A tunnel whose origin could be sent nothing for want of kernel memory was closed in order there:
 /// what had come of it looked whole.
 #[test]
 fn a_tunnel_that_breaks_for_want_of_memory_is_reset_at_its_origin() {
-    let mut story = plain(vec![request(1, Method::Upgrade, 2671, 0)], Ending::Closes);
-    (story.temper, story.world) = (Temper::Wild, Faults::Hostile);
+    let mut scenario =
+        plain_scenario(vec![plain_request(1, Method::Upgrade, 2671, 0)], Ending::Closes);
+    (scenario.difficulty, scenario.world) = (Difficulty::Hard, Faults::Hostile);
     // All is well but for the memory. Small segments, so that much is sent.
-    let kept = [Calm::Memory, Calm::Sizes];
-    story.calm = Calm::ALL.into_iter().filter(|calm| !kept.contains(calm)).collect();
+    let kept = [DisabledFault::Memory, DisabledFault::Sizes];
+    scenario.disabled_faults =
+        DisabledFault::ALL.into_iter().filter(|calm| !kept.contains(calm)).collect();
     let mut broken = 0;
     for seed in 0..200 {
-        story.seed = seed;
-        let outcome = play_story(&story, false);
+        scenario.seed = seed;
+        let outcome = play_random(&scenario, false);
         assert_eq!(outcome.failure, None, "seed {seed}");
-        broken += u32::from(outcome.met.contains_key("origin: sees its connection break"));
+        broken += u32::from(outcome.coverage.contains_key("origin: sees its connection break"));
     }
     assert!(broken > 5, "{broken} of 200 broke");
 }
@@ -187,27 +191,29 @@ fn a_tunnel_that_breaks_for_want_of_memory_is_reset_at_its_origin() {
 /// that is beside it.
 #[test]
 fn a_failing_story_is_shrunk_to_what_its_failure_needs() {
-    let mut story = draw(5);
-    let beside = story.connections.len();
-    let mut wrong = request(9000, Method::Post, 7000, 300);
-    wrong.answer.delay_ms = 50;
-    let with_wrong = plain(vec![request(9001, Method::Get, 0, 10), wrong], Ending::Closes);
-    story.connections.extend(with_wrong.connections);
+    let mut scenario = random_scenario(5);
+    let beside = scenario.connections.len();
+    let mut wrong = plain_request(9000, Method::Post, 7000, 300);
+    wrong.response.delay_ms = 50;
+    let with_wrong =
+        plain_scenario(vec![plain_request(9001, Method::Get, 0, 10), wrong], Ending::Closes);
+    scenario.connections.extend(with_wrong.connections);
     assert!(beside > 1, "there is something to lose");
     // As if every POST of more than a thousand bytes were answered wrongly.
-    let plays = |story: &Story| -> Option<Failure> {
-        let requests = story.connections.iter().flat_map(|connection| &connection.requests);
-        let mut posts = requests.filter(|it| it.method == Method::Post && it.body.length > 1000);
-        posts.next_back().map(|it| Failure { kind: "test", words: format!("POST {}", it.id) })
+    let plays = |scenario: &RandomScenario| -> Option<Failure> {
+        let requests = scenario.connections.iter().flat_map(|connection| &connection.requests);
+        let mut mailboxes =
+            requests.filter(|it| it.method == Method::Post && it.body.length > 1000);
+        mailboxes.next_back().map(|it| Failure { kind: "test", details: format!("POST {}", it.id) })
     };
-    let failure = plays(&story).expect("it was made to fail");
-    let (small, failure) = shrink(&story, &failure, Duration::from_secs(60), &plays);
+    let failure = plays(&scenario).expect("it was made to fail");
+    let (small, failure) = shrink(&scenario, &failure, Duration::from_secs(60), &plays);
     assert_eq!(failure.kind, "test");
     assert_eq!(small.connections.len(), 1, "{small}");
-    let [post] = &small.connections[0].requests[..] else { panic!("{small}") };
-    assert_eq!(post.method, Method::Post);
-    assert!((1001..=2000).contains(&post.body.length), "{small}");
-    assert_eq!((post.answer.delay_ms, post.answer.length), (0, 0), "{small}");
+    let [mailbox] = &small.connections[0].requests[..] else { panic!("{small}") };
+    assert_eq!(mailbox.method, Method::Post);
+    assert!((1001..=2000).contains(&mailbox.body.length), "{small}");
+    assert_eq!((mailbox.response.delay_ms, mailbox.response.length), (0, 0), "{small}");
     assert_eq!((small.origins.len(), small.world), (1, Faults::None), "{small}");
 }
 
@@ -216,15 +222,15 @@ fn a_failing_story_is_shrunk_to_what_its_failure_needs() {
 #[test]
 fn the_model_notices_what_is_wrong() {
     // 504 is not what an innocent client may get.
-    let mut story = plain(vec![request(1, Method::Get, 0, 5)], Ending::Closes);
-    assert_eq!(fails(&story), None);
-    story.connections[0].requests[0].answer.delay_ms = 100_000;
-    let failure = fails(&story).expect("a delay beyond `first_byte_ms`");
-    assert_eq!(failure.kind, "unserved", "{}", failure.words);
+    let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
+    assert_eq!(fails(&scenario), None);
+    scenario.connections[0].requests[0].response.delay_ms = 100_000;
+    let failure = fails(&scenario).expect("a delay beyond `first_byte_ms`");
+    assert_eq!(failure.kind, "unserved", "{}", failure.details);
     // What ends by close, and is cut.
-    let mut story = plain(vec![request(1, Method::Get, 0, 5)], Ending::Closes);
-    let answer = &mut story.connections[0].requests[0].answer;
-    answer.frame = Frame::UntilClose;
-    answer.wrong = Some(Wrong::Breaks(Break { at: 52, how: How::Reset }));
-    assert_eq!(fails(&story), None, "a reset does not look whole");
+    let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
+    let answer = &mut scenario.connections[0].requests[0].response;
+    answer.framing = BodyFraming::UntilClose;
+    answer.fault = Some(ResponseFault::Breaks(Break { at: 52, how: BreakKind::Reset }));
+    assert_eq!(fails(&scenario), None, "a reset does not look whole");
 }

@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::process::ExitCode;
 
-use millrace_tests::growth::{self, Cost, Kind, Size};
+use millrace_tests::growth::{self, Cost, FieldPlace, Size};
 
 /// The argument of the runs under callgrind.
 pub(crate) const PLAY: &str = "play-linear";
@@ -15,7 +15,7 @@ const CHOSEN: usize = 2;
 
 /// What callgrind runs.
 pub(crate) fn play() -> ExitCode {
-    growth::play_asked(|_| {});
+    growth::play_from_environment(|_| {});
     ExitCode::SUCCESS
 }
 
@@ -45,7 +45,7 @@ fn count() -> Result<Vec<Cost>, String> {
     let all: Vec<usize> = (0..growth::cases().len()).collect();
     let mut costs = measure(&all, Size::SMALL)?;
     let mut chosen = BTreeSet::new();
-    for kind in Kind::ALL {
+    for kind in FieldPlace::ALL {
         let mut of_kind: Vec<&Cost> = costs.iter().filter(|cost| cost.kind == kind).collect();
         of_kind.sort_by_key(|cost| Reverse(cost.full));
         chosen.extend(of_kind.iter().take(CHOSEN).map(|cost| cost.case));
@@ -55,7 +55,7 @@ fn count() -> Result<Vec<Cost>, String> {
     let chosen: Vec<usize> = chosen.into_iter().collect();
     let largest = measure(&chosen, Size::DEFAULT)?;
     println!("the most that a message of each kind costs, at the default limits:");
-    for kind in Kind::ALL {
+    for kind in FieldPlace::ALL {
         let most = largest.iter().filter(|cost| cost.kind == kind).max_by_key(|cost| cost.full);
         most.into_iter().for_each(|cost| println!("  {cost}"));
     }

@@ -32,7 +32,7 @@ const PACE: Duration = Duration::from_micros(100);
 /// Bytes of the cache of those scripts that have one.
 const CACHE_BYTES: usize = 8 << 20;
 /// Letters that a mailbox holds.
-const LETTERS: usize = 16;
+const MAILBOX_CAPACITY: usize = 16;
 
 /// Plays `exchanges` exchanges of a script.
 ///
@@ -55,7 +55,7 @@ pub(crate) fn play(script: &Script, exchanges: u32) {
         script,
         request: script.request.replace("ORIGIN", &origin_at).into_bytes(),
         proxy: Address::Tcp(proxy),
-        seats: (0..script.clients).map(|_| Seat::default()).collect(),
+        seats: (0..script.clients).map(|_| BenchClient::default()).collect(),
         left: exchanges,
         done: done.clone(),
     };
@@ -102,9 +102,11 @@ fn configure(script: &Script, world: &World, origin: &str) -> Config {
 }
 
 fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Border> {
-    let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(LETTERS);
-    let mail =
-        mailbox_mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
+    let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(MAILBOX_CAPACITY);
+    let mail = mailbox_mesh(1, MAILBOX_CAPACITY)
+        .into_iter()
+        .next()
+        .expect("one worker has one set of mailboxes");
     let cache = config.cache.as_ref().map(|_| cache());
     let shared = SharedState::new(1, "millrace-counted".to_owned(), None, cache, |_| {}, None);
     let engine = Border(world.engine(config.memory_bytes as usize));
@@ -140,14 +142,14 @@ struct Clients<'a> {
     script: &'a Script,
     request: Vec<u8>,
     proxy: Address,
-    seats: Vec<Seat>,
+    seats: Vec<BenchClient>,
     left: u32,
     done: Rc<Cell<u32>>,
 }
 
 /// One connection and what came of it.
 #[derive(Default)]
-struct Seat {
+struct BenchClient {
     socket: Option<ActorSocket>,
     inbox: Vec<u8>,
     /// Answers that are due.
@@ -164,7 +166,7 @@ impl Actor for Clients<'_> {
     }
 }
 
-impl Seat {
+impl BenchClient {
     /// Does the next thing; false when there is none for now.
     fn step(
         &mut self,
@@ -197,7 +199,7 @@ impl Seat {
         if !receive(world, socket, &mut self.inbox) {
             return false;
         }
-        while self.due > 0 && self.take_answer(world, socket, script) {
+        while self.due > 0 && self.take_response(world, socket, script) {
             self.due -= 1;
             done.set(done.get() + 1);
             if script.closes {
@@ -210,7 +212,7 @@ impl Seat {
     }
 
     /// Takes one answer off the inbox, if it is there and as it should be.
-    fn take_answer(&mut self, world: &World, socket: ActorSocket, script: &Script) -> bool {
+    fn take_response(&mut self, world: &World, socket: ActorSocket, script: &Script) -> bool {
         let Some(head) = head_length(&self.inbox) else { return false };
         let words = String::from_utf8_lossy(&self.inbox[..head]);
         assert!(words.starts_with("HTTP/1.1 200 "), "{}: {words}", script.name);

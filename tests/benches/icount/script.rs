@@ -41,7 +41,8 @@ impl Script {
             name,
             command,
             request: format!("{head}\r\n\r\n"),
-            answer: [format!("{ANSWER}Content-Length: {size}\r\n\r\n").as_bytes(), &body].concat(),
+            answer: [format!("{RESPONSE}Content-Length: {size}\r\n\r\n").as_bytes(), &body]
+                .concat(),
             body,
             clients: 32,
             pipelined: 1,
@@ -90,7 +91,7 @@ pub(crate) fn all() -> Vec<Script> {
 
 /// Four chunks from the origin; one receive makes one chunk of them for the client.
 fn chunked(mut script: Script) -> Script {
-    let mut answer = format!("{ANSWER}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
+    let mut answer = format!("{RESPONSE}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
     for chunk in script.body.chunks(script.body.len().div_ceil(4)) {
         answer.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
         answer.extend_from_slice(chunk);
@@ -157,7 +158,7 @@ const BROWSER: &str = "GET /assets/app.4f1c9be2.js?v=20260401 HTTP/1.1\r\n\
     Cookie: session=8f14e45fceea167a5a36dedd4bea2543; theme=dark; consent=yes";
 
 /// The origin's answer up to its framing: what a small server sends.
-const ANSWER: &str = "HTTP/1.1 200 OK\r\nServer: origin/1.0\r\n\
+const RESPONSE: &str = "HTTP/1.1 200 OK\r\nServer: origin/1.0\r\n\
     Date: Wed, 01 Apr 2026 12:00:00 GMT\r\nContent-Type: application/octet-stream\r\n\
     Last-Modified: Tue, 31 Mar 2026 08:15:00 GMT\r\nETag: \"69cb8a14-400\"\r\n\
     Cache-Control: no-store\r\n";

@@ -34,8 +34,8 @@ const GAP_MIN: Duration = Duration::from_millis(10);
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Threads hold a few hundred bytes.
 const STACK_BYTES: usize = 64 * 1024;
-const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nnever down.\n";
-const SWITCH: &[u8] =
+const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nnever down.\n";
+const SWITCHING: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
 /// A WebSocket message of four bytes (RFC 6455 section 5.2), from a client masked by zeros.
 const CLIENT_FRAME: [u8; 6] = [0x82, 0x84, 0, 0, 0, 0];
@@ -83,10 +83,10 @@ fn serve(mut stream: TcpStream) -> Result<()> {
     loop {
         let head = read_head(&mut stream)?;
         if !holds(&head, b"\r\nUpgrade: websocket\r\n") {
-            stream.write_all(ANSWER)?;
+            stream.write_all(RESPONSE)?;
             continue;
         }
-        stream.write_all(SWITCH)?;
+        stream.write_all(SWITCHING)?;
         loop {
             let mut message = [0; 10];
             stream.read_exact(&mut message)?;

@@ -10,8 +10,8 @@ use millrace_engine::{Address, Instant};
 use millrace_sim::{Actor, ActorSocket, ReadResult, World};
 
 use super::script::{Act, HOST, OWN, Script, said};
-use crate::corpus::origin::{Seen, default_answer};
-use crate::strict::{self, Asked, Doubt, Message};
+use crate::corpus::origin::{Seen, default_response};
+use crate::strict::{self, Ambiguity, Message, RequestContext};
 
 /// Between two things that one side says: long enough that the proxy reads them apart.
 const PAUSE: Duration = Duration::from_millis(1);
@@ -23,7 +23,7 @@ pub(super) fn address(text: &str) -> SocketAddr {
 
 /// Both sides of the proxy, and what they saw.
 pub(super) struct Actors {
-    client: Speaker,
+    client: Sender,
     listener: ActorSocket,
     connections: Vec<Connection>,
     answers: VecDeque<Vec<Act>>,
@@ -32,18 +32,18 @@ pub(super) struct Actors {
     /// The requests that came to the origin.
     pub(super) seen: Vec<Message>,
     /// What the origin was asked and said, a connection each.
-    pub(super) given: Vec<Given>,
+    pub(super) given: Vec<RequestReceived>,
     /// What came to the origin and could be read in two ways.
-    pub(super) doubtful: Vec<(Vec<u8>, Doubt)>,
+    pub(super) doubtful: Vec<(Vec<u8>, Ambiguity)>,
     /// Whether the client's connection has ended.
     pub(super) over: Rc<Cell<bool>>,
 }
 
 /// What happened on a connection of the origin's.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Given {
+pub(super) struct RequestReceived {
     /// What each answer answers. Of an early one, whose request never became whole, it is made up.
-    pub(super) asked: Vec<Asked>,
+    pub(super) asked: Vec<RequestContext>,
     /// The answers, as the script has them.
     pub(super) said: Vec<u8>,
     /// After the last of them the connection ends: what the script has for later requests there is
@@ -52,7 +52,7 @@ pub(super) struct Given {
 }
 
 /// A socket, and what is to be said at it.
-struct Speaker {
+struct Sender {
     /// `None` once closed.
     socket: Option<ActorSocket>,
     acts: VecDeque<Act>,
@@ -66,7 +66,7 @@ struct Speaker {
 struct Connection {
     /// Its index in [`Actors::given`].
     number: usize,
-    speaker: Speaker,
+    speaker: Sender,
     input: Vec<u8>,
     /// What comes is no request any more: after a switch, or something doubtful.
     raw: bool,
@@ -79,8 +79,8 @@ impl Actor for Actors {
         let mut look = self.client.step(world, true);
         self.read_client(world);
         while let Some((socket, _)) = world.accept(self.listener) {
-            let speaker = Speaker::new(socket, VecDeque::new(), world);
-            self.given.push(Given::default());
+            let speaker = Sender::new(socket, VecDeque::new(), world);
+            self.given.push(RequestReceived::default());
             self.connections.push(Connection {
                 number: self.given.len() - 1,
                 speaker,
@@ -109,7 +109,7 @@ impl Actors {
         }
         let socket = world.connect(&Address::Tcp(address(OWN)), None);
         Self {
-            client: Speaker::new(socket, acts, world),
+            client: Sender::new(socket, acts, world),
             listener,
             connections: Vec::new(),
             answers: script.answers.iter().cloned().collect(),
@@ -192,18 +192,18 @@ impl Actors {
                     connection.speaker.acts.retain(|act| *act != Act::Body);
                     let given = &mut self.given[connection.number];
                     if let Some(asked) = given.asked.last_mut() {
-                        *asked = Asked::with(message.method());
+                        *asked = RequestContext::with(message.method());
                     }
                     connection.raw = given.said.windows(13).any(|it| it == b"HTTP/1.1 101 ");
                     self.seen.push(message);
                 }
-                Ok(None) => return self.answer_head(index),
+                Ok(None) => return self.response_head(index),
             }
         }
     }
 
     /// Begins an answer that does not wait for its request's end.
-    fn answer_head(&mut self, index: usize) {
+    fn response_head(&mut self, index: usize) {
         let connection = &self.connections[index];
         let early = self.answers.front().is_some_and(|acts| acts.contains(&Act::Body));
         let end = connection.input.windows(4).position(|four| four == b"\r\n\r\n");
@@ -214,20 +214,20 @@ impl Actors {
     }
 
     fn answer(&mut self, index: usize, method: &str, target: &str) {
-        let default = || vec![Act::Say(default_answer(method, target))];
+        let default = || vec![Act::Say(default_response(method, target))];
         let acts = self.answers.pop_front().unwrap_or_else(default);
         let connection = &mut self.connections[index];
         let given = &mut self.given[connection.number];
         if !given.ends {
             given.said.extend(said(&acts));
         }
-        given.asked.push(Asked::with(method));
+        given.asked.push(RequestContext::with(method));
         given.ends |= acts.iter().any(|act| matches!(act, Act::End | Act::Reset));
         connection.speaker.acts.extend(acts);
     }
 }
 
-impl Speaker {
+impl Sender {
     fn new(socket: ActorSocket, acts: VecDeque<Act>, world: &World) -> Self {
         Self { socket: Some(socket), acts, rest: Vec::new(), after: world.now() }
     }

@@ -1,13 +1,13 @@
 //! What must hold after a connection, whatever was sent.
 
-use super::actors::{Actors, Given};
+use super::actors::{Actors, RequestReceived};
 use super::script::{Script, said};
-use crate::corpus::answers::read_answers;
-use crate::corpus::compare::{ADDED_TO_ANSWERS, ADDED_TO_REQUESTS};
+use crate::corpus::compare::{ADDED_TO_REQUESTS, ADDED_TO_RESPONSES};
 use crate::corpus::literal::{Role, escaped};
 use crate::corpus::mutant::check_nothing_more;
+use crate::corpus::responses::read_responses;
 use crate::corpus::valid;
-use crate::strict::{self, Asked, Field, Message};
+use crate::strict::{self, Field, Message, RequestContext};
 
 /// Fields that the program writes anew, in whatever words.
 const OWN_WORDS: [&str; 9] = [
@@ -40,14 +40,15 @@ pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
         check_nothing_more(&reading.requests, &actors.seen).map_err(|(_, why)| why)?;
     }
     // An early answer may belong to a request of which only a part came.
-    let asked: Vec<Asked> = actors.given.iter().flat_map(|given| given.asked.clone()).collect();
-    let answers = read_answers(&actors.received, &asked).map_err(|doubt| {
+    let asked: Vec<RequestContext> =
+        actors.given.iter().flat_map(|given| given.asked.clone()).collect();
+    let answers = read_responses(&actors.received, &asked).map_err(|doubt| {
         format!("DOUBTFUL at the client ({doubt}): {}", escaped(&actors.received))
     })?;
     let clean: Option<Vec<Message>> = actors
         .given
         .iter()
-        .map(given_answers)
+        .map(expected_responses)
         .collect::<Option<Vec<_>>>()
         .map(|answers| answers.concat());
     let refused = answers.first().filter(|answer| answer.status() == 400 && !has_via(answer));
@@ -59,7 +60,7 @@ pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
     }
     let forwarded = answers.iter().filter(|answer| has_via(answer));
     for answer in forwarded {
-        check_answer(answer, &actors.given, clean.as_deref())?;
+        check_response(answer, &actors.given, clean.as_deref())?;
     }
     Ok(())
 }
@@ -105,7 +106,7 @@ fn percent_encoded(sent: &[u8]) -> Vec<u8> {
 }
 
 /// The answers of a connection of the origin's, if each has one meaning and all are whole.
-fn given_answers(given: &Given) -> Option<Vec<Message>> {
+fn expected_responses(given: &RequestReceived) -> Option<Vec<Message>> {
     let mut rest = &given.said[..];
     let mut answers = Vec::new();
     for asked in &given.asked {
@@ -113,7 +114,7 @@ fn given_answers(given: &Given) -> Option<Vec<Message>> {
             break;
         }
         loop {
-            let message = strict::answer(rest, asked, true).ok().flatten()?;
+            let message = strict::response(rest, asked, true).ok().flatten()?;
             rest = &rest[message.bytes..];
             let interim = message.interim();
             answers.push(message);
@@ -127,15 +128,15 @@ fn given_answers(given: &Given) -> Option<Vec<Message>> {
 
 /// An answer is one of those that the origin gave. Where all of these have one meaning it has the
 /// status and the body of one; else it is at least made of what the origin said.
-fn check_answer(
+fn check_response(
     answer: &Message,
-    given: &[Given],
+    given: &[RequestReceived],
     clean: Option<&[Message]>,
 ) -> Result<(), String> {
     let wrong =
         |why: String| Err(format!("an answer that the origin did not give, {why}: {answer:?}"));
     let sources: Vec<_> = given.iter().map(|given| &given.said[..]).collect();
-    if let Some(field) = made_up(&answer.fields, &sources, &ADDED_TO_ANSWERS) {
+    if let Some(field) = made_up(&answer.fields, &sources, &ADDED_TO_RESPONSES) {
         return wrong(format!("the field {field}"));
     }
     let is = |of: &Message| of.status() == answer.status() && of.body == answer.body;
@@ -193,8 +194,8 @@ mod tests {
             }
         }
         let said = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nyes!".repeat(seen.len());
-        let asked = actors.seen.iter().map(|seen| Asked::with(seen.method())).collect();
-        actors.given.push(Given { asked, said: said.into_bytes(), ends: false });
+        let asked = actors.seen.iter().map(|seen| RequestContext::with(seen.method())).collect();
+        actors.given.push(RequestReceived { asked, said: said.into_bytes(), ends: false });
         actors.received = received.as_bytes().to_vec();
         check(&script, &actors)
     }

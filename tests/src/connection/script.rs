@@ -16,7 +16,7 @@
 //! Before another byte the mark means both bytes.
 
 use crate::corpus::case::Case;
-use crate::corpus::literal::{Place, Role, Step, fill};
+use crate::corpus::literal::{Role, Step, Substitutions, fill};
 
 /// Where the origin listens.
 pub const HOST: &str = "127.0.0.1:8000";
@@ -134,8 +134,12 @@ pub(super) fn said(acts: &[Act]) -> Vec<u8> {
 /// A case of the hostile corpus as a script for [`super::fuzz_connection`]; `None` if it is too
 /// long. `cut` says whether every byte comes alone.
 pub fn of_case(case: &Case, role: Role, cut: bool) -> Option<Vec<u8>> {
-    let place =
-        Place { host: HOST.to_owned(), role, own: OWN.to_owned(), via: "millrace".to_owned() };
+    let place = Substitutions {
+        host: HOST.to_owned(),
+        role,
+        own: OWN.to_owned(),
+        via: "millrace".to_owned(),
+    };
     let mut script = vec![u8::from(role == Role::Forward) | u8::from(cut) << 1];
     let mut write = |steps: &[Step]| {
         for step in steps {

@@ -6,12 +6,12 @@ use std::thread;
 use super::case::{Case, Outcome};
 use super::client::Pace;
 use super::judge;
-use super::lane::Lane;
 use super::literal::Role;
-use super::mutant::{self, Failure, Fate, Verdict, Wrong};
+use super::mutant::{self, Failure, MutantOutcome, RequestOutcome, Violation};
+use super::program::ProgramUnderTest;
 use super::random::Random;
 use super::shrink::shrink;
-use super::stock::Stock;
+use super::templates::Templates;
 
 /// Lanes side by side, half of them of either role: some always wait for the kernel.
 const LANES: u64 = 6;
@@ -35,7 +35,7 @@ pub struct Plan<'a> {
 
 /// What came of mutants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct CampaignStats {
     /// How many were run.
     pub run: u64,
     /// Of how many a whole request reached the origin.
@@ -50,13 +50,13 @@ pub struct Tally {
     pub failures: Vec<String>,
 }
 
-impl Tally {
-    fn count(&mut self, verdict: Verdict) {
+impl CampaignStats {
+    fn count(&mut self, verdict: MutantOutcome) {
         self.reached += u64::from(verdict.reached);
         match verdict.fate {
-            Some(Fate::Forwarded) => self.forwarded += 1,
-            Some(Fate::Ruled) => self.ruled += 1,
-            Some(Fate::Refused) => self.refused += 1,
+            Some(RequestOutcome::Forwarded) => self.forwarded += 1,
+            Some(RequestOutcome::Ruled) => self.ruled += 1,
+            Some(RequestOutcome::Refused) => self.refused += 1,
             None => {}
         }
     }
@@ -91,7 +91,7 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for CampaignStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { run, reached, forwarded, ruled, refused, failures } = self;
         let doubtful = failures.iter().filter(|story| story.contains("Doubtful")).count();
@@ -113,14 +113,14 @@ impl fmt::Display for Tally {
 ///
 /// # Panics
 /// If a lane cannot be started.
-pub fn run(cases: &[Case], plan: Plan<'_>) -> Tally {
-    let stocks = [Role::Boost, Role::Forward].map(|role| (role, Stock::new(cases, role)));
+pub fn run(cases: &[Case], plan: Plan<'_>) -> CampaignStats {
+    let stocks = [Role::Boost, Role::Forward].map(|role| (role, Templates::new(cases, role)));
     let lanes = if plan.only.is_some() { 1 } else { LANES };
     thread::scope(|scope| {
         let stocks = &stocks;
         let lane = |first: u64| scope.spawn(move || run_lane(cases, stocks, plan, first, lanes));
         let lanes: Vec<_> = (0..lanes).map(lane).collect();
-        let mut all = Tally::default();
+        let mut all = CampaignStats::default();
         for lane in lanes {
             all.add(lane.join().expect("a lane's thread ends"));
         }
@@ -132,16 +132,16 @@ pub fn run(cases: &[Case], plan: Plan<'_>) -> Tally {
 /// booster's, odd ones a forward proxy's.
 fn run_lane(
     cases: &[Case],
-    stocks: &[(Role, Stock); 2],
+    stocks: &[(Role, Templates); 2],
     plan: Plan<'_>,
     first: u64,
     lanes: u64,
-) -> Tally {
-    let mut tally = Tally::default();
+) -> CampaignStats {
+    let mut tally = CampaignStats::default();
     let mut index = plan.only.unwrap_or(first);
     let end = plan.only.map_or(plan.mutants, |only| only + 1);
     let (role, stock) = &stocks[usize::try_from(index % 2).expect("0 or 1")];
-    let mut lane = Lane::start(*role, plan.engine);
+    let mut lane = ProgramUnderTest::start(*role, plan.engine);
     while index < end && tally.failures.len() < FAILURES_MAX {
         let mutant = stock.mutant(&mut Random::of(plan.seed, index));
         let title = format!("ENGINE={} SEED={} MUTANT={index}, {role:?}", plan.engine, plan.seed);
@@ -154,7 +154,7 @@ fn run_lane(
                 };
                 // Each try of one that hangs takes as long as the runner's patience.
                 let small = match wrong {
-                    Wrong::Hangs => mutant.clone(),
+                    Violation::Hangs => mutant.clone(),
                     _ => shrink(&mutant, *role, fails),
                 };
                 let small = small.story();
@@ -163,7 +163,7 @@ fn run_lane(
         }
         if let Some(why) = lane.ended() {
             tally.failures.push(format!("{title}: {why}"));
-            lane = Lane::start(*role, plan.engine);
+            lane = ProgramUnderTest::start(*role, plan.engine);
         }
         tally.run += 1;
         index += lanes;
@@ -181,8 +181,8 @@ fn run_lane(
 /// # Panics
 /// If the lane cannot be started.
 pub fn run_before_relay(cases: &[Case], seed: u64, mutants: u64) -> Vec<Failure> {
-    let stock = Stock::new(cases, Role::Boost);
-    let lane = Lane::relay();
+    let stock = Templates::new(cases, Role::Boost);
+    let lane = ProgramUnderTest::relay();
     let run = |index| {
         let mutant = stock.mutant(&mut Random::of(seed, index));
         mutant::run(&mutant, &stock, &lane).err()

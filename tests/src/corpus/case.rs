@@ -11,13 +11,13 @@ pub enum Outcome {
     /// It reached the origin and the origin's answer reached the client.
     Forwarded,
     /// The program answered for itself and closed; no byte reached the origin.
-    Refused(Own),
+    Refused(OwnResponse),
     /// As `Refused`, but the origin may have seen the beginning of it, never the whole.
-    Cut(Own),
+    Cut(OwnResponse),
     /// The program answered for itself; no byte reached the origin.
-    Served(Own),
+    Served(OwnResponse),
     /// It reached the origin, and the client saw the program's own answer.
-    Answered(Own),
+    Answered(OwnResponse),
     /// The origin answered before the request's end, and the answer reached the client; the origin
     /// may or may not have seen the rest.
     Early,
@@ -35,7 +35,7 @@ pub enum Outcome {
 
 /// An answer of the program's own.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Own {
+pub struct OwnResponse {
     /// Its status.
     pub status: u16,
     /// What its body says, in part; in whatever case.
@@ -57,7 +57,7 @@ impl Outcome {
     }
 
     /// The program's own answer, if that is what the client sees.
-    pub fn own(&self) -> Option<&Own> {
+    pub fn own(&self) -> Option<&OwnResponse> {
         match self {
             Self::Refused(own) | Self::Cut(own) | Self::Served(own) | Self::Answered(own) => {
                 Some(own)
@@ -197,7 +197,7 @@ fn outcome(text: &str, place: &str) -> Outcome {
     let own = || {
         let (status, words) = rest.split_once(' ').unwrap_or((rest, "\"\""));
         let status = status.parse().unwrap_or_else(|_| panic!("{place}: no status"));
-        Own { status, words: quoted(words) }
+        OwnResponse { status, words: quoted(words) }
     };
     match word {
         "forwarded" => Outcome::Forwarded,
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!((one.name.as_str(), one.role, one.valid), ("one", Some(Role::Boost), true));
         assert_eq!(one.sent, ["GET / HTTP/1.1", ""]);
         assert_eq!(one.seen, [vec!["a", "b"], vec!["c"]]);
-        let own = |words: &str| Own { status: 400, words: words.to_owned() };
+        let own = |words: &str| OwnResponse { status: 400, words: words.to_owned() };
         assert_eq!(one.outcomes, [Outcome::Forwarded, Outcome::Refused(own("bad thing"))]);
         assert_eq!(two.outcomes, [Outcome::Cut(own(""))]);
         assert!(two.runs(Role::Boost) && two.runs(Role::Forward) && !one.runs(Role::Forward));

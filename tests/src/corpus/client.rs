@@ -9,8 +9,8 @@ use rustix::net::sockopt::set_socket_linger;
 
 use super::literal::{Step, escaped};
 use super::origin::Origin;
-use super::patience::{PATIENCE, PAUSE, TRICKLE};
-use crate::strict::{self, Asked, Message};
+use super::timeouts::{PATIENCE, PAUSE, TRICKLE};
+use crate::strict::{self, Message, RequestContext};
 
 /// A client: what it has received and not yet looked at.
 pub struct Client {
@@ -53,7 +53,7 @@ impl Client {
         let mut waits = 0;
         let connects =
             matches!(steps.first(), Some(Step::Bytes(it)) if it.starts_with(b"CONNECT "));
-        let first = Asked::with(if connects { "CONNECT" } else { "GET" });
+        let first = RequestContext::with(if connects { "CONNECT" } else { "GET" });
         for step in steps {
             match step {
                 Step::Bytes(bytes) if pace == Pace::EveryByte => self.trickle(bytes),
@@ -95,12 +95,12 @@ impl Client {
     }
 
     /// Waits until `count` answers have come since the beginning, interim ones included.
-    fn wait(&mut self, count: usize, first: &Asked) -> Result<(), String> {
-        let later = Asked::with("GET");
+    fn wait(&mut self, count: usize, first: &RequestContext) -> Result<(), String> {
+        let later = RequestContext::with("GET");
         loop {
             let mut at = 0;
             let mut found = 0;
-            while let Ok(Some(message)) = strict::answer(
+            while let Ok(Some(message)) = strict::response(
                 &self.received[at..],
                 if found == 0 { first } else { &later },
                 self.ended,
@@ -121,9 +121,9 @@ impl Client {
     ///
     /// # Errors
     /// If it is doubtful, or does not come to its end.
-    pub fn answer(&mut self, asked: &Asked) -> Result<Message, String> {
+    pub fn answer(&mut self, asked: &RequestContext) -> Result<Message, String> {
         loop {
-            match strict::answer(&self.received, asked, self.ended) {
+            match strict::response(&self.received, asked, self.ended) {
                 Ok(Some(message)) => {
                     self.received.drain(..message.bytes);
                     return Ok(message);

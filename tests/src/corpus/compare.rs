@@ -6,7 +6,7 @@ use crate::strict::{Field, Framing, Message};
 /// Fields that the program adds of its own accord; a case that names one says what it must hold.
 pub(crate) const ADDED_TO_REQUESTS: [&str; 6] =
     ["via", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "connection"];
-pub(crate) const ADDED_TO_ANSWERS: [&str; 3] = ["via", "date", "connection"];
+pub(crate) const ADDED_TO_RESPONSES: [&str; 3] = ["via", "date", "connection"];
 
 /// Fields that may stand elsewhere than where they were received: RFC 9110 section 7.2 wants Host
 /// first, and what is for one hop is written anew for the next.

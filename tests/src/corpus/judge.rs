@@ -1,13 +1,13 @@
 //! Runs one case in a lane and compares everything that was seen with what must be.
 
-use super::case::{Case, Outcome, Own};
+use super::case::{Case, Outcome, OwnResponse};
 use super::client::{Client, Pace};
-use super::compare::{ADDED_TO_ANSWERS, ADDED_TO_REQUESTS, same};
-use super::lane::Lane;
+use super::compare::{ADDED_TO_REQUESTS, ADDED_TO_RESPONSES, same};
 use super::literal::{Step, escaped, fill};
 use super::origin::Seen;
 use super::plan::{Item, plan};
-use crate::strict::{self, Asked, Framing, Message};
+use super::program::ProgramUnderTest;
+use crate::strict::{self, Framing, Message, RequestContext};
 
 /// The request that proves, after a case, that its connection still stands between two messages.
 const PROBE: &str = "/the-next-request";
@@ -19,7 +19,7 @@ const LEFT: &str = "/left";
 ///
 /// # Errors
 /// Says what differed from what must be.
-pub fn run(case: &Case, lane: &Lane, pace: Pace) -> Result<(), String> {
+pub fn run(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> {
     talk(case, lane, pace).map_err(|why| {
         // What is left of a failed case must not be taken for a part of the next.
         let _ = lane.origin.settle();
@@ -33,7 +33,7 @@ pub fn run(case: &Case, lane: &Lane, pace: Pace) -> Result<(), String> {
     })
 }
 
-fn talk(case: &Case, lane: &Lane, pace: Pace) -> Result<(), String> {
+fn talk(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> {
     let place = lane.place();
     let sent = fill(&case.sent, &place, true)?;
     let items = plan(case, &place)?;
@@ -80,7 +80,7 @@ fn receive(item: &Item<'_>, client: &mut Client) -> Result<bool, String> {
             let mut closes = false;
             for expected in &item.answers {
                 let got = client.answer(&item.asked)?;
-                same(expected, &got, &ADDED_TO_ANSWERS)
+                same(expected, &got, &ADDED_TO_RESPONSES)
                     .map_err(|why| format!("the client's answer: {why}"))?;
                 closes = got.closes() || got.framing == Framing::UntilClose;
             }
@@ -95,12 +95,12 @@ fn receive(item: &Item<'_>, client: &mut Client) -> Result<bool, String> {
         }
         Outcome::Left => Ok(true),
         Outcome::Tunnel => {
-            let got = client.answer(&Asked::with("CONNECT"))?;
+            let got = client.answer(&RequestContext::with("CONNECT"))?;
             if got.status() == 200 { Ok(false) } else { Err(format!("no tunnel: {got:?}")) }
         }
         Outcome::Aborted => {
             let rest = client.rest()?;
-            match strict::answer(&rest, &item.asked, true) {
+            match strict::response(&rest, &item.asked, true) {
                 Ok(None) => Ok(true),
                 Ok(Some(_)) => Err(format!("a whole answer at the client: {}", escaped(&rest))),
                 Err(doubt) => Err(format!("a DOUBTFUL answer at the client: {doubt}")),
@@ -113,7 +113,7 @@ fn receive(item: &Item<'_>, client: &mut Client) -> Result<bool, String> {
         Outcome::Upgraded(text) => {
             for expected in &item.answers {
                 let got = client.answer(&item.asked)?;
-                same(expected, &got, &ADDED_TO_ANSWERS)?;
+                same(expected, &got, &ADDED_TO_RESPONSES)?;
             }
             let got = client.bytes(text.len())?;
             client.finish();
@@ -126,7 +126,11 @@ fn receive(item: &Item<'_>, client: &mut Client) -> Result<bool, String> {
     }
 }
 
-fn own_answer(own: &Own, client: &mut Client, asked: &Asked) -> Result<Message, String> {
+fn own_answer(
+    own: &OwnResponse,
+    client: &mut Client,
+    asked: &RequestContext,
+) -> Result<Message, String> {
     let mut answer = client.answer(asked)?;
     while answer.interim() {
         answer = client.answer(asked)?;
@@ -143,7 +147,7 @@ fn own_answer(own: &Own, client: &mut Client, asked: &Asked) -> Result<Message, 
 }
 
 /// The next request on the connection, which must get the next answer, or the end of the tunnel.
-fn probe(client: &mut Client, lane: &Lane, tunnel: bool) -> Result<(), String> {
+fn probe(client: &mut Client, lane: &ProgramUnderTest, tunnel: bool) -> Result<(), String> {
     let lines = [
         format!("GET {{{PROBE}}} HTTP/1.1"),
         "Host: {host}".to_owned(),
@@ -152,7 +156,8 @@ fn probe(client: &mut Client, lane: &Lane, tunnel: bool) -> Result<(), String> {
     ];
     let probe = fill(&lines, &lane.place(), !tunnel)?;
     client.send(&probe.steps, Pace::Whole, &lane.origin)?;
-    let got = client.answer(&Asked::with("GET")).map_err(|why| format!("afterwards: {why}"))?;
+    let got =
+        client.answer(&RequestContext::with("GET")).map_err(|why| format!("afterwards: {why}"))?;
     if got.body != format!("GET {PROBE}").as_bytes() {
         let body = escaped(&got.body);
         return Err(format!("the next request got another's answer: {body}"));

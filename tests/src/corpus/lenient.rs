@@ -9,13 +9,13 @@
 use std::fmt;
 use std::thread;
 
-use super::answers::read_answers;
 use super::client::{Client, Pace};
-use super::lane::Lane;
 use super::literal::{Literal, Role, Step, escaped};
 use super::mutate::mutate;
+use super::program::ProgramUnderTest;
 use super::random::Random;
-use crate::strict::{Asked, Field, Message};
+use super::responses::read_responses;
+use crate::strict::{Field, Message, RequestContext};
 
 /// Lanes side by side, half of them of either role.
 const LANES: u64 = 6;
@@ -33,7 +33,7 @@ const MARK: &str = "x-mark";
 
 /// What the mutated response is to the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Kind {
+enum CacheUse {
     /// New, and may be stored for all that its fields say.
     Store,
     /// A 304 to a request that validates what is stored.
@@ -44,7 +44,7 @@ enum Kind {
 
 /// What came of mutants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Tally {
+pub struct LenientStats {
     /// How many were run.
     pub run: u64,
     /// Ambiguous responses that reached the client in the strict form.
@@ -57,7 +57,7 @@ pub struct Tally {
     pub failures: Vec<String>,
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for LenientStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { run, rewritten, stored, refused, failures } = self;
         write!(
@@ -73,7 +73,7 @@ impl fmt::Display for Tally {
 ///
 /// # Panics
 /// If a lane cannot be started.
-pub fn run(engine: &str, seed: u64, mutants: u64, only: Option<u64>) -> Tally {
+pub fn run(engine: &str, seed: u64, mutants: u64, only: Option<u64>) -> LenientStats {
     let lanes = if only.is_some() { 1 } else { LANES };
     thread::scope(|scope| {
         let lane = |first: u64| {
@@ -84,7 +84,7 @@ pub fn run(engine: &str, seed: u64, mutants: u64, only: Option<u64>) -> Tally {
             })
         };
         let lanes: Vec<_> = (0..lanes).map(lane).collect();
-        let mut all = Tally::default();
+        let mut all = LenientStats::default();
         for lane in lanes {
             let tally = lane.join().expect("a lane's thread ends");
             all.run += tally.run;
@@ -97,14 +97,15 @@ pub fn run(engine: &str, seed: u64, mutants: u64, only: Option<u64>) -> Tally {
     })
 }
 
-fn run_lane(engine: &str, seed: u64, mutants: impl Iterator<Item = u64>) -> Tally {
-    let mut tally = Tally::default();
-    let mut lane: Option<Lane> = None;
+fn run_lane(engine: &str, seed: u64, mutants: impl Iterator<Item = u64>) -> LenientStats {
+    let mut tally = LenientStats::default();
+    let mut lane: Option<ProgramUnderTest> = None;
     for index in mutants {
         let role = if index % 2 == 0 { Role::Boost } else { Role::Forward };
-        let lane = lane.get_or_insert_with(|| Lane::caching(role, engine));
+        let lane = lane.get_or_insert_with(|| ProgramUnderTest::caching(role, engine));
         let mut random = Random::of(seed, index);
-        let kind = [Kind::Store, Kind::Store, Kind::Validate, Kind::Head][random.below(4)];
+        let kind =
+            [CacheUse::Store, CacheUse::Store, CacheUse::Validate, CacheUse::Head][random.below(4)];
         let said = response(kind, &mut random);
         if let Err(why) = play(kind, &said, &format!("/{index}"), lane, &mut tally) {
             let said = escaped(&said);
@@ -123,19 +124,19 @@ fn run_lane(engine: &str, seed: u64, mutants: impl Iterator<Item = u64>) -> Tall
 }
 
 fn play(
-    kind: Kind,
+    kind: CacheUse,
     said: &[u8],
     target: &str,
-    lane: &Lane,
-    tally: &mut Tally,
+    lane: &ProgramUnderTest,
+    tally: &mut LenientStats,
 ) -> Result<(), String> {
-    if kind != Kind::Store {
+    if kind != CacheUse::Store {
         ask(lane, ("GET", ""), target, STORED.as_bytes())?;
     }
     let asked = match kind {
-        Kind::Store => ("GET", ""),
-        Kind::Validate => ("GET", "Cache-Control: no-cache\r\n"),
-        Kind::Head => ("HEAD", "Cache-Control: no-cache\r\n"),
+        CacheUse::Store => ("GET", ""),
+        CacheUse::Validate => ("GET", "Cache-Control: no-cache\r\n"),
+        CacheUse::Head => ("HEAD", "Cache-Control: no-cache\r\n"),
     };
     let (answers, _) = ask(lane, asked, target, said)?;
     let last = answers.last();
@@ -157,9 +158,9 @@ fn play(
 
 /// Whether a stored response has something of the mutant. Of a response to HEAD the cache takes
 /// over the fields of freshness alone.
-fn has_update(kind: Kind, answer: &Message) -> bool {
+fn has_update(kind: CacheUse, answer: &Message) -> bool {
     let renews = |field: &Field| field.is("cache-control") && field.value.ends_with(b"max-age=90");
-    is_marked(answer) || (kind == Kind::Head && answer.fields.iter().any(renews))
+    is_marked(answer) || (kind == CacheUse::Head && answer.fields.iter().any(renews))
 }
 
 fn is_marked(answer: &Message) -> bool {
@@ -169,7 +170,7 @@ fn is_marked(answer: &Message) -> bool {
 /// Sends one request on a connection of its own. Gives what the client received, and whether the
 /// origin saw nothing of it.
 fn ask(
-    lane: &Lane,
+    lane: &ProgramUnderTest,
     (method, fields): (&str, &str),
     target: &str,
     said: &[u8],
@@ -185,7 +186,7 @@ fn ask(
     client.send(&[Step::Bytes(request.into_bytes())], Pace::Whole, &lane.origin)?;
     client.finish();
     let received = client.rest()?;
-    let answers = read_answers(&received, &[Asked::with(method)])
+    let answers = read_responses(&received, &[RequestContext::with(method)])
         .map_err(|why| format!("AMBIGUOUS at the client ({why}): {}", escaped(&received)))?;
     let is_hit = lane.origin.settle()?.is_empty();
     Ok((answers, is_hit))
@@ -193,13 +194,13 @@ fn ask(
 
 /// A response of this kind, mostly with some of the faults that are rewritten, and mutated half of
 /// the time.
-fn response(kind: Kind, random: &mut Random) -> Vec<u8> {
+fn response(kind: CacheUse, random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     if random.below(6) == 0 {
         header(&["HTTP/1.1 103 Early Hints", "Link: </a>; rel=preload"], &mut bytes, random);
     }
     let framing = match (kind, random.below(8)) {
-        (Kind::Validate, _) => &[][..],
+        (CacheUse::Validate, _) => &[][..],
         (_, 0) => &["Content-Length: 2", "Content-Length: 2"],
         (_, 1) => &["Content-Length: 2, 2"],
         (_, 2) => &["Transfer-Encoding: chunked"],
@@ -207,7 +208,7 @@ fn response(kind: Kind, random: &mut Random) -> Vec<u8> {
         _ => &["Content-Length: 2"],
     };
     let status =
-        ["HTTP/1.1 200 OK", "HTTP/1.1 304 Not Modified"][usize::from(kind == Kind::Validate)];
+        ["HTTP/1.1 200 OK", "HTTP/1.1 304 Not Modified"][usize::from(kind == CacheUse::Validate)];
     let mut lines = vec![status, "X-Mark: a b, c", "ETag: \"a\"", "Cache-Control: max-age=90"];
     lines.extend(["Set: d; e", "X-Mark: f:g"].iter().take(random.below(3)));
     if random.below(16) == 0 {
@@ -215,7 +216,7 @@ fn response(kind: Kind, random: &mut Random) -> Vec<u8> {
     }
     lines.extend(framing);
     header(&lines, &mut bytes, random);
-    if kind == Kind::Store {
+    if kind == CacheUse::Store {
         let is_chunked = framing.iter().any(|line| line.starts_with("Transfer"));
         bytes.extend_from_slice(if is_chunked { b"2\r\nok\r\n0\r\n\r\n" } else { b"ok" });
     }
@@ -316,7 +317,7 @@ mod tests {
     #[test]
     fn responses_have_each_fault_and_none() {
         let mut random = Random::new(1);
-        let said: Vec<_> = (0..1000).map(|_| response(Kind::Store, &mut random)).collect();
+        let said: Vec<_> = (0..1000).map(|_| response(CacheUse::Store, &mut random)).collect();
         let count = |is: &dyn Fn(&[u8]) -> bool| said.iter().filter(|said| is(said)).count();
         assert!(count(&|said| Faults::of(said) == Faults::default()) > 200);
         assert!(count(&|said| Faults::of(said).is_ambiguous) > 300);

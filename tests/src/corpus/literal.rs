@@ -14,7 +14,7 @@ pub enum Role {
 
 /// What the literals are filled in with.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct Substitutions {
     /// The origin's address and port.
     pub host: String,
     /// What `{/path}` becomes in what a client sends.
@@ -96,7 +96,7 @@ impl Literal {
 ///
 /// # Errors
 /// Says which mark or escape is unknown.
-pub fn fill(lines: &[String], place: &Place, sent: bool) -> Result<Literal, String> {
+pub fn fill(lines: &[String], place: &Substitutions, sent: bool) -> Result<Literal, String> {
     let mut literal = Literal::default();
     for line in lines {
         let slashes = line.len() - line.trim_end_matches('\\').len();
@@ -110,7 +110,12 @@ pub fn fill(lines: &[String], place: &Place, sent: bool) -> Result<Literal, Stri
     Ok(literal)
 }
 
-fn fill_line(text: &str, place: &Place, sent: bool, to: &mut Literal) -> Result<(), String> {
+fn fill_line(
+    text: &str,
+    place: &Substitutions,
+    sent: bool,
+    to: &mut Literal,
+) -> Result<(), String> {
     let mut rest = text;
     while let Some(at) = rest.find(['\\', '{']) {
         to.push(&rest.as_bytes()[..at]);
@@ -135,7 +140,7 @@ fn closing(text: &str) -> Option<usize> {
     (1..bytes.len()).find(|at| bytes[*at] == b'}' && bytes[*at - 1] != b'\\')
 }
 
-fn mark(mark: &str, place: &Place, sent: bool, to: &mut Literal) -> Result<(), String> {
+fn mark(mark: &str, place: &Substitutions, sent: bool, to: &mut Literal) -> Result<(), String> {
     let step = match mark {
         "|" => Step::Pause,
         "wait" => Step::Wait,
@@ -239,7 +244,7 @@ mod tests {
     use super::*;
 
     fn filled(text: &str, role: Role, sent: bool) -> Literal {
-        let place = Place {
+        let place = Substitutions {
             host: "h:1".to_owned(),
             role,
             own: "h:2".to_owned(),

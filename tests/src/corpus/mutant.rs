@@ -3,28 +3,28 @@
 
 use std::thread;
 
-use super::answers::read_answers;
 use super::client::{Client, Pace};
-use super::lane::Lane;
 use super::literal::{Step, escaped};
 use super::origin::Seen;
-use super::patience::PAUSE;
-use super::stock::{Mutant, Stock};
-use super::valid::{self, Valid};
-use crate::strict::{self, Asked, Message};
+use super::program::ProgramUnderTest;
+use super::responses::read_responses;
+use super::templates::{Mutant, Templates};
+use super::timeouts::PAUSE;
+use super::valid::{self, ValidRequest};
+use crate::strict::{self, Message, RequestContext};
 
 /// What came of a mutant that nothing is wrong with.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Verdict {
+pub struct MutantOutcome {
     /// A whole request reached the origin.
     pub reached: bool,
     /// What became of its first request, if that is valid.
-    pub fate: Option<Fate>,
+    pub fate: Option<RequestOutcome>,
 }
 
 /// What became of a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Fate {
+pub enum RequestOutcome {
     /// The origin saw it, or failed.
     Forwarded,
     /// It was answered as a section of the RFC has it for what this proxy does not serve, or does
@@ -36,7 +36,7 @@ pub enum Fate {
 
 /// What is wrong with what came of a mutant. A shrunk mutant fails in the same way.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Wrong {
+pub enum Violation {
     /// Something doubtful reached the origin.
     DoubtfulRequest,
     /// Something doubtful reached the client.
@@ -50,7 +50,7 @@ pub enum Wrong {
 }
 
 /// A failure: what, and the story.
-pub type Failure = (Wrong, String);
+pub type Failure = (Violation, String);
 
 /// Whether a status of the program's own says that it does not serve this, or not at this size.
 pub fn by_rule(status: u16) -> bool {
@@ -61,7 +61,11 @@ pub fn by_rule(status: u16) -> bool {
 ///
 /// # Errors
 /// Shows what came of it.
-pub fn run(mutant: &Mutant, stock: &Stock, lane: &Lane) -> Result<Verdict, Failure> {
+pub fn run(
+    mutant: &Mutant,
+    stock: &Templates,
+    lane: &ProgramUnderTest,
+) -> Result<MutantOutcome, Failure> {
     let place = lane.place();
     let script = mutant.script(&place).map(|(target, mut answer)| {
         // The connection ends with the answer, so that whatever is wrong with it is over.
@@ -72,7 +76,7 @@ pub fn run(mutant: &Mutant, stock: &Stock, lane: &Lane) -> Result<Verdict, Failu
     let late = lane.origin.begin(script.clone().into_iter().collect());
     if let Some(late) = late.iter().find(|seen| !matches!(seen, Seen::Cut(_))) {
         let why = format!("after the end of the mutant before, the origin saw {late}");
-        return Err((Wrong::Smuggled, why));
+        return Err((Violation::Smuggled, why));
     }
     let verdict = talk(&segments, stock, lane);
     verdict.map_err(|(wrong, why)| {
@@ -86,8 +90,12 @@ pub fn run(mutant: &Mutant, stock: &Stock, lane: &Lane) -> Result<Verdict, Failu
     })
 }
 
-fn talk(segments: &[Vec<u8>], stock: &Stock, lane: &Lane) -> Result<Verdict, Failure> {
-    let hangs = |why| (Wrong::Hangs, why);
+fn talk(
+    segments: &[Vec<u8>],
+    stock: &Templates,
+    lane: &ProgramUnderTest,
+) -> Result<MutantOutcome, Failure> {
+    let hangs = |why| (Violation::Hangs, why);
     let mut client = Client::connect(lane.address).map_err(hangs)?;
     for (index, segment) in segments.iter().enumerate() {
         if index > 0 && index % 2 == 0 {
@@ -106,17 +114,18 @@ fn talk(segments: &[Vec<u8>], stock: &Stock, lane: &Lane) -> Result<Verdict, Fai
             Seen::Whole(message) => whole.push(message),
             Seen::Cut(_) => {}
             Seen::Doubtful(..) => {
-                return Err((Wrong::DoubtfulRequest, format!("at the origin: {seen}")));
+                return Err((Violation::DoubtfulRequest, format!("at the origin: {seen}")));
             }
         }
     }
-    let asked: Vec<_> = whole.iter().map(|message| Asked::with(message.method())).collect();
-    read_answers(&received, &asked).map_err(|doubt| {
+    let asked: Vec<_> =
+        whole.iter().map(|message| RequestContext::with(message.method())).collect();
+    read_responses(&received, &asked).map_err(|doubt| {
         let received = escaped(&received);
-        (Wrong::DoubtfulAnswer, format!("DOUBTFUL at the client ({doubt}): {received}"))
+        (Violation::DoubtfulAnswer, format!("DOUBTFUL at the client ({doubt}): {received}"))
     })?;
     let fate = fate(&segments.concat(), &whole, &received, stock, lane)?;
-    Ok(Verdict { reached: !whole.is_empty(), fate })
+    Ok(MutantOutcome { reached: !whole.is_empty(), fate })
 }
 
 /// Compares what the origin saw with what a client may send.
@@ -124,36 +133,40 @@ fn fate(
     sent: &[u8],
     whole: &[Message],
     received: &[u8],
-    stock: &Stock,
-    lane: &Lane,
-) -> Result<Option<Fate>, Failure> {
+    stock: &Templates,
+    lane: &ProgramUnderTest,
+) -> Result<Option<RequestOutcome>, Failure> {
     let reading = valid::read(sent, lane.role);
     if reading.all {
         check_nothing_more(&reading.requests, whole)?;
     }
     let Some(first) = reading.requests.first() else { return Ok(None) };
     if whole.iter().any(|message| is(message, first)) {
-        return Ok(Some(Fate::Forwarded));
+        return Ok(Some(RequestOutcome::Forwarded));
     }
-    let own = strict::answer(received, &Asked::with(&first.method), true);
+    let own = strict::response(received, &RequestContext::with(&first.method), true);
     let Ok(Some(own)) = own else { return Ok(None) };
     let status = own.status();
     let body = String::from_utf8_lossy(&own.body).to_lowercase();
-    let told =
-        |own: &super::case::Own| own.status == status && body.contains(&own.words.to_lowercase());
+    let told = |own: &super::case::OwnResponse| {
+        own.status == status && body.contains(&own.words.to_lowercase())
+    };
     match status {
         // A TRACE or OPTIONS that went no further, and an origin that failed.
-        200..=399 | 500 | 502..=504 => Ok(Some(Fate::Forwarded)),
-        _ if by_rule(status) => Ok(Some(Fate::Ruled)),
-        _ if first.odd && stock.told.iter().any(told) => Ok(Some(Fate::Refused)),
-        _ => Err((Wrong::Untold, format!("valid, and refused with {status}: {}", body.trim()))),
+        200..=399 | 500 | 502..=504 => Ok(Some(RequestOutcome::Forwarded)),
+        _ if by_rule(status) => Ok(Some(RequestOutcome::Ruled)),
+        _ if first.odd && stock.told.iter().any(told) => Ok(Some(RequestOutcome::Refused)),
+        _ => Err((Violation::Untold, format!("valid, and refused with {status}: {}", body.trim()))),
     }
 }
 
 /// Where every byte that was sent belongs to a valid request, the origin sees these requests and no
 /// other; one that may be repeated may be seen again.
-pub(crate) fn check_nothing_more(requests: &[Valid], whole: &[Message]) -> Result<(), Failure> {
-    let mut left: Vec<&Valid> = requests.iter().collect();
+pub(crate) fn check_nothing_more(
+    requests: &[ValidRequest],
+    whole: &[Message],
+) -> Result<(), Failure> {
+    let mut left: Vec<&ValidRequest> = requests.iter().collect();
     for message in whole {
         // RFC 9110 section 9.2.2: those that a proxy may send again.
         let repeatable =
@@ -163,14 +176,17 @@ pub(crate) fn check_nothing_more(requests: &[Valid], whole: &[Message]) -> Resul
             None if repeatable && requests.iter().any(|request| is(message, request)) => {}
             None => {
                 let seen = Seen::Whole(message.clone());
-                return Err((Wrong::Smuggled, format!("nobody sent what the origin saw: {seen}")));
+                return Err((
+                    Violation::Smuggled,
+                    format!("nobody sent what the origin saw: {seen}"),
+                ));
             }
         }
     }
     Ok(())
 }
 
-fn is(message: &Message, request: &Valid) -> bool {
+fn is(message: &Message, request: &ValidRequest) -> bool {
     message.method() == request.method
         && message.target() == request.target
         && message.body == request.body

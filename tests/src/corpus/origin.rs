@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::literal::{Literal, Step, escaped};
-use super::patience::{PATIENCE, PAUSE};
+use super::timeouts::{PATIENCE, PAUSE};
 use crate::strict::{self, Message};
 
 /// Something that reached the origin.
@@ -43,7 +43,7 @@ impl fmt::Display for Seen {
 }
 
 #[derive(Default)]
-struct State {
+struct OriginState {
     script: Vec<(String, Literal)>,
     seen: Vec<Seen>,
     /// Connections inside a request, after the last pass.
@@ -56,13 +56,13 @@ struct State {
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct OriginShared {
+    state: Mutex<OriginState>,
     changed: Condvar,
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl OriginShared {
+    fn state(&self) -> MutexGuard<'_, OriginState> {
         self.state.lock().expect("no thread of the origin panics")
     }
 
@@ -75,7 +75,7 @@ impl Shared {
 pub struct Origin {
     /// Where it listens.
     pub address: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<OriginShared>,
 }
 
 impl Origin {
@@ -87,7 +87,7 @@ impl Origin {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
         let address = listener.local_addr().expect("a bound socket has an address");
         listener.set_nonblocking(true).expect("sockets can be made non-blocking");
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(OriginShared::default());
         let serving = Arc::clone(&shared);
         thread::spawn(move || serve(&listener, &serving));
         Self { address, shared }
@@ -119,12 +119,15 @@ impl Origin {
         self.wait(|state| state.busy == 0).map(|state| state.seen.clone())
     }
 
-    fn wait(&self, enough: impl Fn(&State) -> bool) -> Result<MutexGuard<'_, State>, String> {
+    fn wait(
+        &self,
+        enough: impl Fn(&OriginState) -> bool,
+    ) -> Result<MutexGuard<'_, OriginState>, String> {
         let mut state = self.shared.state();
         state.asked += 1;
         let pass = state.asked;
         self.shared.changed.notify_all();
-        let going = |state: &mut State| state.passed < pass || !enough(state);
+        let going = |state: &mut OriginState| state.passed < pass || !enough(state);
         let waited = self.shared.changed.wait_timeout_while(state, PATIENCE, going);
         let (state, wait) = waited.expect("no thread of the origin panics");
         if wait.timed_out() {
@@ -142,7 +145,7 @@ impl Drop for Origin {
 }
 
 /// What the origin answers where the script says nothing: the method and the target as a body.
-pub fn default_answer(method: &str, target: &str) -> Vec<u8> {
+pub fn default_response(method: &str, target: &str) -> Vec<u8> {
     let body = format!("{method} {target}");
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
     let body = if method == "HEAD" { String::new() } else { body };
@@ -152,18 +155,18 @@ pub fn default_answer(method: &str, target: &str) -> Vec<u8> {
 /// How long the thread rests when a pass found nothing.
 const REST: Duration = Duration::from_micros(150);
 
-fn serve(listener: &TcpListener, shared: &Shared) {
-    let mut connections: Vec<Connection> = Vec::new();
+fn serve(listener: &TcpListener, shared: &OriginShared) {
+    let mut connections: Vec<OriginConnection> = Vec::new();
     loop {
         let pass = shared.state().asked;
         let mut moved = false;
         while let Ok((stream, _)) = listener.accept() {
-            connections.push(Connection::new(stream));
+            connections.push(OriginConnection::new(stream));
         }
         for connection in &mut connections {
             moved |= connection.poll(shared);
         }
-        connections.retain(|connection| connection.mode != Mode::Ended);
+        connections.retain(|connection| connection.mode != ReadMode::Ended);
         let mut state = shared.state();
         state.busy = connections.iter().filter(|connection| connection.busy()).count();
         state.passed = pass;
@@ -179,7 +182,7 @@ fn serve(listener: &TcpListener, shared: &Shared) {
 
 /// What is made of the bytes that come.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Mode {
+enum ReadMode {
     /// They are requests.
     Http,
     /// The answer came early and this side is closed; closing with unread bytes would take the
@@ -191,31 +194,31 @@ enum Mode {
     Ended,
 }
 
-struct Connection {
+struct OriginConnection {
     stream: TcpStream,
     input: Vec<u8>,
-    mode: Mode,
+    mode: ReadMode,
     /// How many steps of the answer were done at the head of the request in `input`.
     said: usize,
 }
 
-impl Connection {
+impl OriginConnection {
     fn new(stream: TcpStream) -> Self {
         stream.set_nonblocking(true).expect("sockets can be made non-blocking");
         // Without it a second small segment would wait for the first one's acknowledgement.
         let _ = stream.set_nodelay(true);
-        Self { stream, input: Vec::new(), mode: Mode::Http, said: 0 }
+        Self { stream, input: Vec::new(), mode: ReadMode::Http, said: 0 }
     }
 
     fn busy(&self) -> bool {
-        matches!(self.mode, Mode::Http | Mode::Closing) && !self.input.is_empty()
+        matches!(self.mode, ReadMode::Http | ReadMode::Closing) && !self.input.is_empty()
     }
 
     /// Reads and answers what has come. Gives whether anything had.
-    fn poll(&mut self, shared: &Shared) -> bool {
+    fn poll(&mut self, shared: &OriginShared) -> bool {
         let mut moved = false;
         let mut chunk = [0; 65536];
-        while self.mode != Mode::Ended {
+        while self.mode != ReadMode::Ended {
             match self.stream.read(&mut chunk) {
                 Ok(length) if length > 0 => {
                     self.input.extend_from_slice(&chunk[..length]);
@@ -232,52 +235,52 @@ impl Connection {
         moved
     }
 
-    fn end(&mut self, shared: &Shared) {
+    fn end(&mut self, shared: &OriginShared) {
         let rest = std::mem::take(&mut self.input);
-        if !rest.is_empty() && self.mode != Mode::Echo {
+        if !rest.is_empty() && self.mode != ReadMode::Echo {
             shared.record(Seen::Cut(rest));
         }
-        self.mode = Mode::Ended;
+        self.mode = ReadMode::Ended;
     }
 
     /// Takes every whole request from the input and answers it.
-    fn take(&mut self, shared: &Shared) {
-        if self.mode == Mode::Echo {
+    fn take(&mut self, shared: &OriginShared) {
+        if self.mode == ReadMode::Echo {
             let bytes = std::mem::take(&mut self.input);
             self.send(&bytes);
         }
-        while self.mode == Mode::Http {
+        while self.mode == ReadMode::Http {
             match strict::request(&self.input) {
                 Err(doubt) => {
                     let bytes = std::mem::take(&mut self.input);
                     shared.record(Seen::Doubtful(bytes, doubt.0));
-                    self.mode = Mode::Ended;
+                    self.mode = ReadMode::Ended;
                 }
                 Ok(Some(message)) => {
                     self.input.drain(..message.bytes);
                     self.answer(message, shared);
                 }
                 Ok(None) => {
-                    self.answer_head(shared);
+                    self.response_head(shared);
                     return;
                 }
             }
         }
     }
 
-    fn answer(&mut self, message: Message, shared: &Shared) {
+    fn answer(&mut self, message: Message, shared: &OriginShared) {
         let answer = answer_to(shared, message.method(), message.target());
         shared.record(Seen::Whole(message));
         let said = std::mem::take(&mut self.said);
         if !self.say(&answer.steps[said..]) {
             self.end(shared);
         } else if answer.bytes().starts_with(b"HTTP/1.1 101") {
-            self.mode = Mode::Echo;
+            self.mode = ReadMode::Echo;
         }
     }
 
     /// Says what the script has before the request's end.
-    fn answer_head(&mut self, shared: &Shared) {
+    fn response_head(&mut self, shared: &OriginShared) {
         let end = self.input.windows(4).position(|four| four == b"\r\n\r\n");
         let (Some(end), 0) = (end, self.said) else { return };
         let head = String::from_utf8_lossy(&self.input[..end]).into_owned();
@@ -286,7 +289,7 @@ impl Connection {
         if let Some(body) = answer.steps.iter().position(|step| *step == Step::Body) {
             self.said = body + 1;
             if !self.say(&answer.steps[..body]) {
-                self.mode = Mode::Closing;
+                self.mode = ReadMode::Closing;
             }
         }
     }
@@ -324,10 +327,10 @@ impl Connection {
     }
 }
 
-fn answer_to(shared: &Shared, method: &str, target: &str) -> Literal {
+fn answer_to(shared: &OriginShared, method: &str, target: &str) -> Literal {
     let state = shared.state();
     match state.script.iter().find(|(scripted, _)| scripted == target) {
         Some((_, answer)) => answer.clone(),
-        None => Literal::of(default_answer(method, target)),
+        None => Literal::of(default_response(method, target)),
     }
 }

@@ -1,14 +1,14 @@
 //! A case, filled in for a lane: what is expected of each of its requests.
 
 use super::case::{Case, Outcome};
-use super::literal::{Literal, Place, Role, escaped, fill};
-use super::origin::default_answer;
-use crate::strict::{self, Asked, Message};
+use super::literal::{Literal, Role, Substitutions, escaped, fill};
+use super::origin::default_response;
+use crate::strict::{self, Message, RequestContext};
 
 /// One request of a case, filled in for a lane.
 pub(super) struct Item<'a> {
     pub(super) outcome: &'a Outcome,
-    pub(super) asked: Asked,
+    pub(super) asked: RequestContext,
     /// What the origin must see of it, if it must see all of it.
     pub(super) request: Option<Message>,
     /// What the origin says to it, if it is not the default answer.
@@ -18,7 +18,7 @@ pub(super) struct Item<'a> {
 }
 
 /// Fills in what is expected.
-pub(super) fn plan<'a>(case: &'a Case, place: &Place) -> Result<Vec<Item<'a>>, String> {
+pub(super) fn plan<'a>(case: &'a Case, place: &Substitutions) -> Result<Vec<Item<'a>>, String> {
     let old = case.sent.iter().any(|line| line.ends_with("HTTP/1.0"));
     let mut seen = requests(case, place)?.into_iter();
     let mut said = case.said.iter();
@@ -30,14 +30,14 @@ pub(super) fn plan<'a>(case: &'a Case, place: &Place) -> Result<Vec<Item<'a>>, S
             return Err("the case does not say what the origin must see".to_owned());
         }
         let method = request.as_ref().map_or("GET", Message::method);
-        let asked = Asked { method: method.to_owned(), old };
+        let asked = RequestContext { method: method.to_owned(), old };
         let said = if outcome.reaches() { said.next() } else { None };
         let said = said.map(|lines| fill(lines, place, false)).transpose()?;
         let shown = if outcome.shows() { received.next() } else { None };
         let bytes = match (shown, &said) {
             (Some(lines), _) => fill(lines, place, false)?.bytes(),
             (None, Some(said)) => said.bytes(),
-            (None, None) => default_answer(method, request.as_ref().map_or("", Message::target)),
+            (None, None) => default_response(method, request.as_ref().map_or("", Message::target)),
         };
         let answers = if outcome.shows() { answers(&bytes, &asked)? } else { Vec::new() };
         items.push(Item { outcome, asked, request, said, answers });
@@ -49,7 +49,7 @@ pub(super) fn plan<'a>(case: &'a Case, place: &Place) -> Result<Vec<Item<'a>>, S
 }
 
 /// What the origin must see: the case's own blocks, or else what was sent.
-fn requests(case: &Case, place: &Place) -> Result<Vec<Message>, String> {
+fn requests(case: &Case, place: &Substitutions) -> Result<Vec<Message>, String> {
     let whole = |bytes: &[u8]| match strict::request(bytes) {
         Ok(Some(message)) => Ok(message),
         Ok(None) => Err(format!("the case expects half a message: {}", escaped(bytes))),
@@ -70,11 +70,11 @@ fn requests(case: &Case, place: &Place) -> Result<Vec<Message>, String> {
     Ok(messages)
 }
 
-fn answers(bytes: &[u8], asked: &Asked) -> Result<Vec<Message>, String> {
+fn answers(bytes: &[u8], asked: &RequestContext) -> Result<Vec<Message>, String> {
     let mut at = 0;
     let mut messages = Vec::new();
     loop {
-        match strict::answer(&bytes[at..], asked, true) {
+        match strict::response(&bytes[at..], asked, true) {
             Ok(Some(message)) => {
                 at += message.bytes;
                 let last = !message.interim();
@@ -95,7 +95,7 @@ fn answers(bytes: &[u8], asked: &Asked) -> Result<Vec<Message>, String> {
 /// # Errors
 /// Names what is said wrongly.
 pub fn check(case: &Case) -> Result<(), String> {
-    let place = |role| Place {
+    let place = |role| Substitutions {
         host: "127.0.0.1:1".to_owned(),
         role,
         own: "127.0.0.1:2".to_owned(),

@@ -1,7 +1,7 @@
 //! Makes a mutant that fails smaller for as long as it fails in the same way.
 
 use super::literal::Role;
-use super::stock::Mutant;
+use super::templates::Mutant;
 
 /// Tries at most.
 const TRIES_MAX: usize = 400;

@@ -10,7 +10,7 @@ use super::literal::Role;
 
 /// A request that a client may send, as an origin has to see it.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Valid {
+pub struct ValidRequest {
     /// A token.
     pub method: String,
     /// In origin-form, or the asterisk.
@@ -24,16 +24,16 @@ pub struct Valid {
 
 /// The valid requests at the beginning of what a client sends.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Reading {
+pub struct ValidRequests {
     /// In the order of their sending.
-    pub requests: Vec<Valid>,
+    pub requests: Vec<ValidRequest>,
     /// Whether they are everything: no byte is left.
     pub all: bool,
 }
 
 /// Reads requests until one is not valid or not whole.
-pub fn read(sent: &[u8], role: Role) -> Reading {
-    let mut reading = Reading::default();
+pub fn read(sent: &[u8], role: Role) -> ValidRequests {
+    let mut reading = ValidRequests::default();
     let mut rest = sent;
     // RFC 9112 section 2.2: an empty line before a request is to be ignored.
     while !rest.is_empty() {
@@ -49,7 +49,7 @@ pub fn read(sent: &[u8], role: Role) -> Reading {
 /// A field: its name in lower case, and its value.
 type Field = (String, String);
 
-fn request(input: &[u8], role: Role) -> Option<(Valid, &[u8])> {
+fn request(input: &[u8], role: Role) -> Option<(ValidRequest, &[u8])> {
     let (line, mut rest) = line(input)?;
     let line = std::str::from_utf8(line).ok()?;
     let words: Vec<&str> = line.split(' ').collect();
@@ -68,7 +68,7 @@ fn request(input: &[u8], role: Role) -> Option<(Valid, &[u8])> {
     if method == "TRACE" && !body.is_empty() {
         return None;
     }
-    Some((Valid { method: method.to_owned(), target, body, odd }, rest))
+    Some((ValidRequest { method: method.to_owned(), target, body, odd }, rest))
 }
 
 /// Whether a head is of a kind that docs/refused.md tells.
@@ -345,7 +345,7 @@ fn after_quoted(text: &[u8]) -> Option<&[u8]> {
 mod tests {
     use super::*;
 
-    fn boosted(text: &str) -> Reading {
+    fn through_reverse_proxy(text: &str) -> ValidRequests {
         read(text.as_bytes(), Role::Boost)
     }
 
@@ -361,12 +361,12 @@ mod tests {
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n\
              3;a; b = \"\\\"\"\r\nabc\r\n00\r\nX: 1\r\n\r\n",
         ] {
-            let reading = boosted(text);
+            let reading = through_reverse_proxy(text);
             assert!(reading.all && reading.requests.len() == 1, "{}", text.escape_debug());
-            let two = boosted(&format!("{text}{text}"));
+            let two = through_reverse_proxy(&format!("{text}{text}"));
             assert!(two.all && two.requests.len() == 2, "twice {}", text.escape_debug());
         }
-        let body = |text: &str| boosted(text).requests[0].body.clone();
+        let body = |text: &str| through_reverse_proxy(text).requests[0].body.clone();
         let head = "POST / HTTP/1.1\r\nHost: a\r\n";
         assert_eq!(body(&format!("{head}Content-Length: 2\r\n\r\nab")), b"ab");
         let chunks = "Transfer-Encoding: chunked\r\n\r\n1\r\na\r\nA\r\n0123456789\r\n0\r\n\r\n";
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn what_docs_refused_tells() {
-        let odd = |text: &str| boosted(text).requests[0].odd;
+        let odd = |text: &str| through_reverse_proxy(text).requests[0].odd;
         for host in ["a", "a.b.", "1.2.3.4:80", "[::1]:8000", "a_b", "1.a"] {
             assert!(!odd(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), "{host}");
         }
@@ -413,7 +413,7 @@ mod tests {
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0;\na\r\n\r\n",
             "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nab\r\n0\r\n\r\n",
         ] {
-            assert_eq!(boosted(text).requests, [], "{}", text.escape_debug());
+            assert_eq!(through_reverse_proxy(text).requests, [], "{}", text.escape_debug());
         }
         assert_eq!(read(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", Role::Forward).requests, []);
     }

@@ -1,10 +1,10 @@
 //! The exchanges that a field is played in: in a request, in a response, in both, in what is stored.
 
-use super::message::{PATH, QUERY, Shape};
+use super::message::{FieldShape, PATH, QUERY};
 
 /// Where the field under test is, and the path that the message takes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Kind {
+pub enum FieldPlace {
     /// In a request for something new, whose response varies by the field and is stored.
     Request,
     /// In a request that a stored response fits.
@@ -29,7 +29,7 @@ pub enum Kind {
     Routed,
 }
 
-impl Kind {
+impl FieldPlace {
     /// All of them, in the order in which they are played.
     pub const ALL: [Self; 11] = [
         Self::Request,
@@ -105,7 +105,7 @@ const LENGTH: &str = "Content-Length: 2\r\n";
 
 impl<'a> Case<'a> {
     /// A case with so many bytes of the field in a request and in a response.
-    pub(super) fn new(name: &'a str, shape: Shape, request: usize, response: usize) -> Self {
+    pub(super) fn new(name: &'a str, shape: FieldShape, request: usize, response: usize) -> Self {
         let lines = |bytes: usize| {
             let first = begin_of(name);
             let lines = shape.lines(name, bytes - first.len());

@@ -1,12 +1,12 @@
 //! The path that each exchange takes. A message that is refused early costs little, so each refusal
 //! is listed here, and every other exchange has to take the path of its kind.
 
-use super::exchange::Kind;
-use super::message::Shape;
+use super::exchange::FieldPlace;
+use super::message::FieldShape;
 use super::play::Seen;
 
 /// What client and origin see of a field in this shape and kind.
-pub(super) fn expected(name: &str, shape: Shape, kind: Kind) -> Seen {
+pub(super) fn expected(name: &str, shape: FieldShape, kind: FieldPlace) -> Seen {
     let other = match name {
         // The length of a body is refused unless it is certain.
         "content-length" | "transfer-encoding" => malformed(kind),
@@ -14,15 +14,15 @@ pub(super) fn expected(name: &str, shape: Shape, kind: Kind) -> Seen {
         "host" => in_request(kind, 400),
         "expect" => in_request(kind, 417),
         // No user has the token.
-        "proxy-authorization" if kind == Kind::Forward => Some(seen(407, 0)),
-        "upgrade" if kind == Kind::Upgrade => match shape {
+        "proxy-authorization" if kind == FieldPlace::Forward => Some(seen(407, 0)),
+        "upgrade" if kind == FieldPlace::Upgrade => match shape {
             _ if has_many_members(shape) => Some(seen(400, 0)),
-            Shape::Bound => None,
+            FieldShape::Bound => None,
             // No protocol is a token, so that nothing is offered.
             _ => Some(seen(502, 1)),
         },
-        "vary" if kind == Kind::Hit && has_many_names(shape) => Some(seen(200, 1)),
-        "trailer" if kind == Kind::Hit => Some(seen(200, 1)),
+        "vary" if kind == FieldPlace::Hit && has_many_names(shape) => Some(seen(200, 1)),
+        "trailer" if kind == FieldPlace::Hit => Some(seen(200, 1)),
         "authorization"
         | "if-match"
         | "if-unmodified-since"
@@ -30,15 +30,15 @@ pub(super) fn expected(name: &str, shape: Shape, kind: Kind) -> Seen {
         | "x-http-method-override"
         | "x-method-override"
         | "x-of-cache-bypass"
-            if kind == Kind::RequestHit =>
+            if kind == FieldPlace::RequestHit =>
         {
             Some(seen(200, 1))
         }
         "cache-control" => match (kind, shape) {
             // `no-cache` in a request.
-            (Kind::RequestHit, Shape::Argument) => Some(validated(200)),
+            (FieldPlace::RequestHit, FieldShape::Argument) => Some(validated(200)),
             // A string that does not end hides directives.
-            (Kind::Hit, Shape::Open) => Some(seen(200, 1)),
+            (FieldPlace::Hit, FieldShape::Open) => Some(seen(200, 1)),
             _ => None,
         },
         _ => None,
@@ -47,45 +47,49 @@ pub(super) fn expected(name: &str, shape: Shape, kind: Kind) -> Seen {
 }
 
 /// What is seen of a message that is not refused.
-fn usual(kind: Kind) -> Seen {
+fn usual(kind: FieldPlace) -> Seen {
     match kind {
-        Kind::RequestHit | Kind::Hit => seen(200, 0),
-        Kind::Upgrade => seen(101, 1),
-        Kind::Response => seen(103, 1),
-        Kind::Validated => validated(200),
+        FieldPlace::RequestHit | FieldPlace::Hit => seen(200, 0),
+        FieldPlace::Upgrade => seen(101, 1),
+        FieldPlace::Response => seen(103, 1),
+        FieldPlace::Validated => validated(200),
         _ => seen(200, 1),
     }
 }
 
 /// What is seen of a message that is refused in each kind. A refused response is not stored.
-fn malformed(kind: Kind) -> Option<Seen> {
+fn malformed(kind: FieldPlace) -> Option<Seen> {
     match kind {
-        Kind::Response | Kind::Head | Kind::Post => Some(seen(502, 1)),
-        Kind::Validated => Some(validated(502)),
-        Kind::Hit => Some(seen(200, 1)),
+        FieldPlace::Response | FieldPlace::Head | FieldPlace::Post => Some(seen(502, 1)),
+        FieldPlace::Validated => Some(validated(502)),
+        FieldPlace::Hit => Some(seen(200, 1)),
         _ => in_request(kind, 400),
     }
 }
 
 /// What is seen of a request that is refused with this status, in the kinds in which it has the
 /// field.
-fn in_request(kind: Kind, status: u16) -> Option<Seen> {
+fn in_request(kind: FieldPlace, status: u16) -> Option<Seen> {
     let has_it = matches!(
         kind,
-        Kind::Request | Kind::RequestHit | Kind::Upgrade | Kind::Forward | Kind::Routed
+        FieldPlace::Request
+            | FieldPlace::RequestHit
+            | FieldPlace::Upgrade
+            | FieldPlace::Forward
+            | FieldPlace::Routed
     );
     has_it.then(|| seen(status, 0))
 }
 
 /// Whether the shape has more members, empty ones included, than a bounded list may have.
-fn has_many_members(shape: Shape) -> bool {
-    use Shape::{Blanks, Bound, Dots, Open, Parameters};
+fn has_many_members(shape: FieldShape) -> bool {
+    use FieldShape::{Blanks, Bound, Dots, Open, Parameters};
     !matches!(shape, Parameters | Blanks | Dots | Open | Bound)
 }
 
 /// Whether the shape has more different members than `Vary` may have.
-fn has_many_names(shape: Shape) -> bool {
-    use Shape::{CrossedEmpty, Empty, Same};
+fn has_many_names(shape: FieldShape) -> bool {
+    use FieldShape::{CrossedEmpty, Empty, Same};
     has_many_members(shape) && !matches!(shape, Empty | Same | CrossedEmpty)
 }
 

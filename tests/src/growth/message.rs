@@ -8,7 +8,7 @@ use millrace_http1::FieldName;
 /// How the value of a field is built. Quadratic work depends on the shape of a list: on empty
 /// members, on members that all differ, on other fields that the members name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Shape {
+pub enum FieldShape {
     /// `,,,,`
     Empty,
     /// `a,a,a`
@@ -44,7 +44,7 @@ pub enum Shape {
     Argument,
 }
 
-impl Shape {
+impl FieldShape {
     /// All of them.
     pub const ALL: [Self; 16] = [
         Self::Empty,

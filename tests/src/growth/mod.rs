@@ -20,8 +20,8 @@ use exchange::{Case, Exchange};
 use expected::expected;
 use message::names;
 
-pub use exchange::{Kind, Service};
-pub use message::Shape;
+pub use exchange::{FieldPlace, Service};
+pub use message::FieldShape;
 pub use play::{Seen, play, play_with};
 pub use size::Size;
 
@@ -37,7 +37,7 @@ pub struct Cost {
     /// The number of its case: a field in a shape.
     pub case: usize,
     /// The path that it took.
-    pub kind: Kind,
+    pub kind: FieldPlace,
     /// Instructions at half of the size.
     pub half: u64,
     /// Instructions at the full size.
@@ -65,8 +65,8 @@ impl fmt::Display for Cost {
 }
 
 /// Every field in every shape.
-pub fn cases() -> Vec<(String, Shape)> {
-    let shapes = |name: String| Shape::ALL.map(|shape| (name.clone(), shape));
+pub fn cases() -> Vec<(String, FieldShape)> {
+    let shapes = |name: String| FieldShape::ALL.map(|shape| (name.clone(), shape));
     names().into_iter().flat_map(shapes).collect()
 }
 
@@ -103,7 +103,7 @@ pub fn measure(player: &[&str], numbers: &[usize], size: Size) -> Result<Vec<Cos
     let mut costs = Vec::new();
     for (share, run) in shares.iter().zip(runs) {
         let counts = run?.end()?;
-        let exchanges = share.len() * 2 * Kind::ALL.len();
+        let exchanges = share.len() * 2 * FieldPlace::ALL.len();
         let counted = counts.iter().take(exchanges).filter(|&&count| count > 0).count();
         if counted < exchanges {
             return Err(format!("{counted} of {exchanges} exchanges were counted"));
@@ -118,7 +118,7 @@ pub fn measure(player: &[&str], numbers: &[usize], size: Size) -> Result<Vec<Cos
 ///
 /// # Panics
 /// When it was not asked, or a message takes another path than it is counted for.
-pub fn play_asked(reader: fn(&[u8])) {
+pub fn play_from_environment(reader: fn(&[u8])) {
     let played = std::env::var(PLAYED).expect("`measure` sets it");
     let words = played.split(' ').map(|word| word.parse().expect("`measure` writes numbers"));
     let words: Vec<usize> = words.collect();
@@ -134,9 +134,9 @@ fn strayed(numbers: &[usize], seen: &[Seen]) -> Vec<String> {
     let cases = cases();
     let kinds = numbers.iter().flat_map(|&number| {
         let (name, shape) = &cases[number];
-        [Kind::ALL; 2].into_iter().flatten().map(move |kind| (name, *shape, kind))
+        [FieldPlace::ALL; 2].into_iter().flatten().map(move |kind| (name, *shape, kind))
     });
-    assert_eq!(seen.len(), numbers.len() * 2 * Kind::ALL.len());
+    assert_eq!(seen.len(), numbers.len() * 2 * FieldPlace::ALL.len());
     kinds
         .zip(seen)
         .filter(|&((name, shape, kind), seen)| expected(name, shape, kind) != *seen)
@@ -146,10 +146,10 @@ fn strayed(numbers: &[usize], seen: &[Seen]) -> Vec<String> {
 
 /// The costs of these cases, from the counts in the order of [`exchanges`].
 fn paired<'a>(numbers: &'a [usize], counts: &'a [u64]) -> impl Iterator<Item = Cost> + 'a {
-    let count = Kind::ALL.len();
+    let count = FieldPlace::ALL.len();
     numbers.iter().zip(counts.chunks(2 * count)).flat_map(move |(&case, counts)| {
         let (half, full) = counts.split_at(count);
-        let both = half.iter().zip(full).zip(Kind::ALL);
+        let both = half.iter().zip(full).zip(FieldPlace::ALL);
         let costs = both.map(move |((&half, &full), kind)| Cost { case, kind, half, full });
         costs.filter(|cost| cost.kind.has_field())
     })
@@ -164,8 +164,8 @@ mod tests {
     use super::message::{PATH, QUERY};
     use super::*;
 
-    fn number_of(name: &str, shape: Shape) -> usize {
-        let is_it = |case: &(String, Shape)| case.0 == name && case.1 == shape;
+    fn number_of(name: &str, shape: FieldShape) -> usize {
+        let is_it = |case: &(String, FieldShape)| case.0 == name && case.1 == shape;
         cases().iter().position(is_it).expect("there is such a case")
     }
 
@@ -173,15 +173,15 @@ mod tests {
     #[test]
     fn each_kind_takes_its_path() {
         for (name, shape) in [
-            ("x-unknown", Shape::Distinct),
-            ("connection", Shape::Bound),
-            ("upgrade", Shape::Bound),
-            ("set-cookie", Shape::Lines),
-            ("vary", Shape::Bound),
-            ("age", Shape::Distinct),
-            ("x-of-cache-target", Shape::Pairs),
-            (PATH, Shape::Blanks),
-            (PATH, Shape::Dots),
+            ("x-unknown", FieldShape::Distinct),
+            ("connection", FieldShape::Bound),
+            ("upgrade", FieldShape::Bound),
+            ("set-cookie", FieldShape::Lines),
+            ("vary", FieldShape::Bound),
+            ("age", FieldShape::Distinct),
+            ("x-of-cache-target", FieldShape::Pairs),
+            (PATH, FieldShape::Blanks),
+            (PATH, FieldShape::Dots),
         ] {
             let numbers = [number_of(name, shape)];
             let seen = play(exchanges(&numbers, Size::DEFAULT), Size::DEFAULT);
@@ -267,7 +267,7 @@ mod tests {
 
     #[test]
     fn a_message_may_grow_a_little_more_than_its_size() {
-        let cost = |half, full| Cost { case: 0, kind: Kind::Hit, half, full };
+        let cost = |half, full| Cost { case: 0, kind: FieldPlace::Hit, half, full };
         assert!(!cost(100, 230).is_too_much() && cost(100, 231).is_too_much());
         assert!(!cost(20_000_000, 30_000_000).is_too_much());
         assert!(cost(20_000_000, 30_000_001).is_too_much());

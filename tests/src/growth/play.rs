@@ -31,12 +31,12 @@ use super::size::Size;
 use crate::border::{self, Border};
 
 /// Where the booster listens, in the simulated world.
-const BOOSTER: &str = "127.0.0.1:8001";
+const REVERSE_PROXY: &str = "127.0.0.1:8001";
 /// Where the forward proxy listens, in the simulated world.
 const FORWARD_PROXY: &str = "127.0.0.1:8002";
 
 /// Where the booster with routes listens, in the simulated world.
-const ROUTED_BOOSTER: &str = "127.0.0.1:8003";
+const ROUTED_REVERSE_PROXY: &str = "127.0.0.1:8003";
 
 /// What a client and the origin saw of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -60,7 +60,7 @@ const TIME: Duration = Duration::from_secs(10_000);
 /// Bytes of the cache: room for a few of the largest responses.
 const CACHE_BYTES: usize = 4 << 20;
 /// Messages that a mailbox of the worker holds.
-const LETTERS: usize = 16;
+const MAILBOX_CAPACITY: usize = 16;
 
 /// Callgrind enters this before every [`SITES`] exchanges: it writes a part of its profile, and
 /// counts from 0 again.
@@ -73,14 +73,14 @@ fn part_ends() {
 pub(super) const PART_ENDS: &str = "millrace_tests::growth::play::part_ends";
 
 /// What the actors and the worker share.
-struct Stage {
+struct ExchangeWorld {
     exchanges: Vec<Exchange>,
     /// The exchange that is played: `at <= exchanges.len()`.
     at: Cell<usize>,
     seen: RefCell<Vec<Seen>>,
 }
 
-impl Stage {
+impl ExchangeWorld {
     fn is_over(&self) -> bool {
         self.at.get() == self.exchanges.len()
     }
@@ -103,10 +103,10 @@ pub fn play_with(exchanges: Vec<Exchange>, size: Size, reader: fn(&[u8])) -> Vec
     let origin = address(ORIGIN);
     let listener = world.actor_listen(&origin);
     let seen = RefCell::new(vec![Seen::default(); exchanges.len()]);
-    let stage = Rc::new(Stage { exchanges, at: Cell::new(0), seen });
+    let stage = Rc::new(ExchangeWorld { exchanges, at: Cell::new(0), seen });
     let cache = cache();
     let worker = worker(&world, configure(size), cache.clone());
-    let mut worker = Counted { worker, stage: stage.clone(), reader, read: 0 };
+    let mut worker = CountedWorker { worker, stage: stage.clone(), reader, read: 0 };
     let mut client = Client { stage: stage.clone(), cache, played: None };
     let mut origin = Origin { stage: stage.clone(), listener, connections: Vec::new() };
     let mut workers: [&mut dyn SimWorker; 1] = [&mut worker];
@@ -117,15 +117,15 @@ pub fn play_with(exchanges: Vec<Exchange>, size: Size, reader: fn(&[u8])) -> Vec
 }
 
 /// The worker: its turns are counted for the exchange that is played.
-struct Counted {
+struct CountedWorker {
     worker: Worker<Border>,
-    stage: Rc<Stage>,
+    stage: Rc<ExchangeWorld>,
     reader: fn(&[u8]),
     /// Exchanges whose request the reader was called with.
     read: usize,
 }
 
-impl SimWorker for Counted {
+impl SimWorker for CountedWorker {
     fn run_turn(&mut self) -> bool {
         let at = self.stage.at.get();
         site(at % SITES)(&mut || {
@@ -161,7 +161,7 @@ fn configure(size: Size) -> Config {
          --limit response_head_bytes={response} --limit target_bytes=65536"
     );
     let booster = format!(
-        "boost --origin http://{ORIGIN} --listen {BOOSTER} --workers 1 --trust 0.0.0.0/0 \
+        "boost --origin http://{ORIGIN} --listen {REVERSE_PROXY} --workers 1 --trust 0.0.0.0/0 \
          --access-log access.log --proxy-status on --cache-set-cookie explicit {limits}"
     );
     let forward_proxy = format!("forward --listen {FORWARD_PROXY} --workers 1 {limits}");
@@ -192,7 +192,7 @@ fn configure(size: Size) -> Config {
 fn routes() -> String {
     let route = format!("origins = [\"http://{ORIGIN}\"]\npass-fields = [\"{PASSED}\"]\n");
     format!(
-        "[[boost]]\nlisten = [\"{ROUTED_BOOSTER}\"]\n\
+        "[[boost]]\nlisten = [\"{ROUTED_REVERSE_PROXY}\"]\n\
          [[boost.route]]\npath = \"/other\"\n{route}\
          [[boost.route]]\n{route}"
     )
@@ -206,17 +206,19 @@ fn cache() -> Arc<Cache> {
 }
 
 fn worker(world: &World, config: Config, cache: Arc<Cache>) -> Worker<Border> {
-    let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(LETTERS);
-    let mail =
-        mailbox_mesh(1, LETTERS).into_iter().next().expect("one worker has one set of mailboxes");
+    let (_, inbox) = mailbox::<WorkerMessage<SimDetached>, SimWaker>(MAILBOX_CAPACITY);
+    let mail = mailbox_mesh(1, MAILBOX_CAPACITY)
+        .into_iter()
+        .next()
+        .expect("one worker has one set of mailboxes");
     let engine = Border(world.engine(config.memory_bytes as usize));
     let setup = Setup {
         config: Arc::new(config),
         index: 0,
         listeners: vec![
-            (0, world.listen(&address(BOOSTER))),
+            (0, world.listen(&address(REVERSE_PROXY))),
             (1, world.listen(&address(FORWARD_PROXY))),
-            (2, world.listen(&address(ROUTED_BOOSTER))),
+            (2, world.listen(&address(ROUTED_REVERSE_PROXY))),
         ],
         inbox,
         mail,
@@ -235,21 +237,21 @@ fn address(text: &str) -> Address {
 
 fn address_of(service: Service) -> &'static str {
     match service {
-        Service::Booster => BOOSTER,
+        Service::Booster => REVERSE_PROXY,
         Service::ForwardProxy => FORWARD_PROXY,
-        Service::RoutedBooster => ROUTED_BOOSTER,
+        Service::RoutedBooster => ROUTED_REVERSE_PROXY,
     }
 }
 
 /// The client: a connection for each exchange.
 struct Client {
-    stage: Rc<Stage>,
+    stage: Rc<ExchangeWorld>,
     cache: Arc<Cache>,
-    played: Option<Played>,
+    played: Option<ExchangeProgress>,
 }
 
 /// The exchange that is played, as the client sees it.
-struct Played {
+struct ExchangeProgress {
     socket: ActorSocket,
     outbox: Outbox,
     /// The first bytes of the response.
@@ -311,7 +313,7 @@ impl Client {
         }
         let mut outbox = Outbox::default();
         outbox.add(&exchange.request);
-        self.played = Some(Played {
+        self.played = Some(ExchangeProgress {
             socket: world.connect(&address(address_of(exchange.service)), None),
             outbox,
             beginning: Vec::new(),
@@ -328,7 +330,7 @@ impl Client {
     }
 }
 
-impl Played {
+impl ExchangeProgress {
     fn go_on(&mut self, world: &World) -> Option<Instant> {
         world.connected(self.socket)?.ok()?;
         while let ReadResult::Bytes(bytes) = world.read(self.socket, usize::MAX) {
@@ -347,7 +349,7 @@ fn status(response: &[u8]) -> u16 {
 
 /// The origin: sends what the exchange says, to each request that is whole.
 struct Origin {
-    stage: Rc<Stage>,
+    stage: Rc<ExchangeWorld>,
     listener: ActorSocket,
     connections: Vec<Connection>,
 }
@@ -373,7 +375,7 @@ impl Actor for Origin {
 
 impl Connection {
     /// Receives what has come, and responds to a request that is whole. False: it was closed.
-    fn receive(&mut self, world: &World, stage: &Stage) -> bool {
+    fn receive(&mut self, world: &World, stage: &ExchangeWorld) -> bool {
         loop {
             match world.read(self.socket, usize::MAX) {
                 ReadResult::Bytes(bytes) => self.inbox.extend(bytes),
@@ -390,7 +392,7 @@ impl Connection {
         }
     }
 
-    fn respond(&mut self, stage: &Stage) {
+    fn respond(&mut self, stage: &ExchangeWorld) {
         const CONDITION: &[u8] = b"If-None-Match: \"e\"\r\n";
         let at = stage.at.get();
         stage.seen.borrow_mut()[at].asked += 1;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::thread;
 
-pub use super::lane::Counts;
-use super::lane::{Lane, Outcome};
 use super::mutant::{Class, Mutant};
+pub use super::pair::ClassCounts;
+use super::pair::{Outcome, ProgramPair};
 use super::shrink::shrink;
 use crate::corpus::random::Random;
 
@@ -60,14 +60,14 @@ pub struct Plan<'a> {
 
 /// The sum of the results of mutants.
 #[derive(Clone, Debug, Default)]
-pub struct Tally {
+pub struct CampaignStats {
     /// The counts of each class that was played.
-    pub classes: BTreeMap<Class, Counts>,
+    pub classes: BTreeMap<Class, ClassCounts>,
     /// The failures that were made small, with the seed and the number of the mutant.
     pub failures: Vec<String>,
 }
 
-impl Tally {
+impl CampaignStats {
     /// How many mutants changed another client's response.
     pub fn changed(&self) -> u64 {
         self.classes.values().map(|counts| counts.changed).sum()
@@ -86,14 +86,15 @@ impl Tally {
     }
 }
 
-impl fmt::Display for Tally {
+impl fmt::Display for CampaignStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let played: u64 = self.classes.values().map(|counts| counts.played).sum();
         let changed = self.changed();
         write!(f, "{played} poisoning mutants, {changed} changed another client's response (")?;
         for (at, (class, counts)) in self.classes.iter().enumerate() {
             let comma = if at == 0 { "" } else { "; " };
-            let Counts { played, changed, attacks, reached, responses, hits, refused } = counts;
+            let ClassCounts { played, changed, attacks, reached, responses, hits, refused } =
+                counts;
             write!(f, "{comma}{class:?} {changed} of {played}, {reached} of {attacks} attack ")?;
             write!(
                 f,
@@ -109,12 +110,12 @@ impl fmt::Display for Tally {
 ///
 /// # Panics
 /// If a program cannot be started.
-pub fn run(plan: Plan<'_>) -> Tally {
+pub fn run(plan: Plan<'_>) -> CampaignStats {
     let lanes = if plan.only.is_some() { 1 } else { LANES };
     thread::scope(|scope| {
         let lane = |first: u64| scope.spawn(move || run_lane(plan, first, lanes));
         let lanes: Vec<_> = (0..lanes).map(lane).collect();
-        let mut all = Tally::default();
+        let mut all = CampaignStats::default();
         for lane in lanes {
             all.add(lane.join().expect("a lane's thread ends"));
         }
@@ -129,10 +130,10 @@ fn mutant(seed: u64, index: u64) -> Mutant {
 }
 
 /// Plays the mutants of the plan with numbers that leave `first` when divided by `lanes`.
-fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> Tally {
-    let start = || plan.engine.map_or_else(Lane::naive, Lane::start);
+fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> CampaignStats {
+    let start = || plan.engine.map_or_else(ProgramPair::start_broken, ProgramPair::start);
     let mut lane = start();
-    let mut tally = Tally::default();
+    let mut tally = CampaignStats::default();
     let mut attempts = 0;
     let end = plan.only.map_or(plan.mutants, |only| only + 1);
     let mut index = plan.only.unwrap_or(first);

@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
 
 use crate::corpus::literal::escaped;
-use crate::corpus::patience::PATIENCE;
-use crate::strict::{self, Asked, Message};
+use crate::corpus::timeouts::PATIENCE;
+use crate::strict::{self, Message, RequestContext};
 
 /// A client's connection, and what it has received and not yet read.
 pub(super) struct Client {
@@ -51,9 +51,9 @@ impl Client {
     /// The next final response to a request with this method; `None` if the connection ends before
     /// its first byte.
     pub(super) fn response(&mut self, method: &str) -> Result<Option<Message>, String> {
-        let asked = Asked::with(method);
+        let asked = RequestContext::with(method);
         loop {
-            match strict::answer(&self.received, &asked, self.has_ended) {
+            match strict::response(&self.received, &asked, self.has_ended) {
                 Ok(Some(message)) => {
                     self.received.drain(..message.bytes);
                     if !message.interim() {

@@ -22,7 +22,7 @@ impl Mutant {
     /// address runs out of ports.
     pub(super) fn new(class: Class, random: &mut Random, index: u64) -> Self {
         let overlaps = class != Class::Early && random.below(8) == 0;
-        let maker = Maker { random, index };
+        let maker = MutantBuilder { random, index };
         let mutant = match class {
             Class::Path => maker.path(),
             Class::Trusted => maker.links(class, Service::Trusting),
@@ -42,12 +42,12 @@ impl Mutant {
     }
 }
 
-struct Maker<'a> {
+struct MutantBuilder<'a> {
     random: &'a mut Random,
     index: u64,
 }
 
-impl Maker<'_> {
+impl MutantBuilder<'_> {
     fn one_in(&mut self, count: usize) -> bool {
         self.random.below(count) == 0
     }

@@ -2,7 +2,7 @@
 //! of nothing else unless the model counts.
 
 use super::fields::{is_negotiated, is_reflected};
-use super::reading::Reading;
+use super::path_reading::PathReading;
 use crate::strict::{Field, Message};
 
 /// Which response carries a cookie for the client that caused it.
@@ -21,7 +21,7 @@ pub enum CookieOn {
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     /// How it reads paths.
-    pub reading: Reading,
+    pub reading: PathReading,
     /// `/account` is a personal page, told apart by the cookie, and pages say nothing of caches.
     pub accounts: bool,
     /// With `accounts`: even personal pages have `max-age`.

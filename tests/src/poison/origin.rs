@@ -12,7 +12,7 @@ use crate::strict::{self, Message};
 
 /// The models of the mutants that are being played, by token.
 #[derive(Default)]
-struct Shared {
+struct OriginsState {
     models: Mutex<HashMap<String, Entry>>,
     /// The connections to the origin that never reads bodies.
     early: Mutex<Vec<TcpStream>>,
@@ -30,7 +30,7 @@ pub(super) struct Origins {
     pub(super) modelled: SocketAddr,
     /// The one that responds to each header and reads the body as the next request.
     pub(super) early: SocketAddr,
-    shared: Arc<Shared>,
+    shared: Arc<OriginsState>,
 }
 
 impl Origins {
@@ -39,7 +39,7 @@ impl Origins {
     /// # Panics
     /// If there is no loopback port to be had.
     pub(super) fn start() -> Self {
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(OriginsState::default());
         let modelled = listen(&shared, serve);
         let early = listen(&shared, |mut stream, _, shared| {
             if let Ok(clone) = stream.try_clone() {
@@ -86,8 +86,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 fn listen(
-    shared: &Arc<Shared>,
-    serve: impl Fn(TcpStream, &str, &Shared) + Copy + Send + 'static,
+    shared: &Arc<OriginsState>,
+    serve: impl Fn(TcpStream, &str, &OriginsState) + Copy + Send + 'static,
 ) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
     let address = listener.local_addr().expect("a bound socket has an address");
@@ -102,7 +102,7 @@ fn listen(
     address
 }
 
-fn serve(mut stream: TcpStream, place: &str, shared: &Shared) {
+fn serve(mut stream: TcpStream, place: &str, shared: &OriginsState) {
     let mut input = Vec::new();
     loop {
         match strict::request(&input) {
@@ -120,7 +120,7 @@ fn serve(mut stream: TcpStream, place: &str, shared: &Shared) {
     }
 }
 
-fn respond(request: &Message, place: &str, shared: &Shared) -> Vec<u8> {
+fn respond(request: &Message, place: &str, shared: &OriginsState) -> Vec<u8> {
     let host = request.fields.iter().find(|field| field.is("host"));
     let host = host.map_or(String::new(), |field| String::from_utf8_lossy(&field.value).into());
     let token = token(&host).or_else(|| token(request.target()));
@@ -155,7 +155,7 @@ fn token(text: &str) -> Option<String> {
 
 /// Responds to each header with its first line, after `100` if the path is `/100` or the request
 /// expects it and its path is `/form`. The bytes behind the header are the next request.
-fn serve_early(stream: &mut TcpStream, shared: &Shared) {
+fn serve_early(stream: &mut TcpStream, shared: &OriginsState) {
     let mut input = Vec::new();
     loop {
         let Some(end) = input.windows(4).position(|four| four == b"\r\n\r\n") else {

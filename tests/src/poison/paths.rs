@@ -1,10 +1,10 @@
 //! Paths that two programs may read differently.
 
-use super::reading::{Cut, Reading};
+use super::path_reading::{Cut, PathReading};
 use crate::corpus::random::Random;
 
 /// How an origin of the campaign reads paths: each step of [`Reading`] or not.
-pub(super) fn reading(random: &mut Random) -> Reading {
+pub(super) fn reading(random: &mut Random) -> PathReading {
     let mut often = || random.below(4) > 0;
     let (encoded_slash, backslash, merges, removes_dots) = (often(), often(), often(), often());
     let (merges_last, cuts_decoded, removes_dots_first) = (!often(), !often(), !often());
@@ -13,7 +13,7 @@ pub(super) fn reading(random: &mut Random) -> Reading {
         1 => Cut::End,
         _ => Cut::Segment,
     };
-    Reading {
+    PathReading {
         encoded_slash,
         backslash,
         merges,

@@ -12,10 +12,10 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Instant;
 
+use super::broken_cache;
 use super::mutant::{SERVICES, Service};
-use super::naive;
 use super::origin::Origins;
-use crate::corpus::patience::PATIENCE;
+use crate::corpus::timeouts::PATIENCE;
 use crate::real;
 
 /// A cache with a listener for each service, and the origins behind it.
@@ -70,10 +70,10 @@ impl Program {
     }
 
     /// Starts a cache that makes every mistake which the campaign looks for.
-    pub(super) fn naive() -> Self {
+    pub(super) fn start_broken() -> Self {
         let origins = Origins::start();
         let mut addresses = HashMap::new();
-        for (service, address) in naive::start(origins.modelled, origins.early) {
+        for (service, address) in broken_cache::start(origins.modelled, origins.early) {
             addresses.insert(number(service), address);
         }
         Self { addresses, origins, child: None, said: Arc::default() }

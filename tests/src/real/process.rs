@@ -46,7 +46,7 @@ impl Process {
         while process.address.is_empty() {
             let left = START.saturating_sub(begun.elapsed());
             match process.lines.recv_timeout(left) {
-                Ok(line) => process.hear(&line),
+                Ok(line) => process.read_stderr(&line),
                 Err(why) => return Err(format!("does not listen ({why}): {}", process.said)),
             }
         }
@@ -73,7 +73,7 @@ impl Process {
             }
             let left = START.saturating_sub(begun.elapsed());
             match self.lines.recv_timeout(left) {
-                Ok(line) => self.hear(&line),
+                Ok(line) => self.read_stderr(&line),
                 Err(why) => return Err(format!("says nothing of a reload ({why})")),
             }
         }
@@ -96,7 +96,7 @@ impl Process {
                 other => return Err(format!("does not end: {other:?}; it said:\n{}", self.said)),
             }
             match self.lines.recv_timeout(Duration::from_millis(10)) {
-                Ok(line) => self.hear(&line),
+                Ok(line) => self.read_stderr(&line),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => {
                     std::thread::sleep(Duration::from_millis(10));
@@ -104,7 +104,7 @@ impl Process {
             }
         };
         while let Ok(line) = self.lines.recv_timeout(Duration::from_millis(100)) {
-            self.hear(&line);
+            self.read_stderr(&line);
         }
         match status.success() {
             true => Ok(std::mem::take(&mut self.said)),
@@ -112,7 +112,7 @@ impl Process {
         }
     }
 
-    fn hear(&mut self, line: &str) {
+    fn read_stderr(&mut self, line: &str) {
         if let Some(address) = line.strip_prefix(READY)
             && self.address.is_empty()
         {

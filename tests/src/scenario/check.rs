@@ -1,7 +1,7 @@
 //! What a message must look like, judged by the strict parser of [`crate::strict`].
 
 use super::{Names, Piece};
-use crate::strict::{self, Asked, Field, Framing, Message};
+use crate::strict::{self, Field, Framing, Message, RequestContext};
 
 /// An expected message.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ pub enum Check {
 
 /// What the bytes so far say about an expected message.
 #[derive(PartialEq, Eq, Debug)]
-pub(super) enum Verdict {
+pub(super) enum MatchResult {
     /// Nothing wrong yet.
     More,
     /// It is there and takes so many bytes.
@@ -87,7 +87,7 @@ impl Expected {
         body: Option<&[u8]>,
         input: &[u8],
         ended: bool,
-    ) -> Verdict {
+    ) -> MatchResult {
         if self.extent == Extent::Header {
             return self.judge_head(names, input, ended);
         }
@@ -95,25 +95,29 @@ impl Expected {
         // body that cannot be whole yet.
         let least = body.map_or(0, <[u8]>::len);
         if !ended && input.len() > 8192 && input.len() < least {
-            return Verdict::More;
+            return MatchResult::More;
         }
         let parsed = match &self.subject {
             Subject::Request { .. } => strict::request(input),
-            Subject::Response { method, old, .. } => {
-                strict::answer(input, &Asked { method: method.clone(), old: *old }, ended)
-            }
+            Subject::Response { method, old, .. } => strict::response(
+                input,
+                &RequestContext { method: method.clone(), old: *old },
+                ended,
+            ),
         };
         match parsed {
-            Err(doubt) => Verdict::Failed(format!("{doubt}: {}", shown(input))),
-            Ok(None) if ended => Verdict::Failed(format!("cut short: {}", shown(input))),
-            Ok(None) => Verdict::More,
+            Err(doubt) => MatchResult::Failed(format!("{doubt}: {}", excerpt(input))),
+            Ok(None) if ended => MatchResult::Failed(format!("cut short: {}", excerpt(input))),
+            Ok(None) => MatchResult::More,
             Ok(Some(message)) => {
                 let wrong =
                     self.wrong_start(names, &message).or_else(|| self.wrong(names, body, &message));
                 match wrong {
-                    None => Verdict::Met(message.bytes),
-                    Some(_) if matches!(message.status(), 408 | 502..=504) => Verdict::OwnAnswer,
-                    Some(wrong) => Verdict::Failed(format!("{wrong}: {}", shown(input))),
+                    None => MatchResult::Met(message.bytes),
+                    Some(_) if matches!(message.status(), 408 | 502..=504) => {
+                        MatchResult::OwnAnswer
+                    }
+                    Some(wrong) => MatchResult::Failed(format!("{wrong}: {}", excerpt(input))),
                 }
             }
         }
@@ -128,7 +132,7 @@ impl Expected {
         match (&self.subject, status) {
             (Subject::Response { .. }, Some(408 | 502..=504)) => return Ok(()),
             (Subject::Response { status: wanted, .. }, Some(status)) if *wanted != status => {
-                return Err(format!("status {status} for {wanted}: {}", shown(input)));
+                return Err(format!("status {status} for {wanted}: {}", excerpt(input)));
             }
             _ => {}
         }
@@ -136,16 +140,16 @@ impl Expected {
         let came = if chunked { joined(&input[head..]) } else { input[head..].to_vec() };
         match body {
             Some(body) if !body.starts_with(&came) => {
-                Err(format!("the cut body is no beginning of the right one: {}", shown(input)))
+                Err(format!("the cut body is no beginning of the right one: {}", excerpt(input)))
             }
             _ => Ok(()),
         }
     }
 
-    fn judge_head(&self, names: &Names, input: &[u8], ended: bool) -> Verdict {
+    fn judge_head(&self, names: &Names, input: &[u8], ended: bool) -> MatchResult {
         let Some(length) = head_length(input) else {
-            let wrong = || Verdict::Failed(format!("no head: {}", shown(input)));
-            return if ended { wrong() } else { Verdict::More };
+            let wrong = || MatchResult::Failed(format!("no head: {}", excerpt(input)));
+            return if ended { wrong() } else { MatchResult::More };
         };
         let text = String::from_utf8_lossy(&input[..length]);
         let mut lines = text.split("\r\n");
@@ -167,13 +171,13 @@ impl Expected {
             );
         let own = ["408", "502", "503", "504"].iter();
         match wrong {
-            None => Verdict::Met(length),
+            None => MatchResult::Met(length),
             Some(_)
                 if own.clone().any(|status| first.starts_with(&format!("HTTP/1.1 {status} "))) =>
             {
-                Verdict::OwnAnswer
+                MatchResult::OwnAnswer
             }
-            Some(wrong) => Verdict::Failed(format!("{wrong}: {}", shown(input))),
+            Some(wrong) => MatchResult::Failed(format!("{wrong}: {}", excerpt(input))),
         }
     }
 
@@ -260,7 +264,7 @@ fn joined(mut input: &[u8]) -> Vec<u8> {
 }
 
 /// The beginning of `bytes`, to read.
-pub(super) fn shown(bytes: &[u8]) -> String {
+pub(super) fn excerpt(bytes: &[u8]) -> String {
     let more = if bytes.len() > 600 { "..." } else { "" };
     let beginning = &bytes[..bytes.len().min(600)];
     format!("{} bytes \"{}\"{more}", bytes.len(), beginning.escape_ascii())
@@ -273,7 +277,7 @@ pub(super) fn shown(bytes: &[u8]) -> String {
 pub(super) fn next_request(input: &[u8]) -> Result<Option<(String, String)>, String> {
     let Some(length) = head_length(input) else { return Ok(None) };
     if let Err(doubt) = strict::request(input) {
-        return Err(format!("{doubt}: {}", shown(input)));
+        return Err(format!("{doubt}: {}", excerpt(input)));
     }
     let head = String::from_utf8_lossy(&input[..length]);
     let mut words = head.split(' ');

@@ -6,7 +6,7 @@ use super::{
 };
 
 /// Where steps go.
-enum Place {
+enum ParserContext {
     Nowhere,
     Origin,
     Accept,
@@ -31,7 +31,7 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
         origins: Vec::new(),
         clients: Vec::new(),
     };
-    let mut place = Place::Nowhere;
+    let mut place = ParserContext::Nowhere;
     for (number, line) in joined_lines(text) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let done = if line.starts_with(' ') {
@@ -68,7 +68,7 @@ fn joined_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(), String> {
+fn outer(scenario: &mut Scenario, place: &mut ParserContext, words: &[&str]) -> Result<(), String> {
     match words {
         ["proxy", command @ ..] => {
             scenario.command = command.iter().map(|word| (*word).to_owned()).collect();
@@ -89,7 +89,7 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
         }
         ["origin", name, kind @ ..] => {
             scenario.origins.push(origin(name, kind)?);
-            *place = Place::Origin;
+            *place = ParserContext::Origin;
         }
         ["descriptors", count] => descriptors(scenario, count, count)?,
         ["descriptors", count, "assumed", assumed] => descriptors(scenario, count, assumed)?,
@@ -103,11 +103,11 @@ fn outer(scenario: &mut Scenario, place: &mut Place, words: &[&str]) -> Result<(
             let (name, script) = ((*name).to_owned(), Script::default());
             let client = Client { name, count, at: None, after, when, script };
             scenario.clients.push(client);
-            *place = Place::Client;
+            *place = ParserContext::Client;
         }
         ["client", name, after @ ..] => {
             scenario.clients.push(client(name, after)?);
-            *place = Place::Client;
+            *place = ParserContext::Client;
         }
         _ => return Err(format!("what is `{}`?", words.join(" "))),
     }
@@ -146,35 +146,39 @@ fn client(name: &str, after: &[&str]) -> Result<Client, String> {
 
 fn inner(
     scenario: &mut Scenario,
-    place: &mut Place,
+    place: &mut ParserContext,
     line: usize,
     text: &str,
 ) -> Result<(), String> {
     let origin = scenario.origins.last_mut();
     match (text, &*place, origin) {
-        ("accept", Place::Origin | Place::Accept, Some(origin)) => {
+        ("accept", ParserContext::Origin | ParserContext::Accept, Some(origin)) => {
             origin.scripts.push(Script::default());
-            *place = Place::Accept;
+            *place = ParserContext::Accept;
             return Ok(());
         }
-        ("accept any", Place::Origin | Place::Accept | Place::Any, Some(origin)) => {
+        (
+            "accept any",
+            ParserContext::Origin | ParserContext::Accept | ParserContext::Any,
+            Some(origin),
+        ) => {
             origin.any.push(Script::default());
-            *place = Place::Any;
+            *place = ParserContext::Any;
             return Ok(());
         }
-        ("accept each", Place::Origin | Place::Accept, Some(origin)) => {
+        ("accept each", ParserContext::Origin | ParserContext::Accept, Some(origin)) => {
             origin.each = Some(Script::default());
-            *place = Place::Each;
+            *place = ParserContext::Each;
             return Ok(());
         }
         _ => {}
     }
     let script = match place {
-        Place::Accept => scenario.origins.last_mut().and_then(|it| it.scripts.last_mut()),
-        Place::Each => scenario.origins.last_mut().and_then(|it| it.each.as_mut()),
-        Place::Any => scenario.origins.last_mut().and_then(|it| it.any.last_mut()),
-        Place::Client => scenario.clients.last_mut().map(|it| &mut it.script),
-        Place::Nowhere | Place::Origin => None,
+        ParserContext::Accept => scenario.origins.last_mut().and_then(|it| it.scripts.last_mut()),
+        ParserContext::Each => scenario.origins.last_mut().and_then(|it| it.each.as_mut()),
+        ParserContext::Any => scenario.origins.last_mut().and_then(|it| it.any.last_mut()),
+        ParserContext::Client => scenario.clients.last_mut().map(|it| &mut it.script),
+        ParserContext::Nowhere | ParserContext::Origin => None,
     };
     let script = script.ok_or("a step needs a client, or an `accept`, above it")?;
     if let Some(Step { action: Action::Message(expected), .. }) = script.steps.last_mut()
@@ -365,7 +369,7 @@ mod tests {
     use super::*;
     use crate::scenario::Names;
 
-    const STORY: &str = r#"
+    const EXAMPLE: &str = r#"
 # A comment.
 proxy boost --origin http://{o1}
 origin o1
@@ -386,7 +390,7 @@ client c2 after c1
 
     #[test]
     fn a_story_is_read() {
-        let story = Scenario::parse("story", STORY).unwrap();
+        let story = Scenario::parse("story", EXAMPLE).unwrap();
         assert_eq!(story.command, ["boost", "--origin", "http://{o1}"]);
         assert_eq!(story.origins[0].scripts[0].steps.len(), 2);
         assert!(story.origins[0].each.is_some());

@@ -9,13 +9,13 @@ use super::{Action, Names, Script, Subject};
 
 /// Scripts that begin with requests, and how often each request came.
 #[derive(Debug)]
-pub struct Picks {
+pub struct RequestScripts {
     scripts: Vec<Script>,
     names: Names,
     seen: Mutex<BTreeMap<(String, String), usize>>,
 }
 
-impl Picks {
+impl RequestScripts {
     /// Over these scripts.
     pub fn new(scripts: Vec<Script>, names: &Names) -> Self {
         Self { scripts, names: names.clone(), seen: Mutex::default() }

@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::check::{Verdict, shown};
+use super::check::{MatchResult, excerpt};
 use super::{Action, Expected, Extent, Names, Piece, Script, Step};
 
 /// What scripts tell each other, and what they ask of their runner.
 #[derive(Clone, Default, Debug)]
-pub struct Board(Arc<Mutex<Told>>);
+pub struct ScriptSignals(Arc<Mutex<SignalState>>);
 
 #[derive(Default, Debug)]
-struct Told {
+struct SignalState {
     signals: BTreeSet<String>,
     /// Reloads in the order in which they were asked for, each with its outcome once it has one.
     reloads: Vec<(String, Option<Result<(), String>>)>,
@@ -20,10 +20,10 @@ struct Told {
 
 /// A reload that was asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Asked(usize);
+pub struct ReloadRequest(usize);
 
-impl Board {
-    fn lock(&self) -> MutexGuard<'_, Told> {
+impl ScriptSignals {
+    fn lock(&self) -> MutexGuard<'_, SignalState> {
         self.0.lock().expect("nobody panics with the lock")
     }
 
@@ -33,37 +33,37 @@ impl Board {
     }
 
     /// How much was told.
-    pub fn told(&self) -> usize {
+    pub fn count(&self) -> usize {
         let told = self.lock();
         let done = told.reloads.iter().filter(|(_, outcome)| outcome.is_some()).count();
         told.signals.len() + told.reloads.len() + done
     }
 
     /// Whether it was told.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn is_set(&self, name: &str) -> bool {
         self.lock().signals.contains(name)
     }
 
     /// Asks the runner for a reload.
-    pub fn ask(&self, name: &str) -> Asked {
+    pub fn request_reload(&self, name: &str) -> ReloadRequest {
         let mut told = self.lock();
         told.reloads.push((name.to_owned(), None));
-        Asked(told.reloads.len() - 1)
+        ReloadRequest(told.reloads.len() - 1)
     }
 
     /// For the runner: the first reload without an outcome, and its name.
-    pub fn asked(&self) -> Option<(Asked, String)> {
+    pub fn pending_reload(&self) -> Option<(ReloadRequest, String)> {
         let told = self.lock();
         let at = told.reloads.iter().position(|(_, outcome)| outcome.is_none())?;
-        Some((Asked(at), told.reloads[at].0.clone()))
+        Some((ReloadRequest(at), told.reloads[at].0.clone()))
     }
 
     /// For the runner: a reload was done, or refused.
-    pub fn answer(&self, asked: Asked, outcome: Result<(), String>) {
+    pub fn finish_reload(&self, asked: ReloadRequest, outcome: Result<(), String>) {
         self.lock().reloads[asked.0].1 = Some(outcome);
     }
 
-    fn outcome(&self, asked: Asked) -> Option<Result<(), String>> {
+    fn outcome(&self, asked: ReloadRequest) -> Option<Result<(), String>> {
         self.lock().reloads[asked.0].1.clone()
     }
 }
@@ -110,7 +110,7 @@ pub struct Play {
     /// `at <= steps.len()`.
     at: usize,
     names: Names,
-    board: Board,
+    board: ScriptSignals,
     /// Connections may be cut and the proxy may answer for a broken origin: see [`Play::given_up`].
     hostile: bool,
     given_up: bool,
@@ -125,12 +125,12 @@ pub struct Play {
     /// When the step at `at` ends, if it waits for time.
     until: Option<u64>,
     /// The reload that the step at `at` waits for.
-    asked: Option<Asked>,
+    asked: Option<ReloadRequest>,
 }
 
 impl Play {
     /// The beginning of a script.
-    pub fn new(script: &Script, names: &Names, board: &Board, hostile: bool) -> Self {
+    pub fn new(script: &Script, names: &Names, board: &ScriptSignals, hostile: bool) -> Self {
         Self {
             steps: script.steps.clone().into(),
             at: 0,
@@ -217,10 +217,14 @@ impl Play {
                 continue;
             }
             match self.try_step(&step.action, now) {
-                Did::Done => self.advance(),
-                Did::Wait(wait) => return self.wait(wait),
-                Did::Failed(_) if self.hostile && self.excused(&step.action) => self.give_up(),
-                Did::Failed(why) => return Need::Failed(format!("line {}: {why}", step.line)),
+                StepResult::Done => self.advance(),
+                StepResult::Wait(wait) => return self.wait(wait),
+                StepResult::Failed(_) if self.hostile && self.may_be_missing(&step.action) => {
+                    self.give_up()
+                }
+                StepResult::Failed(why) => {
+                    return Need::Failed(format!("line {}: {why}", step.line));
+                }
             }
         }
     }
@@ -231,94 +235,100 @@ impl Play {
         self.given_up = true;
     }
 
-    fn wait(&self, wait: Wait) -> Need<'_> {
+    fn wait(&self, wait: StepWait) -> Need<'_> {
         match wait {
-            Wait::Write => {
+            StepWait::Write => {
                 let bytes = &self.bytes.as_deref().unwrap_or_default()[self.written..];
                 Need::Write(bytes, self.until)
             }
-            Wait::Read => Need::Read,
-            Wait::ReadUntil(until) => Need::ReadUntil(until),
-            Wait::Until(until) => Need::Until(until),
-            Wait::Board => Need::Board,
-            Wait::Finish => Need::Finish,
-            Wait::Close => Need::Close,
-            Wait::Reset => Need::Reset,
+            StepWait::Read => Need::Read,
+            StepWait::ReadUntil(until) => Need::ReadUntil(until),
+            StepWait::Until(until) => Need::Until(until),
+            StepWait::Board => Need::Board,
+            StepWait::Finish => Need::Finish,
+            StepWait::Close => Need::Close,
+            StepWait::Reset => Need::Reset,
         }
     }
 
-    fn try_step(&mut self, action: &Action, now: u64) -> Did {
+    fn try_step(&mut self, action: &Action, now: u64) -> StepResult {
         match action {
             Action::Send { pieces, may_fail, time } => {
                 if let Some(time) = time
                     && now >= *self.until.get_or_insert(now + time)
                 {
-                    return Did::Done;
+                    return StepResult::Done;
                 }
                 let bytes = self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
                 match (self.written == bytes.len(), self.broken) {
-                    (true, _) => Did::Done,
-                    (false, true) if *may_fail => Did::Done,
-                    (false, true) => Did::Failed("the connection takes no more".to_owned()),
-                    (false, false) => Did::Wait(Wait::Write),
+                    (true, _) => StepResult::Done,
+                    (false, true) if *may_fail => StepResult::Done,
+                    (false, true) => StepResult::Failed("the connection takes no more".to_owned()),
+                    (false, false) => StepResult::Wait(StepWait::Write),
                 }
             }
             Action::Bytes(pieces) => self.try_bytes(pieces),
             Action::Message(expected) => self.try_message(expected),
             Action::End { allowed } => self.try_end(allowed),
             // A reader learns nothing more: only a write, if of no byte, fails from then on.
-            Action::ResetAfterEnd if self.broken => Did::Done,
-            Action::ResetAfterEnd => Did::Wait(Wait::Write),
+            Action::ResetAfterEnd if self.broken => StepResult::Done,
+            Action::ResetAfterEnd => StepResult::Wait(StepWait::Write),
             Action::Nothing(time) => {
                 let until = *self.until.get_or_insert(now + time);
                 match (self.inbox.is_empty() && self.end.is_none(), now >= until) {
-                    (true, true) => Did::Done,
-                    (true, false) => Did::Wait(Wait::ReadUntil(until)),
+                    (true, true) => StepResult::Done,
+                    (true, false) => StepResult::Wait(StepWait::ReadUntil(until)),
                     (false, _) => {
-                        Did::Failed(format!("{:?} after {}", self.end, shown(&self.inbox)))
+                        StepResult::Failed(format!("{:?} after {}", self.end, excerpt(&self.inbox)))
                     }
                 }
             }
-            Action::Finish => Did::Wait(Wait::Finish),
-            Action::Close => Did::Wait(Wait::Close),
-            Action::Reset => Did::Wait(Wait::Reset),
+            Action::Finish => StepResult::Wait(StepWait::Finish),
+            Action::Close => StepResult::Wait(StepWait::Close),
+            Action::Reset => StepResult::Wait(StepWait::Reset),
             Action::Pause(time) => {
                 let until = *self.until.get_or_insert(now + time);
-                if now >= until { Did::Done } else { Did::Wait(Wait::Until(until)) }
+                if now >= until {
+                    StepResult::Done
+                } else {
+                    StepResult::Wait(StepWait::Until(until))
+                }
             }
             Action::Signal(name) => {
                 self.board.signal(name);
-                Did::Done
+                StepResult::Done
             }
-            Action::Await(name) if self.board.has(name) => Did::Done,
-            Action::Await(_) => Did::Wait(Wait::Board),
+            Action::Await(name) if self.board.is_set(name) => StepResult::Done,
+            Action::Await(_) => StepResult::Wait(StepWait::Board),
             Action::Reload { name, refused } => {
-                let asked = *self.asked.get_or_insert_with(|| self.board.ask(name));
+                let asked = *self.asked.get_or_insert_with(|| self.board.request_reload(name));
                 match (self.board.outcome(asked), refused) {
-                    (None, _) => Did::Wait(Wait::Board),
-                    (Some(Ok(())), false) | (Some(Err(_)), true) => Did::Done,
-                    (Some(Ok(())), true) => Did::Failed(format!("{name} was not refused")),
-                    (Some(Err(why)), false) => Did::Failed(format!("{name} was refused: {why}")),
+                    (None, _) => StepResult::Wait(StepWait::Board),
+                    (Some(Ok(())), false) | (Some(Err(_)), true) => StepResult::Done,
+                    (Some(Ok(())), true) => StepResult::Failed(format!("{name} was not refused")),
+                    (Some(Err(why)), false) => {
+                        StepResult::Failed(format!("{name} was refused: {why}"))
+                    }
                 }
             }
         }
     }
 
-    fn try_bytes(&mut self, pieces: &[Piece]) -> Did {
+    fn try_bytes(&mut self, pieces: &[Piece]) -> StepResult {
         let bytes = self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
         let came = self.inbox.len().min(bytes.len());
         if self.inbox[..came] != bytes[..came] {
-            return Did::Failed(format!("{} for {}", shown(&self.inbox), shown(bytes)));
+            return StepResult::Failed(format!("{} for {}", excerpt(&self.inbox), excerpt(bytes)));
         }
         match (came < bytes.len(), self.end) {
-            (true, None) => return Did::Wait(Wait::Read),
-            (true, Some(end)) => return Did::Failed(format!("{end:?} after {came} bytes")),
+            (true, None) => return StepResult::Wait(StepWait::Read),
+            (true, Some(end)) => return StepResult::Failed(format!("{end:?} after {came} bytes")),
             (false, _) => drop(self.inbox.drain(..came)),
         }
-        Did::Done
+        StepResult::Done
     }
 
-    fn try_message(&mut self, expected: &Expected) -> Did {
+    fn try_message(&mut self, expected: &Expected) -> StepResult {
         if let Some(pieces) = &expected.body {
             self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
         }
@@ -328,52 +338,54 @@ impl Play {
         let ended = self.end == Some(End::Finished);
         let cut = self.end == Some(End::Reset);
         match expected.judge(&self.names, self.bytes.as_deref(), &self.inbox, ended) {
-            Verdict::Met(count) => {
+            MatchResult::Met(count) => {
                 self.inbox.drain(..count);
-                Did::Done
+                StepResult::Done
             }
-            Verdict::More if cut => Did::Failed(format!("reset: {}", shown(&self.inbox))),
-            Verdict::More => Did::Wait(Wait::Read),
-            Verdict::OwnAnswer => Did::Failed(format!("own: {}", shown(&self.inbox))),
-            Verdict::Failed(why) => Did::Failed(why),
+            MatchResult::More if cut => {
+                StepResult::Failed(format!("reset: {}", excerpt(&self.inbox)))
+            }
+            MatchResult::More => StepResult::Wait(StepWait::Read),
+            MatchResult::OwnAnswer => StepResult::Failed(format!("own: {}", excerpt(&self.inbox))),
+            MatchResult::Failed(why) => StepResult::Failed(why),
         }
     }
 
-    fn try_broken(&mut self, expected: &Expected) -> Did {
-        let Some(end) = self.end else { return Did::Wait(Wait::Read) };
+    fn try_broken(&mut self, expected: &Expected) -> StepResult {
+        let Some(end) = self.end else { return StepResult::Wait(StepWait::Read) };
         let body = self.bytes.as_deref();
         let finished = end == End::Finished;
         if expected.extent == Extent::FinTruncated && !finished {
-            return Did::Failed(format!("{end:?} after {}", shown(&self.inbox)));
+            return StepResult::Failed(format!("{end:?} after {}", excerpt(&self.inbox)));
         }
-        if matches!(expected.judge(&self.names, body, &self.inbox, finished), Verdict::Met(_)) {
-            return Did::Failed(format!("it is whole: {}", shown(&self.inbox)));
+        if matches!(expected.judge(&self.names, body, &self.inbox, finished), MatchResult::Met(_)) {
+            return StepResult::Failed(format!("it is whole: {}", excerpt(&self.inbox)));
         }
         match expected.judge_cut(body, &self.inbox) {
             Ok(()) => {
                 self.inbox.clear();
-                Did::Done
+                StepResult::Done
             }
-            Err(why) => Did::Failed(why),
+            Err(why) => StepResult::Failed(why),
         }
     }
 
-    fn try_end(&self, allowed: &[End]) -> Did {
+    fn try_end(&self, allowed: &[End]) -> StepResult {
         match self.end {
             _ if !self.inbox.is_empty() => {
-                Did::Failed(format!("more came before the end: {}", shown(&self.inbox)))
+                StepResult::Failed(format!("more came before the end: {}", excerpt(&self.inbox)))
             }
             Some(end) if !allowed.contains(&end) => {
-                Did::Failed(format!("{end:?} instead of {allowed:?}"))
+                StepResult::Failed(format!("{end:?} instead of {allowed:?}"))
             }
-            Some(_) => Did::Done,
-            None => Did::Wait(Wait::Read),
+            Some(_) => StepResult::Done,
+            None => StepResult::Wait(StepWait::Read),
         }
     }
 
     /// Whether a failed step can be the world's fault: what came is right as far as it goes, or the
     /// proxy said in its own words that an origin failed.
-    fn excused(&self, action: &Action) -> bool {
+    fn may_be_missing(&self, action: &Action) -> bool {
         match action {
             Action::Send { .. } => true,
             Action::Bytes(_) => {
@@ -384,7 +396,7 @@ impl Play {
                 let body = self.bytes.as_deref();
                 let finished = self.end == Some(End::Finished);
                 match expected.judge(&self.names, body, &self.inbox, finished) {
-                    Verdict::OwnAnswer => true,
+                    MatchResult::OwnAnswer => true,
                     _ => self.end.is_some() && expected.judge_cut(body, &self.inbox).is_ok(),
                 }
             }
@@ -397,14 +409,14 @@ impl Play {
 }
 
 /// Where a step stands.
-enum Did {
+enum StepResult {
     Done,
-    Wait(Wait),
+    Wait(StepWait),
     Failed(String),
 }
 
 /// What a step waits for; [`Need`] without what it borrows.
-enum Wait {
+enum StepWait {
     Write,
     Read,
     ReadUntil(u64),

@@ -18,7 +18,7 @@ pub(super) struct NameServer {
 
 /// What a name server does wrong with one answer.
 #[derive(Clone, Copy, Debug)]
-enum Lapse {
+enum NameFault {
     /// It comes up to ten seconds late.
     Late,
     Twice,
@@ -53,8 +53,8 @@ impl NameServer {
     }
 
     /// The answer to a query of one question (RFC 1035 section 4.1); `None` where it is none.
-    pub(super) fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
-        let (name, end) = asked_name(query)?;
+    pub(super) fn build_response(&self, query: &[u8]) -> Option<Vec<u8>> {
+        let (name, end) = queried_name(query)?;
         let question = query.get(12..end + 4)?;
         let kind = u16::from_be_bytes([question[question.len() - 4], question[question.len() - 3]]);
         let known: Vec<IpAddr> =
@@ -75,7 +75,7 @@ impl NameServer {
 }
 
 /// The name that a query asks for, in lower case, and where it ends.
-pub(super) fn asked_name(query: &[u8]) -> Option<(String, usize)> {
+pub(super) fn queried_name(query: &[u8]) -> Option<(String, usize)> {
     let mut at = 12;
     let mut labels = Vec::new();
     loop {
@@ -102,7 +102,7 @@ fn record(kind: u16, ip: IpAddr) -> Vec<u8> {
 impl Actor for NameServer {
     fn step(&mut self, world: &World) -> Option<Instant> {
         while let Some((from, query)) = world.receive_from(self.socket) {
-            if let Some(answer) = self.answer(&query) {
+            if let Some(answer) = self.build_response(&query) {
                 self.reply(world, from, answer);
             }
         }
@@ -125,40 +125,46 @@ impl NameServer {
         if world.random() % 1000 >= world.plan().name_faults {
             return world.send_to(self.socket, to, &answer);
         }
-        let lapses = [Lapse::Late, Lapse::Twice, Lapse::Guessed, Lapse::Failed, Lapse::Lie];
+        let lapses = [
+            NameFault::Late,
+            NameFault::Twice,
+            NameFault::Guessed,
+            NameFault::Failed,
+            NameFault::Lie,
+        ];
         let lapse = lapses[(world.random() % lapses.len() as u64) as usize];
         world.trace_note("name server", &format!("{lapse:?}"));
         match lapse {
-            Lapse::Late => {
+            NameFault::Late => {
                 world.count_trouble("late name");
                 let until = world.now() + Duration::from_millis(world.random() % 10_000);
                 return self.held.push((until, to, answer));
             }
-            Lapse::Twice => {
+            NameFault::Twice => {
                 world.count_trouble("name told twice");
                 world.send_to(self.socket, to, &answer);
             }
-            Lapse::Guessed => {
+            NameFault::Guessed => {
                 world.count_trouble("guessed name");
                 let mut guessed = answer.clone();
                 guessed[1] ^= 1;
-                Self::lie(&mut guessed);
+                Self::forge_address(&mut guessed);
                 world.send_to(self.socket, to, &guessed);
             }
-            Lapse::Failed => {
+            NameFault::Failed => {
                 world.count_trouble("name server fails");
                 answer[3] = answer[3] & 0xf0 | 2;
             }
-            Lapse::Lie => {
+            NameFault::Lie => {
                 world.count_trouble("wrong address");
-                Self::lie(&mut answer);
+                Self::forge_address(&mut answer);
             }
         }
         world.send_to(self.socket, to, &answer);
     }
 
     /// Makes the last address of an answer one where nobody is.
-    fn lie(answer: &mut [u8]) {
+    fn forge_address(answer: &mut [u8]) {
         if answer[7] > 0 {
             let last = answer.len() - 1;
             answer[last] ^= 0x40;

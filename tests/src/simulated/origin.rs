@@ -10,48 +10,48 @@ use std::rc::Rc;
 use millrace_engine::Instant;
 use millrace_sim::{ActorSocket, ReadResult, World};
 
-use super::seat::Seat;
-use crate::scenario::{Board, Names, Origin, Picks, Play, Script};
+use super::script_actor::ScriptActor;
+use crate::scenario::{Names, Origin, Play, RequestScripts, Script, ScriptSignals};
 
 /// An origin and its connections.
-pub(super) struct OriginSeat {
+pub(super) struct ScriptedOrigin {
     origin: Origin,
     listener: Option<ActorSocket>,
     names: Names,
-    board: Board,
+    board: ScriptSignals,
     hostile: bool,
     /// Answers requests wherever they come.
-    picks: Rc<Picks>,
+    picks: Rc<RequestScripts>,
     accepted: usize,
-    playing: Vec<Playing>,
-    waiting: Vec<Waiting>,
+    playing: Vec<ActiveScript>,
+    waiting: Vec<IdleConnection>,
 }
 
 /// A connection on which a script is played.
-struct Playing {
-    seat: Seat,
+struct ActiveScript {
+    actor: ScriptActor,
     /// Other requests may follow.
     picked: bool,
 }
 
 /// A connection on which no request is being answered.
-struct Waiting {
+struct IdleConnection {
     name: String,
     socket: ActorSocket,
     inbox: Vec<u8>,
 }
 
-impl OriginSeat {
+impl ScriptedOrigin {
     /// An origin of a world that works, or, with what all origins share in `common`, of a hostile
     /// one.
     pub(super) fn new(
         origin: &Origin,
         listener: Option<ActorSocket>,
         names: &Names,
-        board: &Board,
-        common: Option<&Rc<Picks>>,
+        board: &ScriptSignals,
+        common: Option<&Rc<RequestScripts>>,
     ) -> Self {
-        let own = || Rc::new(Picks::new(origin.any.clone(), names));
+        let own = || Rc::new(RequestScripts::new(origin.any.clone(), names));
         Self {
             origin: origin.clone(),
             listener,
@@ -69,14 +69,15 @@ impl OriginSeat {
     pub(super) fn is_over(&self) -> bool {
         self.hostile
             || (self.accepted >= self.origin.scripts.len()
-                && self.playing.iter().all(|playing| playing.seat.is_over()))
+                && self.playing.iter().all(|playing| playing.actor.is_over()))
     }
 
     /// What it still waits for.
     pub(super) fn state(&self) -> String {
-        let open = self.playing.iter().map(|playing| &playing.seat).filter(|seat| !seat.is_over());
+        let open =
+            self.playing.iter().map(|playing| &playing.actor).filter(|actor| !actor.is_over());
         let lines: Vec<String> =
-            open.map(|seat| format!("{} at line {}", seat.name, seat.play.line())).collect();
+            open.map(|actor| format!("{} at line {}", actor.name, actor.play.line())).collect();
         let (accepted, wanted) = (self.accepted, self.origin.scripts.len());
         format!("{}: {accepted} of {wanted} connections; {}", self.origin.name, lines.join(", "))
     }
@@ -91,10 +92,10 @@ impl OriginSeat {
         }
         let mut look = None;
         for index in (0..self.playing.len()).rev() {
-            let seat = &mut self.playing[index].seat;
-            let again = seat.step(world)?;
+            let actor = &mut self.playing[index].actor;
+            let again = actor.step(world)?;
             look = look.into_iter().chain(again).min();
-            if seat.is_over() {
+            if actor.is_over() {
                 self.after(world, index)?;
             }
         }
@@ -104,7 +105,7 @@ impl OriginSeat {
     /// Closes every socket: the world ends.
     pub(super) fn close(&mut self, world: &World) {
         for playing in &mut self.playing {
-            playing.seat.close(world);
+            playing.actor.close(world);
         }
         for waiting in self.waiting.drain(..) {
             world.close(waiting.socket);
@@ -121,7 +122,7 @@ impl OriginSeat {
             false => self.accepted > self.origin.scripts.len() && !self.origin.any.is_empty(),
         };
         if by_request {
-            self.waiting.push(Waiting { name, socket, inbox: Vec::new() });
+            self.waiting.push(IdleConnection { name, socket, inbox: Vec::new() });
             return Ok(());
         }
         let script = self.origin.scripts.get(self.accepted - 1).or(self.origin.each.as_ref());
@@ -129,29 +130,32 @@ impl OriginSeat {
         let script = script.or(self.origin.scripts.last().filter(|_| self.hostile));
         let script = script.ok_or_else(|| format!("{name}: nobody expected it"))?;
         let play = Play::new(script, &self.names, &self.board, self.hostile);
-        self.playing.push(Playing { seat: Seat::new(name, socket, play, world), picked: false });
+        self.playing.push(ActiveScript {
+            actor: ScriptActor::new(name, socket, play, world),
+            picked: false,
+        });
         Ok(())
     }
 
     /// A script has ended: its connection stays as it is until the proxy ends it.
     fn after(&mut self, world: &World, index: usize) -> Result<(), String> {
-        let Playing { seat, picked } = &mut self.playing[index];
-        let Some(socket) = seat.socket() else { return Ok(()) };
-        let mut inbox = seat.play.inbox().to_vec();
+        let ActiveScript { actor, picked } = &mut self.playing[index];
+        let Some(socket) = actor.socket() else { return Ok(()) };
+        let mut inbox = actor.play.inbox().to_vec();
         if *picked {
-            let name = seat.name.clone();
+            let name = actor.name.clone();
             self.playing.remove(index);
-            self.waiting.push(Waiting { name, socket, inbox });
+            self.waiting.push(IdleConnection { name, socket, inbox });
             return self.listen(world, self.waiting.len() - 1);
         }
         match world.read(socket, 64 * 1024) {
             ReadResult::Bytes(bytes) => inbox.extend(bytes),
-            ReadResult::End | ReadResult::Failed(_) => seat.close(world),
+            ReadResult::End | ReadResult::Failed(_) => actor.close(world),
             ReadResult::Nothing => {}
         }
         match inbox.is_empty() {
             true => Ok(()),
-            false => Err(format!("{}: more came: \"{}\"", seat.name, inbox.escape_ascii())),
+            false => Err(format!("{}: more came: \"{}\"", actor.name, inbox.escape_ascii())),
         }
     }
 
@@ -168,10 +172,13 @@ impl OriginSeat {
         };
         let picked = self.picks.pick(&waiting.inbox);
         if let Some(script) = picked.map_err(|why| format!("{}: {why}", waiting.name))? {
-            let Waiting { name, socket, inbox } = self.waiting.swap_remove(index);
+            let IdleConnection { name, socket, inbox } = self.waiting.swap_remove(index);
             let mut play = Play::new(&script, &self.names, &self.board, self.hostile);
             play.received(&inbox);
-            self.playing.push(Playing { seat: Seat::new(name, socket, play, world), picked: true });
+            self.playing.push(ActiveScript {
+                actor: ScriptActor::new(name, socket, play, world),
+                picked: true,
+            });
         } else if ended {
             world.close(self.waiting.swap_remove(index).socket);
         }

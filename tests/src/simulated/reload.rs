@@ -12,7 +12,7 @@ use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sim::{SimDetached, SimWaker, World};
 
 use super::verifier::load_users;
-use crate::scenario::{Asked, Board};
+use crate::scenario::{ReloadRequest, ScriptSignals};
 
 /// Where clients connect to a listener.
 pub(super) fn address_of(address: &ListenAddress) -> Address {
@@ -23,14 +23,15 @@ pub(super) fn address_of(address: &ListenAddress) -> Address {
 }
 
 /// Mailboxes of the workers.
-pub(super) type Posts = Rc<RefCell<Vec<MailboxSender<WorkerMessage<SimDetached>, SimWaker>>>>;
+pub(super) type WorkerMailboxes =
+    Rc<RefCell<Vec<MailboxSender<WorkerMessage<SimDetached>, SimWaker>>>>;
 
 /// Does the reloads that scripts ask for, one at a time.
 pub(super) struct Reloader {
     /// By their names: words that hold all but the number of workers.
     pub(super) commands: Vec<(String, Vec<String>)>,
-    pub(super) board: Board,
-    pub(super) posts: Posts,
+    pub(super) board: ScriptSignals,
+    pub(super) mailboxes: WorkerMailboxes,
     pub(super) shared: Arc<SharedState>,
     /// In force, or told to the workers.
     pub(super) config: Arc<Config>,
@@ -40,15 +41,15 @@ pub(super) struct Reloader {
     /// place is its number.
     pub(super) addresses: Vec<(ListenAddress, ListenAddress, bool)>,
     /// Told to the workers, not yet taken up by all of them.
-    pub(super) pending: Option<Asked>,
+    pub(super) pending: Option<ReloadRequest>,
 }
 
 impl Reloader {
     /// For a proxy that begins with `config`, which was read as `asked_for`.
     pub(super) fn new(
         commands: Vec<(String, Vec<String>)>,
-        board: &Board,
-        posts: &Posts,
+        board: &ScriptSignals,
+        mailboxes: &WorkerMailboxes,
         shared: &Arc<SharedState>,
         (asked_for, config): (Config, &Arc<Config>),
     ) -> Self {
@@ -58,7 +59,7 @@ impl Reloader {
         Self {
             commands,
             board: board.clone(),
-            posts: posts.clone(),
+            mailboxes: mailboxes.clone(),
             shared: shared.clone(),
             config: config.clone(),
             asked_for,
@@ -76,12 +77,12 @@ impl Reloader {
                 return;
             }
             self.pending = None;
-            self.board.answer(asked, Ok(()));
+            self.board.finish_reload(asked, Ok(()));
         }
-        if let Some((asked, name)) = self.board.asked() {
+        if let Some((asked, name)) = self.board.pending_reload() {
             match self.reload(world, &name) {
                 Ok(()) => self.pending = Some(asked),
-                Err(why) => self.board.answer(asked, Err(why)),
+                Err(why) => self.board.finish_reload(asked, Err(why)),
             }
         }
     }
@@ -108,16 +109,16 @@ impl Reloader {
         }
         world.trace_note("reload", name);
         (self.config, self.asked_for) = (Arc::new(config), asked_for);
-        for post in self.posts.borrow_mut().iter_mut() {
+        for mailbox in self.mailboxes.borrow_mut().iter_mut() {
             let sockets = opened.iter();
             let sockets =
                 sockets.map(|(number, address)| (*number, world.listen(&address_of(address))));
-            let letter = WorkerMessage::Configure {
+            let message = WorkerMessage::Configure {
                 config: self.config.clone(),
                 sockets: sockets.collect(),
             };
-            assert!(post.send(letter).is_ok(), "a worker reads its letters");
-            post.flush();
+            assert!(mailbox.send(message).is_ok(), "a worker reads its messages");
+            mailbox.flush();
         }
         Ok(())
     }

@@ -22,14 +22,14 @@ const TIME_HOSTILE_MS_MAX: u64 = 20_000;
 /// The verifier, as an actor.
 #[derive(Default)]
 pub(super) struct SimVerifier {
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<VerifierState>>,
     hostile: bool,
     /// What it is comparing, and when it will know.
     busy: Option<(Instant, usize, VerifyRequest)>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct VerifierState {
     queue: FairQueue<(usize, VerifyRequest)>,
     outboxes: Vec<MailboxSender<VerifyResult, SimWaker>>,
 }
@@ -40,13 +40,13 @@ impl SimVerifier {
     }
 
     /// A desk for a further worker.
-    pub(super) fn desk(&self) -> VerifierHandle<SimWaker> {
+    pub(super) fn new_handle(&self) -> VerifierHandle<SimWaker> {
         let (outbox, verdicts) = mailbox(VERIFY_RESULTS_MAX);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.outboxes.push(outbox);
         let number = shared.outboxes.len() - 1;
         VerifierHandle {
-            verifier: Box::new(Asker { shared: self.shared.clone(), number }),
+            verifier: Box::new(SimVerifierClient { shared: self.shared.clone(), number }),
             results: verdicts,
         }
     }
@@ -60,26 +60,26 @@ impl SimVerifier {
     }
 }
 
-struct Asker {
-    shared: Arc<Mutex<Shared>>,
+struct SimVerifierClient {
+    shared: Arc<Mutex<VerifierState>>,
     number: usize,
 }
 
-impl Verifier for Asker {
+impl Verifier for SimVerifierClient {
     fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let client = question.client();
         let displaced =
             shared.queue.push(client, (self.number, question)).map_err(|_| VerifierFull)?;
         if let Some((number, question)) = displaced {
-            shared.tell(number, question.result(VerifyOutcome::Dropped));
+            shared.send_result(number, question.result(VerifyOutcome::Dropped));
         }
         Ok(())
     }
 }
 
-impl Shared {
-    fn tell(&mut self, number: usize, verdict: VerifyResult) {
+impl VerifierState {
+    fn send_result(&mut self, number: usize, verdict: VerifyResult) {
         let outbox = &mut self.outboxes[number];
         assert!(outbox.send(verdict).is_ok(), "a worker has no more questions than its box holds");
         outbox.flush();
@@ -96,7 +96,7 @@ impl Actor for SimVerifier {
                 }
                 world.trace_note("verifier", "answers");
                 let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-                shared.tell(number, question.verify());
+                shared.send_result(number, question.verify());
             }
             let next = self.shared.lock().unwrap_or_else(PoisonError::into_inner).queue.pop();
             let (number, question) = next?;

@@ -1,6 +1,6 @@
 //! Framing and content.
 
-use super::{Doubt, Field, Framing, doubt, fields, line};
+use super::{Ambiguity, Field, Framing, ambiguous, fields, line};
 
 /// The content of a message, and where the message ends in the input.
 pub(super) struct Content {
@@ -10,17 +10,17 @@ pub(super) struct Content {
 }
 
 /// The framing that the fields declare, if they do.
-pub(super) fn framing(fields: &[Field]) -> Result<Option<Framing>, Doubt> {
+pub(super) fn framing(fields: &[Field]) -> Result<Option<Framing>, Ambiguity> {
     let all = |name: &str| fields.iter().filter(|field| field.is(name)).collect::<Vec<_>>();
     match (&all("content-length")[..], &all("transfer-encoding")[..]) {
         ([], []) => Ok(None),
         ([length], []) => match decimal(&length.value) {
             Some(length) => Ok(Some(Framing::Length(length))),
-            None => doubt("a Content-Length that is not one plain number"),
+            None => ambiguous("a Content-Length that is not one plain number"),
         },
         ([], [coding]) if coding.value == b"chunked" => Ok(Some(Framing::Chunked)),
-        ([], [_]) => doubt("a Transfer-Encoding other than `chunked`"),
-        _ => doubt("more than one statement of where the message ends"),
+        ([], [_]) => ambiguous("a Transfer-Encoding other than `chunked`"),
+        _ => ambiguous("more than one statement of where the message ends"),
     }
 }
 
@@ -37,7 +37,7 @@ pub(super) fn take(
     at: usize,
     framing: Framing,
     ended: bool,
-) -> Result<Option<Content>, Doubt> {
+) -> Result<Option<Content>, Ambiguity> {
     let plain = |end: usize| Content { body: input[at..end].to_owned(), trailers: Vec::new(), end };
     Ok(match framing {
         Framing::None => Some(plain(at)),
@@ -51,7 +51,7 @@ pub(super) fn take(
     })
 }
 
-fn chunks(input: &[u8], mut at: usize) -> Result<Option<Content>, Doubt> {
+fn chunks(input: &[u8], mut at: usize) -> Result<Option<Content>, Ambiguity> {
     let mut body = Vec::new();
     loop {
         let Some((size, data)) = line(input, at)? else { return Ok(None) };
@@ -61,11 +61,13 @@ fn chunks(input: &[u8], mut at: usize) -> Result<Option<Content>, Doubt> {
             fields::check_trailers(&trailers)?;
             return Ok(Some(Content { body, trailers, end }));
         }
-        let Some(end) = data.checked_add(size) else { return doubt("a chunk beyond all bounds") };
+        let Some(end) = data.checked_add(size) else {
+            return ambiguous("a chunk beyond all bounds");
+        };
         match input.get(end..).unwrap_or_default() {
             [] | [b'\r'] => return Ok(None),
             [b'\r', b'\n', ..] => {}
-            _ => return doubt("no CR LF after the data of a chunk"),
+            _ => return ambiguous("no CR LF after the data of a chunk"),
         }
         body.extend_from_slice(&input[data..end]);
         at = end + 2;
@@ -73,21 +75,21 @@ fn chunks(input: &[u8], mut at: usize) -> Result<Option<Content>, Doubt> {
 }
 
 /// Hexadecimal in its one spelling: no leading zero, no sign, no extension, at most 16 digits.
-fn chunk_size(line: &[u8]) -> Result<usize, Doubt> {
+fn chunk_size(line: &[u8]) -> Result<usize, Ambiguity> {
     let digits = !line.is_empty() && line.iter().all(u8::is_ascii_hexdigit);
     let canonical = line == b"0" || line.first() != Some(&b'0');
     let parsed = std::str::from_utf8(line).ok().and_then(|it| usize::from_str_radix(it, 16).ok());
     match parsed {
         Some(size) if digits && canonical => Ok(size),
-        _ => doubt("a chunk size that is not plain hexadecimal"),
+        _ => ambiguous("a chunk size that is not plain hexadecimal"),
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Doubt, Message, request};
+    use super::super::{Ambiguity, Message, request};
 
-    fn chunked(body: &str) -> Result<Option<Message>, Doubt> {
+    fn chunked(body: &str) -> Result<Option<Message>, Ambiguity> {
         let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         request(format!("{head}{body}").as_bytes())
     }

@@ -1,6 +1,6 @@
 //! Field lines, and what fields may stand in a message that has left a proxy.
 
-use super::{Doubt, Field, doubt, line, target};
+use super::{Ambiguity, Field, ambiguous, line, target};
 
 /// Whether `word` is a token of RFC 9110 section 5.6.2.
 pub(super) fn is_token(word: &str) -> bool {
@@ -22,7 +22,10 @@ pub(super) fn tokens<'a>(
 }
 
 /// The field lines from `at` to the empty line, and where the content begins.
-pub(super) fn section(input: &[u8], mut at: usize) -> Result<Option<(Vec<Field>, usize)>, Doubt> {
+pub(super) fn section(
+    input: &[u8],
+    mut at: usize,
+) -> Result<Option<(Vec<Field>, usize)>, Ambiguity> {
     let mut fields = Vec::new();
     while let Some((bytes, next)) = line(input, at)? {
         if bytes.is_empty() {
@@ -34,35 +37,35 @@ pub(super) fn section(input: &[u8], mut at: usize) -> Result<Option<(Vec<Field>,
     Ok(None)
 }
 
-fn field(bytes: &[u8]) -> Result<Field, Doubt> {
+fn field(bytes: &[u8]) -> Result<Field, Ambiguity> {
     let Some(colon) = bytes.iter().position(|byte| *byte == b':') else {
-        return doubt("a field line without a colon");
+        return ambiguous("a field line without a colon");
     };
     let name = String::from_utf8_lossy(&bytes[..colon]).into_owned();
     if !is_token(&name) {
-        return doubt("a field name that is no token");
+        return ambiguous("a field name that is no token");
     }
     let value = match &bytes[colon + 1..] {
         [] => &[],
         [b' ', value @ ..] => value,
-        _ => return doubt("a value that does not follow one space"),
+        _ => return ambiguous("a value that does not follow one space"),
     };
     if value.trim_ascii() != value {
-        return doubt("white space around a value");
+        return ambiguous("white space around a value");
     }
     Ok(Field { name, value: value.to_owned() })
 }
 
 /// What must hold for the fields of a request at an origin.
-pub(super) fn check_request(fields: &[Field]) -> Result<(), Doubt> {
+pub(super) fn check_request(fields: &[Field]) -> Result<(), Ambiguity> {
     let hosts: Vec<_> = fields.iter().filter(|field| field.is("host")).collect();
-    let [host] = hosts[..] else { return doubt("not exactly one Host") };
+    let [host] = hosts[..] else { return ambiguous("not exactly one Host") };
     target::check_authority(&String::from_utf8_lossy(&host.value))?;
     if fields.iter().any(|field| field.is("proxy-authorization") || field.is("http2-settings")) {
-        return doubt("a field that was meant for the proxy");
+        return ambiguous("a field that was meant for the proxy");
     }
     if tokens(fields, "expect").any(|token| token != "100-continue") {
-        return doubt("an expectation other than 100-continue");
+        return ambiguous("an expectation other than 100-continue");
     }
     check_hops(fields)?;
     // RFC 9113 section 3.1: `h2c`, and `h2` for those who do not know that it is for TLS; drafts
@@ -71,42 +74,42 @@ pub(super) fn check_request(fields: &[Field]) -> Result<(), Doubt> {
         token == "h2" || ["h2c", "h2-", "http", "tls"].iter().any(|start| token.starts_with(start))
     };
     if tokens(fields, "upgrade").any(http) {
-        return doubt("an upgrade to what carries HTTP unseen");
+        return ambiguous("an upgrade to what carries HTTP unseen");
     }
     Ok(())
 }
 
 /// What must hold for the fields of an answer at a client.
-pub(super) fn check_answer(fields: &[Field], status: u16) -> Result<(), Doubt> {
+pub(super) fn check_response(fields: &[Field], status: u16) -> Result<(), Ambiguity> {
     check_hops(fields)?;
     if status == 101 && !fields.iter().any(|field| field.is("upgrade")) {
-        return doubt("a switch to no protocol");
+        return ambiguous("a switch to no protocol");
     }
     Ok(())
 }
 
 /// RFC 9110 section 7.6.1: only what is meant for this very connection may be named by Connection,
 /// and what is meant for it is named there.
-fn check_hops(fields: &[Field]) -> Result<(), Doubt> {
+fn check_hops(fields: &[Field]) -> Result<(), Ambiguity> {
     let mut options = tokens(fields, "connection");
     if options.any(|option| !matches!(option.as_str(), "close" | "keep-alive" | "upgrade" | "te")) {
-        return doubt("a connection option that another hop could act upon");
+        return ambiguous("a connection option that another hop could act upon");
     }
     for (name, option) in [("upgrade", "upgrade"), ("te", "te"), ("keep-alive", "keep-alive")] {
         let named = tokens(fields, "connection").any(|token| token == option);
         if fields.iter().any(|field| field.is(name)) && !named {
-            return doubt("a hop-by-hop field that Connection does not name");
+            return ambiguous("a hop-by-hop field that Connection does not name");
         }
     }
     if fields.iter().any(|field| field.is("proxy-connection")) {
-        return doubt("a Proxy-Connection field");
+        return ambiguous("a Proxy-Connection field");
     }
     Ok(())
 }
 
 /// RFC 9110 section 6.5.1: what frames, routes, authenticates or controls comes before the content
 /// or not at all.
-pub(super) fn check_trailers(trailers: &[Field]) -> Result<(), Doubt> {
+pub(super) fn check_trailers(trailers: &[Field]) -> Result<(), Ambiguity> {
     const NEVER: [&str; 22] = [
         "authorization",
         "cache-control",
@@ -132,7 +135,7 @@ pub(super) fn check_trailers(trailers: &[Field]) -> Result<(), Doubt> {
         "x-forwarded-for",
     ];
     match trailers.iter().find(|field| NEVER.iter().any(|name| field.is(name))) {
-        Some(field) => doubt(&format!("a trailer called {}", field.name)),
+        Some(field) => ambiguous(&format!("a trailer called {}", field.name)),
         None => Ok(()),
     }
 }

@@ -1,18 +1,18 @@
 //! Targets and authorities that are read in one way only.
 
-use super::{Doubt, doubt};
+use super::{Ambiguity, ambiguous};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 /// Checks the target of a request at an origin.
-pub(super) fn check(method: &str, target: &str) -> Result<(), Doubt> {
+pub(super) fn check(method: &str, target: &str) -> Result<(), Ambiguity> {
     if method == "CONNECT" {
-        return doubt("a CONNECT at an origin");
+        return ambiguous("a CONNECT at an origin");
     }
     if target == "*" {
-        return if method == "OPTIONS" { Ok(()) } else { doubt("an asterisk outside OPTIONS") };
+        return if method == "OPTIONS" { Ok(()) } else { ambiguous("an asterisk outside OPTIONS") };
     }
     if !target.starts_with('/') {
-        return doubt("a target that is not in origin-form");
+        return ambiguous("a target that is not in origin-form");
     }
     // Beside what RFC 3986 allows stand the characters that browsers send as they are and that no
     // parser gives a meaning of their own. A fragment, quotes, angle brackets and, in a path, a
@@ -24,14 +24,14 @@ pub(super) fn check(method: &str, target: &str) -> Result<(), Doubt> {
         _ => true,
     });
     match odd.map(|(_, byte)| byte) {
-        Some(byte) => doubt(&format!("the byte 0x{byte:02x} in a target")),
+        Some(byte) => ambiguous(&format!("the byte 0x{byte:02x} in a target")),
         None => Ok(()),
     }
 }
 
 /// Checks the value of Host: a name, an IPv4 address in its one form or an IPv6 address in
 /// brackets, and perhaps a port from 1 to 65535 without leading zeros.
-pub(super) fn check_authority(authority: &str) -> Result<(), Doubt> {
+pub(super) fn check_authority(authority: &str) -> Result<(), Ambiguity> {
     let (host, port) = match authority.rfind(':') {
         Some(colon) if !authority.ends_with(']') => {
             (&authority[..colon], Some(&authority[colon + 1..]))
@@ -41,18 +41,18 @@ pub(super) fn check_authority(authority: &str) -> Result<(), Doubt> {
     if let Some(port) = port {
         let number = port.parse::<u16>().unwrap_or(0);
         if number == 0 || number.to_string() != port {
-            return doubt("a port with more than one reading");
+            return ambiguous("a port with more than one reading");
         }
     }
     if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         return match inner.parse::<Ipv6Addr>() {
             Ok(_) => Ok(()),
-            Err(_) => doubt("brackets around something else than an IPv6 address"),
+            Err(_) => ambiguous("brackets around something else than an IPv6 address"),
         };
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
     if host.is_empty() || !host.bytes().all(plain) {
-        return doubt("a host that is neither a plain name nor an address");
+        return ambiguous("a host that is neither a plain name nor an address");
     }
     // A last label that is a number makes the whole an address to some resolvers.
     let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
@@ -62,7 +62,7 @@ pub(super) fn check_authority(authority: &str) -> Result<(), Doubt> {
         None => last.bytes().all(|byte| byte.is_ascii_digit()),
     };
     if numeric && host.parse::<Ipv4Addr>().is_err() {
-        return doubt("a numeric host with more than one reading");
+        return ambiguous("a numeric host with more than one reading");
     }
     Ok(())
 }

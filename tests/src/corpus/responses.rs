@@ -1,0 +1,104 @@
+//! The answers on a client's connection, of which nobody says which request each answers.
+
+use std::collections::HashSet;
+
+use crate::strict::{self, Message, RequestContext};
+
+/// Every answer at the client must have one meaning; the last one may be cut.
+///
+/// Which of the answers are the program's own, and which request each of the others answers, is not
+/// known: pipelined requests may reach the origin in any order. The program's own have no Via. One
+/// reading that fits is enough; gives the whole answers of it.
+///
+/// # Errors
+/// Says what is doubtful in one of the readings, where none fits.
+pub(crate) fn read_responses(
+    received: &[u8],
+    asked: &[RequestContext],
+) -> Result<Vec<Message>, String> {
+    let mut kinds: Vec<(RequestContext, usize)> = Vec::new();
+    for one in asked {
+        match kinds.iter_mut().find(|(kind, _)| kind == one) {
+            Some((_, count)) => *count += 1,
+            None => kinds.push((one.clone(), 1)),
+        }
+    }
+    let mut left = kinds.iter().map(|(_, count)| *count).collect();
+    let mut readings = Interpretations { received, kinds: &kinds, failed: HashSet::new() };
+    let mut answers = readings.fit(0, &mut left)?;
+    answers.reverse();
+    Ok(answers)
+}
+
+/// The ways to read the answers at a client.
+struct Interpretations<'a> {
+    received: &'a [u8],
+    /// What was asked for, each kind once.
+    kinds: &'a [(RequestContext, usize)],
+    /// Where no reading fits, with how many of each kind left: without it the time would grow
+    /// with the readings, not with the answers.
+    failed: HashSet<(usize, Vec<usize>)>,
+}
+
+impl Interpretations<'_> {
+    /// The answers from `at` on, the last one first, with `left` requests of each kind to answer.
+    fn fit(&mut self, at: usize, left: &mut Vec<usize>) -> Result<Vec<Message>, String> {
+        let rest = &self.received[at..];
+        if rest.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut doubt = String::from("more answers than requests");
+        if self.failed.contains(&(at, left.clone())) {
+            return Err(doubt);
+        }
+        let head = rest.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(rest.len());
+        let own = !rest[..head].windows(6).any(|six| six == b"\r\nVia:");
+        let asked = self.kinds.iter().enumerate().filter(|(kind, _)| left[*kind] > 0);
+        let asked = asked.map(|(kind, (asked, _))| (asked.clone(), Some(kind)));
+        let own = ["GET", "HEAD"]
+            .iter()
+            .filter(|_| own)
+            .map(|method| (RequestContext::with(method), None));
+        for (asked, kind) in asked.chain(own).collect::<Vec<_>>() {
+            let verdict = match strict::response(rest, &asked, true) {
+                // What follows is not HTTP.
+                Ok(Some(message)) if message.status() == 101 => Ok(vec![message]),
+                Ok(Some(message)) => {
+                    let kind = kind.filter(|_| !message.interim());
+                    kind.into_iter().for_each(|kind| left[kind] -= 1);
+                    let later = self.fit(at + message.bytes, left);
+                    kind.into_iter().for_each(|kind| left[kind] += 1);
+                    later.map(|mut answers| {
+                        answers.push(message);
+                        answers
+                    })
+                }
+                Ok(None) => Ok(Vec::new()),
+                Err(doubt) => Err(doubt.0),
+            };
+            match verdict {
+                Ok(answers) => return Ok(answers),
+                Err(why) => doubt = why,
+            }
+        }
+        self.failed.insert((at, left.clone()));
+        Err(doubt)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn answers_are_read_in_every_order_that_fits() {
+        let head = "HTTP/1.1 200 OK\r\nVia: 1.1 a\r\nContent-Length: 2\r\n\r\n";
+        let own = "HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno";
+        let asked = ["GET", "HEAD"].map(RequestContext::with);
+        let check = |text: String| read_responses(text.as_bytes(), &asked).map(|read| read.len());
+        assert_eq!(check(format!("{head}{head}ok")), Ok(2));
+        assert_eq!(check(format!("{head}ok{head}{own}")), Ok(3));
+        assert!(check(format!("{head}ok{head}ok{own}")).is_err());
+        assert!(check(format!("{head}{head}{head}")).is_err());
+    }
+}

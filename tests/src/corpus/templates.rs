@@ -1,0 +1,207 @@
+//! What is mutated: the messages of the corpus, as templates.
+//!
+//! In a template an address is one character of Unicode's private range, which a change can move,
+//! repeat or lose, but not turn into another address: a mutant at a forward proxy must not ask a
+//! server that is not ours.
+
+use super::case::{Case, Outcome, OwnResponse};
+use super::literal::{Literal, Role, Substitutions, escaped, fill};
+use super::mutate::mutate;
+use super::random::Random;
+
+/// Stands for the origin's address and port.
+const HOST: &str = "\u{e000}";
+/// Stands for the program's own.
+const OWN: &str = "\u{e001}";
+
+/// The templates of one role.
+pub struct Templates {
+    role: Role,
+    seeds: Vec<Template>,
+    /// Which of them are forwarded as they are: the nearest relatives of what gets through.
+    forwarded: Vec<usize>,
+    /// The refusals of valid messages that docs/refused.md tells.
+    pub(super) told: Vec<OwnResponse>,
+}
+
+struct Template {
+    name: String,
+    sent: Vec<u8>,
+    target: String,
+    said: Option<Vec<u8>>,
+}
+
+/// A message that nobody wrote, and what the origin says to it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Mutant {
+    /// The case that it came from.
+    pub name: String,
+    /// What the client sends, a template.
+    pub sent: Vec<u8>,
+    /// What the origin says to a request for `target`, a template; else its default answer.
+    pub said: Option<Vec<u8>>,
+    /// The target that `said` answers.
+    pub target: String,
+    /// Where what is sent is cut into segments, in thousandths of it.
+    pub cuts: Vec<usize>,
+}
+
+impl Templates {
+    /// The cases of the corpus that may be mutated in such a role: all but those that open tunnels,
+    /// whose content is nobody's to judge, and those that name other servers.
+    pub fn new(cases: &[Case], role: Role) -> Self {
+        let place = Substitutions {
+            host: HOST.to_owned(),
+            role,
+            own: OWN.to_owned(),
+            via: "millrace".to_owned(),
+        };
+        let mut stock = Self { role, seeds: Vec::new(), forwarded: Vec::new(), told: Vec::new() };
+        for case in cases.iter().filter(|case| case.runs(role)) {
+            let whole = |lines: &Vec<String>, sent| {
+                fill(lines, &place, sent).expect("checked before").bytes()
+            };
+            let sent = whole(&case.sent, true);
+            if case.valid {
+                stock.told.extend(case.outcomes.iter().filter_map(Outcome::own).cloned());
+            }
+            if !is_ours(&sent, role) || case.outcomes.contains(&Outcome::Tunnel) {
+                continue;
+            }
+            let seen = whole(case.seen.first().unwrap_or(&case.sent), false);
+            let target = String::from_utf8_lossy(&seen).split(' ').nth(1).unwrap_or("").to_owned();
+            let said = case.said.first().map(|lines| whole(lines, false));
+            if case.outcomes.first() == Some(&Outcome::Forwarded) {
+                stock.forwarded.push(stock.seeds.len());
+            }
+            stock.seeds.push(Template { name: case.name.clone(), sent, target, said });
+        }
+        stock
+    }
+
+    /// The mutant that this sequence makes.
+    pub fn mutant(&self, random: &mut Random) -> Mutant {
+        loop {
+            let seed = self.pick(random);
+            let mut mutant = Mutant {
+                name: seed.name.clone(),
+                sent: seed.sent.clone(),
+                said: seed.said.clone(),
+                target: seed.target.clone(),
+                cuts: (0..random.below(4)).map(|_| random.below(1000)).collect(),
+            };
+            mutant.cuts.sort_unstable();
+            let other = self.pick(random);
+            match (&mut mutant.said, &other.said) {
+                (Some(said), answer) if random.below(2) == 0 => {
+                    mutate(said, answer.as_deref().unwrap_or(b"HTTP/1.1 200 OK\r\n\r\n"), random);
+                }
+                _ => mutate(&mut mutant.sent, &other.sent, random),
+            }
+            if is_ours(&mutant.sent, self.role) {
+                return mutant;
+            }
+        }
+    }
+
+    fn pick(&self, random: &mut Random) -> &Template {
+        if random.below(2) == 0 && !self.forwarded.is_empty() {
+            return &self.seeds[self.forwarded[random.below(self.forwarded.len())]];
+        }
+        &self.seeds[random.below(self.seeds.len())]
+    }
+}
+
+impl Mutant {
+    /// The segments that the client sends at such a place.
+    pub(crate) fn segments(&self, place: &Substitutions) -> Vec<Vec<u8>> {
+        let sent = expand(&self.sent, place);
+        let mut cuts: Vec<_> = self.cuts.iter().map(|cut| cut * sent.len() / 1000).collect();
+        cuts.extend([0, sent.len()]);
+        cuts.sort_unstable();
+        cuts.dedup();
+        cuts.windows(2).map(|cut| sent[cut[0]..cut[1]].to_owned()).collect()
+    }
+
+    /// What the origin says there.
+    pub(crate) fn script(&self, place: &Substitutions) -> Option<(String, Literal)> {
+        let said = expand(self.said.as_ref()?, place);
+        Some((self.target.clone(), Literal::of(said)))
+    }
+
+    /// What both sides say, to be read: in the form of the corpus.
+    pub(super) fn story(&self) -> String {
+        let shown = |template: &[u8]| {
+            let text = escaped(template).replace(&escaped(HOST.as_bytes()), "{host}");
+            text.replace(&escaped(OWN.as_bytes()), "{self}")
+        };
+        let (sent, said) = (shown(&self.sent), self.said.as_deref().map(shown));
+        let said = said.map(|said| format!("\n  origin says: {said}")).unwrap_or_default();
+        let cuts = match &self.cuts[..] {
+            [] => String::new(),
+            cuts => format!("\n  cut at {cuts:?} thousandths"),
+        };
+        format!("  client: {sent}{said}{cuts}")
+    }
+
+    /// Whether it may be sent in this role.
+    pub(super) fn may_run(&self, role: Role) -> bool {
+        is_ours(&self.sent, role)
+    }
+}
+
+/// Whether a template leads to no other server than the lane's origin, and opens no tunnel.
+fn is_ours(sent: &[u8], role: Role) -> bool {
+    let ours = |at: usize| {
+        let rest = &sent[at..];
+        let elsewhere = rest.starts_with(b"://") && !rest[3..].starts_with(HOST.as_bytes());
+        !rest.starts_with(b"CONNECT ") && !elsewhere
+    };
+    role == Role::Boost || (0..sent.len()).all(ours)
+}
+
+fn expand(template: &[u8], place: &Substitutions) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(template.len() + 64);
+    let mut rest = template;
+    while let Some((first, after)) = rest.split_first() {
+        let marks = [(HOST, &place.host), (OWN, &place.own)];
+        match marks.iter().find(|(mark, _)| rest.starts_with(mark.as_bytes())) {
+            Some((mark, address)) => {
+                bytes.extend_from_slice(address.as_bytes());
+                rest = &rest[mark.len()..];
+            }
+            None => {
+                bytes.push(*first);
+                rest = after;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_survive_whole_or_not_at_all() {
+        let place = Substitutions {
+            host: "127.9.9.9:49999".to_owned(),
+            role: Role::Forward,
+            own: "127.9.9.8:1".to_owned(),
+            via: String::new(),
+        };
+        let template = format!("GET http://{HOST}/ HTTP/1.1\r\nHost: {HOST}\r\n\r\n");
+        for seed in 0..10_000 {
+            let mut mutant = template.clone().into_bytes();
+            mutate(&mut mutant, template.as_bytes(), &mut Random::new(seed));
+            if !is_ours(&mutant, Role::Forward) {
+                continue;
+            }
+            let bytes = expand(&mutant, &place);
+            let mut targets = bytes.windows(4).enumerate().filter(|(_, four)| four == b"://1");
+            let whole = |(at, _): (usize, _)| bytes[at + 3..].starts_with(place.host.as_bytes());
+            assert!(targets.all(whole), "{}", bytes.escape_ascii());
+        }
+    }
+}

@@ -1,0 +1,129 @@
+//! All actors of one run: clients, origins, the name server.
+
+use std::cell::Cell;
+use std::path::Path;
+use std::rc::Rc;
+
+use millrace_engine::{Address, Instant};
+use millrace_sim::{Actor, World};
+
+use super::origin::ScriptedOrigin;
+use super::reload::Reloader;
+use super::script_actor::ScriptActor;
+use crate::scenario::{Client, Names, Play, ScriptSignals};
+
+/// Everybody but the proxy.
+pub(super) struct ScenarioActors {
+    pub(super) clients: Vec<(Client, Option<ScriptActor>)>,
+    pub(super) origins: Vec<ScriptedOrigin>,
+    pub(super) proxy: Address,
+    pub(super) reloader: Reloader,
+    pub(super) names: Names,
+    pub(super) board: ScriptSignals,
+    pub(super) hostile: bool,
+    pub(super) failures: Vec<String>,
+    /// Every script has ended, or one has failed.
+    pub(super) over: Rc<Cell<bool>>,
+}
+
+impl Actor for ScenarioActors {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        let mut look = None;
+        loop {
+            let told = self.board.count();
+            self.reloader.step(world);
+            look = look.into_iter().chain(self.step_all(world)).min();
+            if self.board.count() == told {
+                break;
+            }
+        }
+        let played =
+            self.clients.iter().all(|(_, actor)| actor.as_ref().is_some_and(ScriptActor::is_over))
+                && self.origins.iter().all(ScriptedOrigin::is_over);
+        self.over.set(played || !self.failures.is_empty());
+        look
+    }
+}
+
+impl ScenarioActors {
+    fn step_all(&mut self, world: &World) -> Option<Instant> {
+        let mut look = None;
+        for index in 0..self.clients.len() {
+            self.begin(world, index);
+            let Some(actor) = &mut self.clients[index].1 else { continue };
+            let was_over = actor.is_over();
+            match actor.step(world) {
+                Ok(again) => look = look.into_iter().chain(again).min(),
+                Err(why) => self.failures.push(why),
+            }
+            if actor.is_over() && !was_over {
+                self.end(world, index);
+            }
+        }
+        for origin in &mut self.origins {
+            match origin.step(world) {
+                Ok(again) => look = look.into_iter().chain(again).min(),
+                Err(why) => self.failures.push(why),
+            }
+        }
+        look
+    }
+
+    /// Connects a client when those before it have ended.
+    fn begin(&mut self, world: &World, index: usize) {
+        let (client, actor) = &self.clients[index];
+        let ready = client.after.iter().all(|other| self.board.is_set(&ended(other)))
+            && client.when.iter().all(|signal| self.board.is_set(signal));
+        if actor.is_some() || !ready {
+            return;
+        }
+        let play = Play::new(&client.script, &self.names, &self.board, self.hostile);
+        let socket = match &client.at {
+            None => world.connect(&self.proxy, None),
+            Some(name) => {
+                let path = self.names.fill(&format!("{{{name}}}"));
+                world.connect(&Address::Unix(Path::new(&path).into()), None)
+            }
+        };
+        let actor = ScriptActor::new(client.name.clone(), socket, play, world);
+        self.clients[index].1 = Some(actor);
+    }
+
+    /// A client that has said its part closes; unless it did so by itself, nothing may be left.
+    fn end(&mut self, world: &World, index: usize) {
+        let (client, actor) = &mut self.clients[index];
+        let Some(actor) = actor else { return };
+        let rest = actor.play.inbox();
+        if !rest.is_empty() && actor.socket().is_some() {
+            let rest = rest.escape_ascii();
+            self.failures.push(format!("{}: more came: \"{rest}\"", client.name));
+        }
+        actor.close(world);
+        self.board.signal(&ended(&client.name));
+    }
+
+    /// What is still waited for.
+    pub(super) fn state(&self) -> String {
+        let clients = self.clients.iter().map(|(client, actor)| match actor {
+            None => format!("{} has not begun", client.name),
+            Some(actor) if actor.is_over() => format!("{} has ended", client.name),
+            Some(actor) => format!("{} at line {}", client.name, actor.play.line()),
+        });
+        let origins = self.origins.iter().map(ScriptedOrigin::state);
+        clients.chain(origins).collect::<Vec<_>>().join("\n")
+    }
+
+    /// Closes every socket.
+    pub(super) fn close(&mut self, world: &World) {
+        for actor in self.clients.iter_mut().filter_map(|(_, actor)| actor.as_mut()) {
+            actor.close(world);
+        }
+        for origin in &mut self.origins {
+            origin.close(world);
+        }
+    }
+}
+
+fn ended(client: &str) -> String {
+    format!("client {client} has ended")
+}

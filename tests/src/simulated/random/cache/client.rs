@@ -1,0 +1,396 @@
+//! A client: asks as the story says, and knows by its serial number what it gets.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use millrace_engine::{Address, Instant};
+use millrace_sim::{ActorSocket, ReadResult, World};
+
+use super::super::model::Moment;
+use super::super::pace::Pace;
+use super::super::plan::{BodyFraming, Reader};
+use super::super::reader::{MessageReader, Part, Side, excerpt};
+use super::super::send::{NextWake, SendOutcome, SendQueue, SendStep};
+use super::model::{CacheModel, ResponseRecord};
+use super::{CacheClientPlan, CacheRequest, origin};
+use crate::strict::{Message, RequestContext};
+
+pub(super) struct CacheClient {
+    name: String,
+    plan: CacheClientPlan,
+    model: CacheModel,
+    /// When it connects, or did.
+    begins: Instant,
+    socket: Option<ActorSocket>,
+    over: bool,
+    outgoing: SendQueue,
+    reader: MessageReader,
+    /// Of the requests: planned to be sent, begun to be sent, answered.
+    planned: usize,
+    begun: usize,
+    answered: usize,
+    answer: Option<ReceivedResponse>,
+    /// The proxy has said that it closes.
+    last: bool,
+    moved: Moment,
+    pace: Pace,
+}
+
+/// An answer whose head was read.
+struct ReceivedResponse {
+    /// `None`: the proxy's own, whose body is not judged.
+    record: Option<ResponseRecord>,
+    is_part: bool,
+    want: Vec<u8>,
+    got: usize,
+}
+
+impl CacheClient {
+    pub(super) fn new(
+        world: &World,
+        number: usize,
+        plan: &CacheClientPlan,
+        model: &CacheModel,
+    ) -> Self {
+        Self {
+            name: format!("client {number}"),
+            plan: plan.clone(),
+            model: model.clone(),
+            begins: world.now() + Duration::from_millis(plan.begins_ms),
+            socket: None,
+            over: false,
+            outgoing: SendQueue::default(),
+            reader: MessageReader::new(Side::Responses),
+            planned: 0,
+            begun: 0,
+            answered: 0,
+            answer: None,
+            last: false,
+            moved: Moment::now(world),
+            pace: Pace::new(plan.reader),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    pub(super) fn state(&self) -> String {
+        let over = if self.over { "has ended" } else { "waits" };
+        format!("{} {over}, {} of {} answered", self.name, self.answered, self.plan.requests.len())
+    }
+
+    pub(super) fn close(&mut self, world: &World) {
+        if let Some(socket) = self.socket.take() {
+            world.close(socket);
+        }
+        self.over = true;
+    }
+
+    pub(super) fn step(&mut self, world: &World, proxy: &Address) -> Option<Instant> {
+        if self.over {
+            return None;
+        }
+        if self.socket.is_none() {
+            if world.now() < self.begins {
+                return Some(self.begins);
+            }
+            let from = SocketAddr::from(([127, 0, 2, 1], 1));
+            let socket = world.connect(proxy, Some(from));
+            world.name_socket(socket, &self.name);
+            (self.socket, self.moved) = (Some(socket), Moment::now(world));
+            self.begins = world.now();
+        }
+        let socket = self.socket?;
+        match world.connected(socket) {
+            None => return None,
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                self.fail_unserved(world, &format!("cannot connect: {error}"));
+                self.close(world);
+                return None;
+            }
+        }
+        let mut look = NextWake::default();
+        self.send(world, socket, &mut look);
+        self.read(world, socket, &mut look);
+        if !self.over {
+            self.send(world, socket, &mut look);
+            self.check_silence(world, socket, &mut look);
+        }
+        look.0.filter(|_| !self.over)
+    }
+
+    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        loop {
+            let behind = self.plan.pipelined || self.planned == self.answered;
+            if behind && !self.last && self.planned < self.plan.requests.len() {
+                let ask = self.plan.requests[self.planned];
+                self.planned += 1;
+                self.outgoing.add(SendStep::Pause(ask.pause_ms));
+                self.outgoing.add(SendStep::Mark);
+                self.outgoing.add(SendStep::Bytes(written(&ask)));
+            }
+            match self.outgoing.step(world, socket) {
+                SendOutcome::Mark => {
+                    self.model.record_request(world, &self.plan.requests[self.begun]);
+                    self.begun += 1;
+                    self.moved = Moment::now(world);
+                }
+                SendOutcome::Until(until) => return look.at(until),
+                SendOutcome::Gone => return self.close(world),
+                SendOutcome::All
+                    if behind && !self.last && self.planned < self.plan.requests.len() => {}
+                SendOutcome::All | SendOutcome::Full => return,
+            }
+        }
+    }
+
+    fn read(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        while !self.over {
+            let max = match self.pace.readable(world, &self.model) {
+                Ok(max) => max,
+                Err(until) => return look.at(until),
+            };
+            match world.read(socket, max) {
+                ReadResult::Bytes(bytes) => self.came(world, &bytes),
+                ReadResult::End => return self.ended(world, false),
+                ReadResult::Failed(_) => return self.ended(world, true),
+                ReadResult::Nothing => return,
+            }
+        }
+    }
+
+    fn came(&mut self, world: &World, bytes: &[u8]) {
+        self.moved = Moment::now(world);
+        self.pace.record_read(world, bytes.len());
+        self.reader.add(bytes);
+        self.check_received(world);
+        if !self.over && self.plan.leaves.is_some_and(|after| self.pace.got() >= after) {
+            self.model.cover("client: leaves");
+            if let Some(socket) = self.socket.take() {
+                world.reset(socket);
+            }
+            self.over = true;
+        }
+    }
+
+    fn check_received(&mut self, world: &World) {
+        while !self.over {
+            let Some(ask) = self.plan.requests.get(self.answered).copied() else {
+                if !self.reader.is_between() {
+                    let rest = excerpt(self.reader.rest());
+                    self.fail(world, "unasked", format!("more came than was asked for: {rest}"));
+                }
+                return self.close(world);
+            };
+            match self.reader.next(Some(&RequestContext::with(ask.method))) {
+                Ok(None) => return,
+                Ok(Some(Part::Head(message))) => self.head(world, &ask, &message),
+                Ok(Some(Part::Body(bytes))) => self.body(world, &bytes),
+                Ok(Some(Part::End)) => self.whole(world),
+                Err(why) => self.fail(world, "ambiguous", why),
+            }
+        }
+    }
+
+    fn head(&mut self, world: &World, ask: &CacheRequest, message: &Message) {
+        let value = |name: &str| {
+            let field = message.fields.iter().find(|field| field.is(name));
+            field.map(|field| String::from_utf8_lossy(&field.value).into_owned())
+        };
+        self.last |= message.closes();
+        let status = message.status();
+        let mut answer =
+            ReceivedResponse { record: None, is_part: false, want: Vec::new(), got: 0 };
+        let Some(serial) = value("x-serial").and_then(|serial| serial.parse().ok()) else {
+            self.own_answer(world, ask, status);
+            self.answer = Some(answer);
+            return;
+        };
+        let record = match self.model.check(world, ask, serial) {
+            Ok(record) => record,
+            Err((kind, details)) => return self.fail(world, kind, details),
+        };
+        let is_hit = record.asker != ask.id;
+        let class =
+            if is_hit { "client: gets a response to another request" } else { "client: its own" };
+        self.model.cover(class);
+        if is_hit && self.model.outlived_process(&record) {
+            self.model.cover("client: gets a response that an earlier process stored");
+        }
+        let said = record.said;
+        match status {
+            206 if ask.range.is_some() => {
+                let place = value("content-range").unwrap_or_default();
+                let Some((first, last, complete)) = place_of(&place) else {
+                    return self.fail(world, "ambiguous", format!("a part without place: {place}"));
+                };
+                let is_known = match complete {
+                    Some(complete) => complete == said.length || record.may_look_short(),
+                    // Its header did not say, and not all of it is stored.
+                    None => said.frame != BodyFraming::Length,
+                };
+                if !is_known || last >= said.length || first > last {
+                    let details = format!("{place} of {} bytes", said.length);
+                    return self.fail(world, "wrong-bytes", details);
+                }
+                let wanted = ask.range.map(|(first, last)| (first, last.min(said.length - 1)));
+                if !record.may_look_short() && wanted != Some((first, last)) {
+                    let details = format!("{place} for bytes {:?}", ask.range);
+                    return self.fail(world, "wrong-part", details);
+                }
+                self.model.cover("client: gets a part");
+                answer.is_part = true;
+                answer.want = origin::body(serial, said.length)[first..=last].to_vec();
+            }
+            status if status == said.status => {
+                let length = if ask.method == "HEAD" { 0 } else { said.length };
+                answer.is_part = ask.method == "HEAD";
+                answer.want = origin::body(serial, length);
+            }
+            status => {
+                let details = format!("status {status} for {} of {}", said.status, ask.id);
+                return self.fail(world, "wrong-response", details);
+            }
+        }
+        if ask.method == "POST" && status < 400 {
+            self.model.changed(ask.url, serial);
+        }
+        answer.record = Some(record);
+        self.answer = Some(answer);
+    }
+
+    /// An answer of the proxy's own, or one to HEAD of the origin's.
+    fn own_answer(&mut self, world: &World, ask: &CacheRequest, status: u16) {
+        let is_head = ask.method == "HEAD" && status == 200;
+        let is_refused = ask.control == "only-if-cached" && status == 504;
+        // What is said of a range that is not there is nothing of the answer itself.
+        let is_refused = is_refused || (ask.range.is_some() && status == 416);
+        self.model.cover(format!("proxy: responds {status} itself"));
+        if !is_head && !is_refused {
+            self.fail_unserved(world, &format!("request {} is answered {status}", ask.id));
+        }
+    }
+
+    fn body(&mut self, world: &World, bytes: &[u8]) {
+        let Some(answer) = &mut self.answer else { return };
+        if answer.record.is_none() {
+            return;
+        }
+        let end = answer.got + bytes.len();
+        if answer.want.get(answer.got..end) != Some(bytes) {
+            let details = format!("wrong bytes from {} on: {}", answer.got, excerpt(bytes));
+            return self.fail(world, "wrong-bytes", details);
+        }
+        answer.got = end;
+    }
+
+    fn whole(&mut self, world: &World) {
+        let Some(answer) = self.answer.take() else { return };
+        self.answered += 1;
+        if let Some(record) = answer.record {
+            let (got, want) = (answer.got, answer.want.len());
+            let is_short = got < want && !record.may_look_short();
+            if is_short || (record.is_cut() && !answer.is_part) {
+                let details = format!("{got} of {want} bytes look whole");
+                return self.fail(world, "looks-whole", details);
+            }
+        }
+        if self.answered == self.plan.requests.len() || self.last {
+            self.close(world);
+        }
+    }
+
+    /// The stream has ended, or broken.
+    fn ended(&mut self, world: &World, is_broken: bool) {
+        let record = self.answer.as_ref().and_then(|answer| answer.record);
+        if let (Some(record), Some(answer)) = (record, &self.answer)
+            && !answer.is_part
+            && self.plan.reader == Reader::Eager
+            && self.is_undisturbed()
+        {
+            let came = record.bytes_before_break().unwrap_or(0);
+            if is_broken || answer.got < came {
+                let details = format!(
+                    "{} of {came} bytes that came of a cut answer, reset: {is_broken}",
+                    answer.got
+                );
+                return self.fail(world, "cut-short", details);
+            }
+            self.model.cover("client: gets all that came of a cut answer");
+        }
+        match record {
+            Some(record) if record.said.breaks.is_some() => {
+                self.model.cover("client: sees that an answer breaks off");
+            }
+            _ => self.fail_unserved(world, "its connection ends too early"),
+        }
+        self.close(world);
+    }
+
+    /// Where nothing is scarce and nothing breaks off, everybody is served.
+    fn fail_unserved(&mut self, world: &World, details: &str) {
+        let scenario = self.model.scenario();
+        let breaks = scenario.responses.iter().flatten().any(|said| said.breaks.is_some());
+        if self.is_undisturbed() && !breaks {
+            self.fail(world, "unserved", details.to_owned());
+        }
+    }
+
+    /// Whether only origins may have cut anything since it began.
+    fn is_undisturbed(&self) -> bool {
+        let may_cut = self.model.scenario().disk.is_some_and(|disk| disk.may_cut());
+        let is_disturbed = self.model.is_hostile() || self.model.is_drained();
+        !is_disturbed && !may_cut && !self.model.was_killed(self.begins)
+    }
+
+    /// Nobody waits for longer than the limits allow.
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        let waits = self.answered < self.begun && !self.pace.is_resting();
+        if !waits || self.model.is_hostile() || world.is_peer_closed(socket) {
+            return;
+        }
+        let until = self.moved.until(world, SILENCE);
+        if until <= world.now() {
+            return self.fail(world, "overdue", format!("silent for {} s", SILENCE.as_secs()));
+        }
+        look.at(until);
+    }
+
+    fn fail(&mut self, world: &World, kind: &'static str, details: String) {
+        self.model.fail(world, kind, format!("{}: {details}", self.name));
+        self.over = true;
+    }
+}
+
+/// A request as it goes over the wire.
+fn written(ask: &CacheRequest) -> Vec<u8> {
+    let CacheRequest { id, method, url, language, control, range, .. } = ask;
+    let mut head = format!("{method} /u{url} HTTP/1.1\r\nHost: a.test\r\nX-Id: {id}\r\n");
+    head += &format!("Accept-Language: l{language}\r\n");
+    if !control.is_empty() {
+        head += &format!("Cache-Control: {control}\r\n");
+    }
+    if let Some((first, last)) = range {
+        head += &format!("Range: bytes={first}-{last}\r\n");
+    }
+    if *method == "POST" {
+        head += "Content-Length: 3\r\n\r\nnew";
+    } else {
+        head += "\r\n";
+    }
+    head.into_bytes()
+}
+
+/// First, last and complete length of `bytes F-L/C`.
+/// The first and the last byte of a part, and the length of the whole; `None`: it is unknown.
+fn place_of(value: &str) -> Option<(usize, usize, Option<usize>)> {
+    let (place, complete) = value.strip_prefix("bytes ")?.split_once('/')?;
+    let (first, last) = place.split_once('-')?;
+    let complete = if complete == "*" { None } else { Some(complete.parse().ok()?) };
+    Some((first.parse().ok()?, last.parse().ok()?, complete))
+}
+
+/// Longer than all waits for an origin together, and for somebody else's fetches.
+const SILENCE: Duration = Duration::from_secs(120);

@@ -1,0 +1,142 @@
+//! The disk beneath a simulated cache: one volume for all processes of a story, and in each of them
+//! the disk tier without threads, of which a piece of work is done now and then.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use millrace_disk::{DirectoryIo, DiskOptions, SimDirectory, SimFaults};
+use millrace_engine::{Instant, Token};
+use millrace_proxy::WorkerMessage;
+use millrace_sim::World;
+use millrace_store::{Cache, WaiterId, Waker};
+
+use super::super::super::reload::WorkerMailboxes;
+use super::DiskPlan;
+
+/// A disk and what works for it in the present process.
+pub(super) struct ActorDisk {
+    plan: DiskPlan,
+    volume: SimDirectory,
+    bell: Arc<WakeList>,
+    cache: Option<Arc<Cache>>,
+    /// When the next piece of work is done, if there is any.
+    next: Instant,
+    /// Who is to be woken and could not be: a mailbox was full.
+    late: Vec<WaiterId>,
+}
+
+/// Whoever waits for the disk and may go on.
+#[derive(Debug, Default)]
+struct WakeList(Mutex<Vec<WaiterId>>);
+
+impl Waker for WakeList {
+    fn wake(&self, waiter: WaiterId) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(waiter);
+    }
+}
+
+/// A piece of work takes so long at most.
+const PIECE_MS_MAX: u64 = 20;
+/// More pieces than there ever are: they do not end where memory is missing for one.
+const PIECES_MAX: usize = 10_000;
+/// A process dies within so many writes.
+const WRITES_MAX: u64 = 8;
+
+impl ActorDisk {
+    pub(super) fn new(plan: DiskPlan, seed: u64, world: &World) -> Self {
+        let volume = SimDirectory::new(seed, plan.capacity);
+        let (bell, late) = (Arc::default(), Vec::new());
+        Self { plan, volume, bell, cache: None, next: world.now(), late }
+    }
+
+    /// A process begins to use it. One whose disk cannot be used goes on without.
+    pub(super) fn begin(&mut self, cache: &Arc<Cache>, world: &World) {
+        let volume: Arc<dyn DirectoryIo> = Arc::new(self.volume.clone());
+        let options = DiskOptions { readers: 0, ..DiskOptions::default() };
+        let now_ms = world.time_of_day().as_millis() as u64;
+        let volumes = vec![(volume, self.plan.bytes)];
+        self.volume.set_faults(SimFaults::default());
+        let opened = cache.open_disks(volumes, &options, self.bell.clone(), now_ms);
+        self.volume.set_faults(self.plan.faults);
+        match opened {
+            Ok(contents) => world.log_event(&format!("the disk is opened: {contents:?}")),
+            Err(error) => return world.log_event(&format!("the disk cannot be used: {error}")),
+        }
+        if self.plan.rereads {
+            cache.always_reread_disks();
+        }
+        self.cache = Some(cache.clone());
+    }
+
+    /// Does a piece of its work, if it is time, and wakes those who waited for it.
+    pub(super) fn step(&mut self, world: &World, mailboxes: &WorkerMailboxes) -> Option<Instant> {
+        let mut look = None;
+        if let Some(cache) = &self.cache {
+            if world.now() < self.next {
+                look = Some(self.next);
+            } else if cache.run_disk_work() {
+                let pause = Duration::from_millis(1 + world.random() % PIECE_MS_MAX);
+                self.next = world.now() + pause;
+                look = Some(self.next);
+            }
+        }
+        self.wake(mailboxes);
+        let again = (!self.late.is_empty()).then(|| world.now() + Duration::from_millis(1));
+        look.into_iter().chain(again).min()
+    }
+
+    fn wake(&mut self, mailboxes: &WorkerMailboxes) {
+        self.late.append(&mut self.bell.0.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut mailboxes = mailboxes.borrow_mut();
+        self.late.retain(|waiter| {
+            let Some(mailbox) = mailboxes.get_mut(usize::from(waiter.worker)) else { return false };
+            let is_full =
+                mailbox.send(WorkerMessage::Wake(Token::from_bits(waiter.token))).is_err();
+            mailbox.flush();
+            is_full
+        });
+    }
+
+    /// The process is killed while it writes, or between two writes; and maybe the machine loses its
+    /// power. Gives whether what was told to the disk before may be lost.
+    pub(super) fn kill(&mut self, world: &World) -> bool {
+        let Some(cache) = self.cache.take() else { return true };
+        self.volume.die_after(world.random() % WRITES_MAX);
+        // What is to be read fails from then on, so nothing of the old process is left in its cache.
+        let mut pieces = 0;
+        while pieces < PIECES_MAX && !self.volume.is_dead() && cache.run_disk_work() {
+            pieces += 1;
+        }
+        self.volume.die_after(0);
+        while pieces < 2 * PIECES_MAX && cache.run_disk_work() {
+            pieces += 1;
+        }
+        cache.close_disks();
+        let loses_power = self.plan.loses_power && world.random().is_multiple_of(2);
+        self.volume.restart(loses_power);
+        let flips = self.plan.flips && world.random().is_multiple_of(2);
+        if flips {
+            self.volume.flip();
+        }
+        world.log_event(&format!("the disk: power lost {loses_power}, a bit flipped {flips}"));
+        self.late.clear();
+        self.discard_wakes();
+        loses_power || flips
+    }
+
+    fn discard_wakes(&self) {
+        self.bell.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// The last process ends in order.
+    pub(super) fn end(&mut self) {
+        let Some(cache) = self.cache.take() else { return };
+        for _ in 0..PIECES_MAX {
+            if !cache.run_disk_work() {
+                break;
+            }
+        }
+        cache.close_disks();
+        self.discard_wakes();
+    }
+}

@@ -1,0 +1,265 @@
+//! What the origin has said and what clients have asked, and whether an answer may be the one to a
+//! request.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::Duration;
+
+use millrace_engine::Instant;
+use millrace_sim::{Faults, World};
+
+use super::super::findings::Findings;
+use super::super::model::Moment;
+use super::super::plan::{BodyFraming, Break, BreakKind};
+use super::super::wire::chunked;
+use super::{CacheRequest, CacheScenario, CachedResponsePlan};
+
+/// The book of one run; clones are the same book.
+#[derive(Clone)]
+pub(super) struct CacheModel {
+    findings: Findings,
+    state: Rc<RefCell<CacheState>>,
+}
+
+impl Deref for CacheModel {
+    type Target = Findings;
+
+    fn deref(&self) -> &Findings {
+        &self.findings
+    }
+}
+
+struct CacheState {
+    scenario: Rc<CacheScenario>,
+    records: Vec<ResponseRecord>,
+    asked: BTreeMap<u32, RequestRecord>,
+    /// By URL: when the origin said that a change had succeeded of which a client knows.
+    changed: Vec<Option<Instant>>,
+    /// When the process was killed for the last time.
+    killed: Option<Instant>,
+}
+
+/// An answer of the origin's; its serial number is its place, from 1.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ResponseRecord {
+    pub(super) said: CachedResponsePlan,
+    /// The request that it answers.
+    pub(super) asker: u32,
+    pub(super) url: usize,
+    pub(super) language: u8,
+    /// When it was sent, or last said to hold; `None`: not yet.
+    touched: Option<Moment>,
+    /// For how long it may be used from then on.
+    lasts: Duration,
+    /// What was missing of it was given later.
+    completed: bool,
+}
+
+impl ResponseRecord {
+    /// Whether it is broken off so that everybody can see it.
+    pub(super) fn is_cut(&self) -> bool {
+        let in_order = |how| matches!(how, BreakKind::Finish | BreakKind::Close);
+        let is_seen = |how| !(self.ends_by_close() && in_order(how));
+        !self.completed && self.said.breaks.is_some_and(|breaks| is_seen(breaks.how))
+    }
+
+    /// Whether what came of it may be less than it is, and look whole.
+    pub(super) fn may_look_short(&self) -> bool {
+        !self.completed && self.said.breaks.is_some() && !self.is_cut()
+    }
+
+    /// How much of its body came before it was broken off, where that does not hang on what a reset
+    /// overtook.
+    pub(super) fn bytes_before_break(&self) -> Option<usize> {
+        let Break { at, how } = self.said.breaks.filter(|_| !self.completed)?;
+        let length = self.said.length;
+        let came = match self.said.frame {
+            BodyFraming::Length | BodyFraming::UntilClose => at % length.max(1),
+            BodyFraming::Chunks(size) => {
+                // An x is in no line of a chunk.
+                let coded = chunked(&vec![b'x'; length], size);
+                coded[..at % coded.len()].iter().filter(|byte| **byte == b'x').count()
+            }
+        };
+        (how != BreakKind::Reset).then_some(came)
+    }
+
+    fn ends_by_close(&self) -> bool {
+        self.said.frame == BodyFraming::UntilClose
+    }
+}
+
+/// A request that a client has sent.
+#[derive(Clone, Copy, Debug)]
+struct RequestRecord {
+    at: Moment,
+    /// What was said before is invalid.
+    valid_from: Option<Instant>,
+    range: Option<(usize, usize)>,
+}
+
+impl CacheModel {
+    pub(super) fn new(scenario: &CacheScenario) -> Self {
+        let state = CacheState {
+            scenario: Rc::new(scenario.clone()),
+            records: Vec::new(),
+            asked: BTreeMap::new(),
+            changed: vec![None; scenario.responses.len()],
+            killed: None,
+        };
+        Self { findings: Findings::default(), state: Rc::new(RefCell::new(state)) }
+    }
+
+    pub(super) fn scenario(&self) -> Rc<CacheScenario> {
+        self.state.borrow().scenario.clone()
+    }
+
+    pub(super) fn is_hostile(&self) -> bool {
+        self.state.borrow().scenario.world == Faults::Hostile
+    }
+
+    /// The process is killed: what it had not written down yet of changes is lost; or what was not
+    /// synced, if `loses_all`.
+    pub(super) fn kill(&self, world: &World, loses_all: bool) {
+        let state = &mut *self.state.borrow_mut();
+        let now = world.now();
+        state.killed = Some(now);
+        for changed in &mut state.changed {
+            changed.take_if(|at| loses_all || *at + SYNC_TIME > now);
+        }
+    }
+
+    /// Whether the process was killed since a time.
+    pub(super) fn was_killed(&self, since: Instant) -> bool {
+        self.state.borrow().killed.is_some_and(|at| at >= since)
+    }
+
+    /// Whether the process that fetched it was killed since.
+    pub(super) fn outlived_process(&self, record: &ResponseRecord) -> bool {
+        record.touched.is_some_and(|touched| self.was_killed(touched.at))
+    }
+
+    /// A client begins to send a request.
+    pub(super) fn record_request(&self, world: &World, ask: &CacheRequest) {
+        let state = &mut *self.state.borrow_mut();
+        let valid_from = state.changed[ask.url];
+        let asked = RequestRecord { at: Moment::now(world), valid_from, range: ask.range };
+        state.asked.insert(ask.id, asked);
+    }
+
+    /// The range that a request asks for; `None`: all of it.
+    pub(super) fn range_of(&self, asker: u32) -> Option<(usize, usize)> {
+        self.state.borrow().asked.get(&asker)?.range
+    }
+
+    /// The origin answers: gives the serial number.
+    pub(super) fn record_response(
+        &self,
+        said: CachedResponsePlan,
+        asker: u32,
+        url: usize,
+        language: u8,
+    ) -> usize {
+        let state = &mut *self.state.borrow_mut();
+        let lasts = Duration::from_secs(said.control.fresh_s + said.control.stale_s);
+        let (touched, completed) = (None, false);
+        let record = ResponseRecord { said, asker, url, language, touched, lasts, completed };
+        state.records.push(record);
+        state.records.len()
+    }
+
+    /// How many requests for a URL were answered, those with 304 not counted.
+    pub(super) fn response_count(&self, url: usize) -> usize {
+        self.state.borrow().records.iter().filter(|record| record.url == url).count()
+    }
+
+    pub(super) fn record(&self, serial: usize) -> Option<ResponseRecord> {
+        self.state.borrow().records.get(serial.checked_sub(1)?).copied()
+    }
+
+    /// The head of an answer went out, or, with what it `says` of it, a 304 that says that it holds.
+    pub(super) fn record_validation(
+        &self,
+        world: &World,
+        serial: usize,
+        says: Option<CachedResponsePlan>,
+    ) {
+        let state = &mut *self.state.borrow_mut();
+        let record = &mut state.records[serial - 1];
+        if let Some(said) = says {
+            let lasts = Duration::from_secs(said.control.fresh_s + said.control.stale_s);
+            // It may not have come: then what was said before counts.
+            record.lasts = record.lasts.max(lasts);
+        }
+        record.touched = Some(Moment::now(world));
+    }
+
+    /// The origin gives what is missing of an answer.
+    pub(super) fn complete(&self, serial: usize) {
+        self.state.borrow_mut().records[serial - 1].completed = true;
+    }
+
+    /// A client knows that a change has succeeded.
+    pub(super) fn changed(&self, url: usize, serial: usize) {
+        let state = &mut *self.state.borrow_mut();
+        let at = state.records[serial - 1].touched.map(|moment| moment.at);
+        let changed = &mut state.changed[url];
+        *changed = (*changed).max(at);
+    }
+
+    /// Judges that a client gets the answer of this serial number.
+    pub(super) fn check(
+        &self,
+        world: &World,
+        ask: &CacheRequest,
+        serial: usize,
+    ) -> Result<ResponseRecord, Violation> {
+        let state = &*self.state.borrow();
+        let asked = state.asked[&ask.id];
+        let Some(record) = serial.checked_sub(1).and_then(|at| state.records.get(at)) else {
+            return Err(("made-up", format!("an answer {serial} that nobody gave")));
+        };
+        let details = |what: &str| format!("request {} gets answer {serial}, {what}", ask.id);
+        let Some(touched) = record.touched else {
+            return Err(("made-up", details("which was not sent yet")));
+        };
+        if record.url != ask.url {
+            return Err(("mixed", details(&format!("which is of /u{}", record.url))));
+        }
+        if record.asker == ask.id {
+            return Ok(*record);
+        }
+        if record.said.varies && record.language != ask.language {
+            return Err(("variant", details("which is in another language")));
+        }
+        if record.said.control.private {
+            return Err(("private", details(&format!("which is for {} alone", record.asker))));
+        }
+        if record.said.form.is_ambiguous() {
+            return Err(("ambiguous", details("which must not be stored")));
+        }
+        if asked.valid_from.is_some_and(|from| touched.at < from) {
+            return Err(("invalid", details("which was made invalid before")));
+        }
+        if ask.control == "no-cache" && touched.at < asked.at.at {
+            return Err(("unvalidated", details("which was to be validated")));
+        }
+        let bears_stale = ask.control == "max-stale";
+        let until = touched.until(world, record.lasts + SLACK);
+        if !bears_stale && until < asked.at.at {
+            return Err(("stale", details(&format!("which was good until {until:?}"))));
+        }
+        Ok(*record)
+    }
+}
+
+/// A kind of failure, and what was seen.
+pub(super) type Violation = (&'static str, String);
+
+/// A change that succeeded so long ago is known to the disk.
+const SYNC_TIME: Duration = Duration::from_secs(10);
+
+/// Ages are counted in whole seconds, two times; and an answer is under way for a while.
+const SLACK: Duration = Duration::from_secs(4);

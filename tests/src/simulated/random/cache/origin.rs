@@ -1,0 +1,295 @@
+//! The origin: reads requests, and answers each as the story says.
+
+use std::collections::VecDeque;
+
+use millrace_engine::{Address, Instant};
+use millrace_sim::{ActorSocket, ReadResult, World};
+
+use super::super::plan::{BodyFraming, Break, BreakKind, HeaderSyntax};
+use super::super::reader::{MessageReader, Part, Side};
+use super::super::send::{NextWake, SendOutcome, SendQueue, SendStep};
+use super::super::wire::chunked;
+use super::CachedResponsePlan;
+use super::model::CacheModel;
+use crate::scenario::pattern;
+use crate::strict::Message;
+
+pub(super) struct CacheOrigin {
+    listener: ActorSocket,
+    lines: Vec<CacheOriginConnection>,
+    model: CacheModel,
+}
+
+/// A connection.
+struct CacheOriginConnection {
+    socket: Option<ActorSocket>,
+    reader: MessageReader,
+    outgoing: SendQueue,
+    /// The request whose body is awaited.
+    request: Option<Message>,
+    /// What the next marks in `sending` mean.
+    marks: VecDeque<Mark>,
+    model: CacheModel,
+}
+
+/// The head of this answer is behind; or that of a 304 that says this of it.
+type Mark = (usize, Option<CachedResponsePlan>);
+
+/// The body of an answer.
+pub(super) fn body(serial: usize, length: usize) -> Vec<u8> {
+    pattern(length, serial as u64 + 1000)
+}
+
+impl CacheOrigin {
+    pub(super) fn new(world: &World, model: &CacheModel) -> (Self, Address) {
+        let address = Address::Tcp(([127, 0, 0, 1], 0).into());
+        let listener = world.actor_listen(&address);
+        let address = world.local_address(listener);
+        (Self { listener, lines: Vec::new(), model: model.clone() }, address)
+    }
+
+    pub(super) fn step(&mut self, world: &World) -> Option<Instant> {
+        while let Some((socket, _)) = world.accept(self.listener) {
+            self.lines.push(CacheOriginConnection {
+                socket: Some(socket),
+                reader: MessageReader::new(Side::Requests),
+                outgoing: SendQueue::default(),
+                request: None,
+                marks: VecDeque::new(),
+                model: self.model.clone(),
+            });
+        }
+        let looks = self.lines.iter_mut().filter_map(|line| line.step(world));
+        let look = looks.min();
+        self.lines.retain(|line| line.socket.is_some());
+        look
+    }
+
+    pub(super) fn close(&mut self, world: &World) {
+        for line in &mut self.lines {
+            line.close(world);
+        }
+        world.close(self.listener);
+    }
+}
+
+impl CacheOriginConnection {
+    fn close(&mut self, world: &World) {
+        if let Some(socket) = self.socket.take() {
+            world.close(socket);
+        }
+    }
+
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        let mut look = NextWake::default();
+        while let Some(socket) = self.socket {
+            match world.read(socket, 64 * 1024) {
+                ReadResult::Bytes(bytes) => self.reader.add(&bytes),
+                ReadResult::End | ReadResult::Failed(_) => self.close(world),
+                ReadResult::Nothing => break,
+            }
+        }
+        loop {
+            match self.reader.next(None) {
+                Ok(None) => break,
+                Ok(Some(Part::Head(message))) => self.request = Some(message),
+                Ok(Some(Part::Body(_))) => {}
+                Ok(Some(Part::End)) => {
+                    if let Some(request) = self.request.take() {
+                        self.answer(world, &request);
+                    }
+                }
+                Err(why) => {
+                    self.model.fail(world, "ambiguous", format!("the origin gets {why}"));
+                    break;
+                }
+            }
+        }
+        self.send(world, &mut look);
+        look.0
+    }
+
+    fn send(&mut self, world: &World, look: &mut NextWake) {
+        while let Some(socket) = self.socket {
+            match self.outgoing.step(world, socket) {
+                SendOutcome::Until(until) => return look.at(until),
+                SendOutcome::Mark => {
+                    let (serial, says) = self.marks.pop_front().expect("each mark has a meaning");
+                    self.model.record_validation(world, serial, says);
+                }
+                SendOutcome::Gone => self.socket = None,
+                SendOutcome::All | SendOutcome::Full => return,
+            }
+        }
+    }
+
+    fn answer(&mut self, world: &World, request: &Message) {
+        let value = |name: &str| {
+            let field = request.fields.iter().find(|field| field.is(name));
+            field.map(|field| String::from_utf8_lossy(&field.value).into_owned())
+        };
+        let asker = value("x-id").and_then(|id| id.parse().ok()).unwrap_or(0);
+        let url = request.target().strip_prefix("/u").and_then(|url| url.parse::<usize>().ok());
+        let scenario = self.model.scenario();
+        let Some(url) = url.filter(|url| *url < scenario.responses.len()) else {
+            let details = format!("{} came, which nobody asked for", request.target());
+            return self.model.fail(world, "unasked", details);
+        };
+        if let Some((first, last)) = self.model.range_of(asker) {
+            let sent = value("range");
+            if sent != Some(format!("bytes={first}-{last}")) {
+                let details =
+                    format!("request {asker} for bytes {first}-{last} comes with {sent:?}");
+                return self.model.fail(world, "range-lost", details);
+            }
+            self.model.cover("origin: is asked for a range");
+        }
+        let language = u8::from(value("accept-language").is_some_and(|it| it == "l1"));
+        let says = &scenario.responses[url];
+        let said = says[self.model.response_count(url) % says.len()];
+        if said.delay_ms > 0 {
+            self.outgoing.add(SendStep::Pause(said.delay_ms));
+        }
+        let tag = value("if-none-match").and_then(|it| it.trim_matches('"').parse::<usize>().ok());
+        if let Some(serial) = tag
+            && let Some(record) = self.model.record(serial)
+            && record.url == url
+            && (!record.said.varies || record.language == language)
+            && said.confirms
+            && !said.control.private
+        {
+            self.model.cover("origin: says that it holds");
+            return self.confirm(serial, said);
+        }
+        let rest = value("if-range").and_then(|it| it.trim_matches('"').parse::<usize>().ok());
+        if let Some(serial) = rest
+            && let Some(record) = self.model.record(serial)
+            && (record.url, record.language) == (url, language)
+            && said.confirms
+            && !said.control.private
+            && let Some(part) = value("range").and_then(|it| range(&it, record.said.length))
+        {
+            self.model.cover("origin: gives the rest");
+            self.model.complete(serial);
+            let given = CachedResponsePlan {
+                frame: BodyFraming::Length,
+                breaks: None,
+                tagged: true,
+                ..record.said
+            };
+            return self.give(serial, given, Some(part));
+        }
+        match request.method() {
+            "POST" => self.change(asker, url, said),
+            "HEAD" => {
+                let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"h\"\r\n\
+                            Cache-Control: no-store\r\n\r\n";
+                self.outgoing.add(SendStep::Bytes(head.into()));
+            }
+            _ => {
+                let part = value("range").and_then(|it| range(&it, said.length));
+                let part = part.filter(|_| said.status == 200);
+                let said = match part {
+                    Some(_) => {
+                        CachedResponsePlan { frame: BodyFraming::Length, breaks: None, ..said }
+                    }
+                    None => said,
+                };
+                let serial = self.model.record_response(said, asker, url, language);
+                self.give(serial, said, part);
+            }
+        }
+    }
+
+    fn confirm(&mut self, serial: usize, said: CachedResponsePlan) {
+        let control = said.control.text;
+        let head = format!(
+            "HTTP/1.1 304 Not Modified\r\nETag: \"{serial}\"\r\nCache-Control: {control}\r\n\r\n"
+        );
+        self.outgoing.add(SendStep::Bytes(said.form.write(head)));
+        // An ambiguous one says nothing about what is stored.
+        if !said.form.is_ambiguous() {
+            self.mark(serial, Some(said));
+        }
+    }
+
+    fn change(&mut self, asker: u32, url: usize, said: CachedResponsePlan) {
+        let own = super::CacheControl { text: "no-store", fresh_s: 0, stale_s: 0, private: true };
+        let said = CachedResponsePlan { control: own, varies: false, breaks: None, ..said };
+        let serial = self.model.record_response(said, asker, url, 0);
+        self.give(serial, said, None);
+    }
+
+    fn mark(&mut self, serial: usize, says: Option<CachedResponsePlan>) {
+        self.outgoing.add(SendStep::Mark);
+        self.marks.push_back((serial, says));
+    }
+
+    /// Sends the answer of this number, or the part of it.
+    fn give(&mut self, serial: usize, said: CachedResponsePlan, range: Option<(usize, usize)>) {
+        let payload = body(serial, said.length);
+        let (status, payload) = match range {
+            Some((first, last)) => (206, payload[first..=last].to_vec()),
+            None => (said.status, payload),
+        };
+        let mut head = format!("HTTP/1.1 {status} So\r\nX-Serial: {serial}\r\n");
+        head += &format!("Cache-Control: {}\r\nAccept-Ranges: bytes\r\n", said.control.text);
+        if said.tagged || range.is_some() {
+            head += &format!("ETag: \"{serial}\"\r\n");
+        }
+        if said.varies {
+            head += "Vary: Accept-Language\r\n";
+        }
+        if let Some((first, last)) = range {
+            head += &format!("Content-Range: bytes {first}-{last}/{}\r\n", said.length);
+        }
+        let bytes = match said.frame {
+            BodyFraming::Length => {
+                head += &format!("Content-Length: {}\r\n", payload.len());
+                payload
+            }
+            BodyFraming::Chunks(size) => {
+                head += "Transfer-Encoding: chunked\r\n";
+                chunked(&payload, size)
+            }
+            BodyFraming::UntilClose => payload,
+        };
+        head += "\r\n";
+        self.model.cover(format!("response: {}", said.control.text));
+        if said.form != HeaderSyntax::Strict {
+            self.model.cover(format!("response: {:?}", said.form));
+        }
+        self.outgoing.add(SendStep::Bytes(said.form.write(head)));
+        self.mark(serial, None);
+        match (said.breaks, said.drip) {
+            (Some(breaks), _) => self.break_off(bytes, breaks),
+            (None, Some((size, ms))) => self.outgoing.add(SendStep::Drip(bytes, size, ms)),
+            (None, None) => self.outgoing.add(SendStep::Bytes(bytes)),
+        }
+        if said.frame == BodyFraming::UntilClose {
+            self.outgoing.add(SendStep::Finish);
+        }
+    }
+
+    /// Less than all of it.
+    fn break_off(&mut self, bytes: Vec<u8>, breaks: Break) {
+        self.model.cover("response: breaks off");
+        let count = breaks.at % bytes.len().max(1);
+        self.outgoing.add(SendStep::Bytes(bytes[..count.min(bytes.len())].to_vec()));
+        self.outgoing.add(match breaks.how {
+            BreakKind::Finish | BreakKind::Pause(_) => SendStep::Finish,
+            BreakKind::Close => SendStep::Close,
+            BreakKind::Reset => SendStep::Reset,
+            BreakKind::Stop => SendStep::Stop,
+        });
+    }
+}
+
+/// `bytes=FIRST-LAST`, or without the last, if some of that is there.
+fn range(value: &str, length: usize) -> Option<(usize, usize)> {
+    let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
+    let first: usize = first.parse().ok()?;
+    let end = length.checked_sub(1)?;
+    let last = if last.is_empty() { end } else { last.parse::<usize>().ok()?.min(end) };
+    (first <= last).then_some((first, last))
+}

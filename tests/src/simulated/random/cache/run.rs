@@ -1,0 +1,286 @@
+//! One run: the proxy's workers, the origin and the clients in one world.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_config::{self as config, Config};
+use millrace_engine::{Address, Instant};
+use millrace_proxy::{SharedState, WorkerMessage};
+use millrace_sim::{Actor, Faults, RunOutcome, SimWorker, World};
+
+use super::super::super::name_server::NameServer;
+use super::super::super::reload::WorkerMailboxes;
+use super::super::super::verifier::SimVerifier;
+use super::super::super::{RunningWorker, address_of, cache, pick_ports, run_all, start};
+use super::super::findings::{Coverage, Failure};
+use super::super::run::Outcome;
+use super::CacheScenario;
+use super::client::CacheClient;
+use super::disk::ActorDisk;
+use super::model::CacheModel;
+use super::origin::CacheOrigin;
+
+/// Virtual time that a story may take: beyond every deadline, stall and pause.
+const TIME: Duration = Duration::from_secs(12 * 3600);
+/// From the order to break everything off to the end of every worker.
+const STOP: Duration = Duration::from_secs(600);
+
+pub(super) fn play(scenario: &CacheScenario, world: &World, log_events: bool) -> Outcome {
+    if log_events {
+        world.enable_event_log();
+    }
+    let (failure, met) = match CacheRun::new(scenario, world) {
+        Ok(mut stage) => {
+            let result = stage.play(world);
+            (stage.actors.model.failure().or(result.err()), stage.actors.model.coverage())
+        }
+        Err(details) => {
+            (Some(Failure { kind: "configuration", details: details }), Coverage::new())
+        }
+    };
+    let trace = if log_events { world.trace() } else { String::new() };
+    Outcome {
+        failure,
+        hash: world.trace_hash(),
+        coverage: met,
+        event_log: world.event_log(),
+        trace,
+    }
+}
+
+/// Everybody but the workers.
+struct CacheActors {
+    clients: Vec<CacheClient>,
+    origin: CacheOrigin,
+    proxy: Address,
+    mailboxes: WorkerMailboxes,
+    drains_at: Option<Instant>,
+    /// When the process is killed; in order.
+    kills: VecDeque<Instant>,
+    disk: Option<ActorDisk>,
+    model: CacheModel,
+    over: Rc<Cell<bool>>,
+}
+
+impl CacheActors {
+    fn tell(&mut self, message: impl Fn() -> WorkerMessage<millrace_sim::SimDetached>) {
+        for mailbox in self.mailboxes.borrow_mut().iter_mut() {
+            // One that has ended reads none.
+            let _ = mailbox.send(message());
+            mailbox.flush();
+        }
+    }
+
+    /// When the process is killed next; a process that drains is left alone.
+    fn next_kill(&self) -> Option<Instant> {
+        self.kills.front().copied().filter(|_| !self.model.is_drained())
+    }
+
+    fn drain(&mut self, world: &World) {
+        world.log_event("the workers are told to drain");
+        self.drains_at = None;
+        self.model.drain();
+        self.tell(|| WorkerMessage::Drain);
+    }
+}
+
+impl Actor for CacheActors {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        if self.drains_at.is_some_and(|at| at <= world.now()) {
+            self.model.cover("operator: drains in the middle");
+            self.drain(world);
+        }
+        let mut look = self.drains_at.into_iter().chain(self.next_kill()).min();
+        let mut over = true;
+        for client in &mut self.clients {
+            look = look.into_iter().chain(client.step(world, &self.proxy)).min();
+            over &= client.is_over();
+        }
+        look = look.into_iter().chain(self.origin.step(world)).min();
+        let mailboxes = &self.mailboxes;
+        let disk = self.disk.as_mut().and_then(|disk| disk.step(world, mailboxes));
+        look = look.into_iter().chain(disk).min();
+        self.over.set(over || self.model.failure().is_some());
+        look
+    }
+}
+
+/// A worker, which may end before the others.
+struct CacheWorker {
+    /// `None`: it was of a process that was killed.
+    running: Option<RunningWorker>,
+    ended: Rc<Cell<bool>>,
+}
+
+impl SimWorker for CacheWorker {
+    fn run_turn(&mut self) -> bool {
+        if let Some(running) = self.running.as_mut().filter(|_| !self.ended.get()) {
+            self.ended.set(!running.run_turn());
+        }
+        !self.ended.get()
+    }
+}
+
+impl CacheWorker {
+    fn new(running: RunningWorker) -> Self {
+        Self { running: Some(running), ended: Rc::default() }
+    }
+}
+
+struct CacheRun {
+    config: Arc<Config>,
+    names: NameServer,
+    verifier: SimVerifier,
+    /// Of all processes that there were, in the order of their engines.
+    workers: Vec<CacheWorker>,
+    shared: Arc<SharedState>,
+    actors: CacheActors,
+}
+
+impl CacheRun {
+    fn new(scenario: &CacheScenario, world: &World) -> Result<Self, String> {
+        let model = CacheModel::new(scenario);
+        let (origin, address) = CacheOrigin::new(world, &model);
+        let config = Arc::new(configure(scenario, world, &address)?);
+        let (names, verifier) = (NameServer::new(world, &[]), SimVerifier::new(false));
+        let (workers, mailboxes, shared) = start(&config, world, (&names, &verifier), 1000)?;
+        let workers = workers.into_iter().map(CacheWorker::new).collect();
+        let askers = scenario.clients.iter().enumerate();
+        let clients = askers.map(|(at, plan)| CacheClient::new(world, at, plan, &model)).collect();
+        model.cover(format!("world: {:?}", scenario.world));
+        let drains_at = scenario.drain_ms.map(|ms| world.now() + Duration::from_millis(ms));
+        let proxy = address_of(&config.listeners[0].address);
+        let over = Rc::default();
+        let kills = scenario.kills_ms.iter().map(|ms| world.now() + Duration::from_millis(*ms));
+        let kills = kills.collect();
+        let mut disk = scenario.disk.map(|plan| ActorDisk::new(plan, scenario.seed, world));
+        begin(disk.as_mut(), &shared, world);
+        let actors =
+            CacheActors { clients, origin, proxy, mailboxes, drains_at, kills, disk, model, over };
+        Ok(Self { config, names, verifier, workers, shared, actors })
+    }
+
+    fn play(&mut self, world: &World) -> Result<(), Failure> {
+        let over = self.actors.over.clone();
+        // It also returns when every worker has drained: those who are left then see it.
+        let mut ended = RunOutcome::Done;
+        while ended == RunOutcome::Done && !over.get() {
+            let kill = self.actors.next_kill();
+            let model = self.actors.model.clone();
+            let is_due =
+                |world: &World| kill.is_some_and(|at| at <= world.now()) && !model.is_drained();
+            ended = self.run(world, TIME, &mut |world| over.get() || is_due(world));
+            if ended == RunOutcome::Done && is_due(world) && !over.get() {
+                self.actors.kills.pop_front();
+                self.kill(world)?;
+            }
+        }
+        if self.actors.model.failure().is_some() {
+            return Ok(());
+        }
+        if !over.get() {
+            return Err(self.failure("stuck", format!("{ended:?}")));
+        }
+        if !self.actors.model.is_drained() {
+            self.actors.drain(world);
+        }
+        self.end(world)?;
+        for (index, member) in self.workers.drain(..).enumerate() {
+            let Some(RunningWorker(worker)) = member.running else { continue };
+            let live = worker.live_objects();
+            if live != [0; 4] {
+                let details = format!("worker {index} has drained and keeps {live:?}");
+                return Err(Failure { kind: "leak", details: details });
+            }
+            drop(worker.finish());
+        }
+        self.actors.disk.iter_mut().for_each(ActorDisk::end);
+        let leak = |details| Failure { kind: "leak", details: details };
+        cache::check(&self.shared).map_err(leak)?;
+        self.actors.clients.iter_mut().for_each(|client| client.close(world));
+        self.actors.origin.close(world);
+        match &world.leaks()[..] {
+            [] => Ok(()),
+            leaks => Err(leak(format!("left behind:\n{}", leaks.join("\n")))),
+        }
+    }
+
+    /// The process is killed, and another takes its place.
+    fn kill(&mut self, world: &World) -> Result<(), Failure> {
+        world.log_event("the process is killed");
+        self.actors.model.cover("operator: kills the process");
+        let loses_all = self.actors.disk.as_mut().is_none_or(|disk| disk.kill(world));
+        self.actors.model.kill(world, loses_all);
+        for member in &mut self.workers {
+            member.ended.set(true);
+            drop(member.running.take());
+        }
+        world.kill_engines();
+        let servers = (&self.names, &self.verifier);
+        let started = start(&self.config, world, servers, 1000);
+        let wrong = |details| Failure { kind: "configuration", details: details };
+        let (workers, mailboxes, shared) = started.map_err(wrong)?;
+        self.workers.extend(workers.into_iter().map(CacheWorker::new));
+        (self.actors.mailboxes, self.shared) = (mailboxes, shared);
+        begin(self.actors.disk.as_mut(), &self.shared, world);
+        Ok(())
+    }
+
+    /// What the supervisor does at SIGTERM, once the order was given.
+    fn end(&mut self, world: &World) -> Result<(), Failure> {
+        let flags: Vec<_> = self.workers.iter().map(|member| member.ended.clone()).collect();
+        let have_ended = &mut |_: &World| flags.iter().all(|ended| ended.get());
+        let drain = Duration::from_millis(self.config.limits.drain_ms);
+        self.run(world, drain, have_ended);
+        if have_ended(world) {
+            return Ok(());
+        }
+        if self.actors.model.scenario().world != Faults::Hostile {
+            return Err(self.failure("undrained", "the workers do not drain".to_owned()));
+        }
+        world.log_event("the workers are told to stop");
+        self.actors.tell(|| WorkerMessage::Stop);
+        self.run(world, STOP, have_ended);
+        match have_ended(world) {
+            true => Ok(()),
+            false => Err(self.failure("undrained", "the workers do not stop".to_owned())),
+        }
+    }
+
+    fn run(
+        &mut self,
+        world: &World,
+        time: Duration,
+        done: &mut dyn FnMut(&World) -> bool,
+    ) -> RunOutcome {
+        let have_ended = self.workers.iter().all(|member| member.ended.get());
+        let left = if have_ended { 0 } else { self.workers.len() };
+        run_all(world, &mut self.workers[..left], &mut [&mut self.actors], time, done)
+    }
+
+    fn failure(&self, kind: &'static str, details: String) -> Failure {
+        let clients: Vec<String> = self.actors.clients.iter().map(CacheClient::state).collect();
+        Failure { kind, details: format!("{details}\n{}", clients.join("\n")) }
+    }
+}
+
+/// A process begins to use its disk, if it has one.
+fn begin(disk: Option<&mut ActorDisk>, shared: &SharedState, world: &World) {
+    if let (Some(disk), Some(cache)) = (disk, &shared.cache) {
+        disk.begin(cache, world);
+    }
+}
+
+/// The proxy's configuration: by the program's own parser, then with the port that was picked.
+fn configure(scenario: &CacheScenario, world: &World, origin: &Address) -> Result<Config, String> {
+    let mut details = vec!["boost".to_owned(), "--origin".to_owned(), format!("http://{origin}")];
+    details.extend(["--listen", "127.0.0.1:0", "--workers"].map(str::to_owned));
+    details.push(scenario.workers.to_string());
+    details.extend(scenario.options.iter().cloned());
+    let mut config = config::from_arguments(details).map_err(|wrong| wrong.to_string())?;
+    pick_ports(&mut config, world);
+    Ok(config)
+}

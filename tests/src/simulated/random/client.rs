@@ -1,0 +1,345 @@
+//! A client connection of a story: sends its requests, and judges every byte that it gets.
+
+mod checks;
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use millrace_engine::{Address, Instant};
+use millrace_sim::{ActorSocket, ReadResult, World};
+
+use super::coverage;
+use super::model::{ExchangeModel, Moment, SilenceCheck};
+use super::pace::Pace;
+use super::plan::{Connection, Ending, Reader, Request};
+use super::reader::{MessageReader, Side};
+use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
+use super::wire::{self, Route};
+
+/// How far the answer to the first unanswered request has come.
+#[derive(Debug)]
+enum ResponseProgress {
+    /// No final head is there.
+    Head,
+    /// The origin's answer.
+    Answer { got: usize, want: Vec<u8> },
+    /// The proxy's own, with the sentence that has to be in it.
+    Own { got: usize, want: Vec<u8> },
+    /// A tunnel, with so many bytes got.
+    Tunnel { got: usize, want: Vec<u8> },
+}
+
+/// A client connection.
+pub(super) struct RandomClient {
+    plan: Connection,
+    name: String,
+    /// How each request is to be sent: the authority of its origin.
+    authorities: Vec<String>,
+    must_succeed: bool,
+    /// The connection is one of Unix sockets, which know no reset.
+    unix: bool,
+    model: ExchangeModel,
+    begins: Instant,
+    socket: Option<ActorSocket>,
+    began: bool,
+    /// Somebody has accepted the connection.
+    taken: bool,
+    over: bool,
+    outgoing: SendQueue,
+    /// Requests given to `sending`.
+    sent: usize,
+    /// Bytes taken before the last of them.
+    sent_before: u64,
+    /// Requests answered.
+    answered: usize,
+    reader: MessageReader,
+    at: ResponseProgress,
+    interims: u32,
+    /// An answer said that it is the last.
+    last: bool,
+    pace: Pace,
+    moved: Moment,
+    /// The stream ended, and what is sent goes on.
+    ended: bool,
+    /// What follows is not looked at.
+    ignores_rest: bool,
+    /// When to act although nothing has stirred.
+    look: Option<Instant>,
+    silence: SilenceCheck,
+}
+
+impl RandomClient {
+    pub(super) fn new(
+        plan: &Connection,
+        number: usize,
+        authorities: &[String],
+        model: &ExchangeModel,
+        world: &World,
+    ) -> Self {
+        let of = |request: &Request| authorities[request.origin].clone();
+        Self {
+            name: format!("client {}.{}", plan.client, number),
+            authorities: plan.requests.iter().map(of).collect(),
+            unix: model.scenario().proxy.unix,
+            must_succeed: model.scenario().must_succeed(plan),
+            model: model.clone(),
+            begins: world.now() + Duration::from_millis(plan.begins_ms),
+            socket: None,
+            began: false,
+            taken: false,
+            over: false,
+            outgoing: SendQueue::default(),
+            sent: 0,
+            sent_before: 0,
+            answered: 0,
+            reader: MessageReader::new(Side::Responses),
+            at: ResponseProgress::Head,
+            interims: 0,
+            last: false,
+            pace: Pace::new(plan.reader),
+            moved: Moment::now(world),
+            ended: false,
+            ignores_rest: false,
+            look: None,
+            silence: SilenceCheck::default(),
+            plan: plan.clone(),
+        }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.over
+    }
+
+    /// What it waits for.
+    pub(super) fn state(&self) -> String {
+        let (answered, all) = (self.answered, self.plan.requests.len());
+        let over = if self.over { "has ended" } else { "waits" };
+        format!("{} {over}, {answered} of {all} answered, {:?}", self.name, self.plan.ending)
+    }
+
+    /// Closes the socket: the world ends.
+    pub(super) fn close(&mut self, world: &World) {
+        if let Some(socket) = self.socket.take() {
+            world.close(socket);
+        }
+        self.over = true;
+    }
+
+    /// Does what can be done, if anything has `stirred` its socket or its time has come; says when
+    /// to look again.
+    pub(super) fn step(
+        &mut self,
+        world: &World,
+        proxy: &Address,
+        changed_sockets: &BTreeSet<ActorSocket>,
+    ) -> Option<Instant> {
+        let due = self.look.is_some_and(|look| look <= world.now());
+        if due || !self.began || self.socket.is_some_and(|socket| changed_sockets.contains(&socket))
+        {
+            self.look = self.act(world, proxy);
+        }
+        self.look
+    }
+
+    fn act(&mut self, world: &World, proxy: &Address) -> Option<Instant> {
+        if self.over {
+            return None;
+        }
+        if !self.began {
+            if world.now() < self.begins {
+                return Some(self.begins);
+            }
+            self.begin(world, proxy);
+        }
+        let socket = self.socket?;
+        match world.connected(socket) {
+            None => return None,
+            Some(Ok(())) => {}
+            Some(Err(error)) => {
+                if self.must_succeed {
+                    self.fail(world, "unserved", format!("cannot connect: {error}"));
+                }
+                self.close(world);
+                return None;
+            }
+        }
+        let mut look = NextWake::default();
+        self.send(world, socket, &mut look);
+        if !self.over && !self.ended {
+            self.read(world, socket, &mut look);
+        }
+        if !self.over {
+            self.send(world, socket, &mut look);
+        }
+        if !self.over && self.ended && self.outgoing.is_empty() {
+            self.gone(world);
+        }
+        if !self.over {
+            self.check_silence(world, socket, &mut look);
+        }
+        look.0.filter(|_| !self.over)
+    }
+
+    fn begin(&mut self, world: &World, proxy: &Address) {
+        self.began = true;
+        let from = SocketAddr::from(([127, 0, 1, self.plan.client + 1], 1));
+        let from = matches!(proxy, Address::Tcp(_)).then_some(from);
+        let socket = world.connect(proxy, from);
+        world.name_socket(socket, &self.name);
+        self.socket = Some(socket);
+        self.moved = Moment::now(world);
+        self.model.cover(match self.must_succeed {
+            true => "client: must succeed",
+            false => "client: may fail",
+        });
+        if let Reader::Slow(..) = self.plan.reader {
+            self.model.cover("client: reads slowly");
+        }
+        if self.plan.ending == Ending::Idles {
+            self.model.cover("client: waits for the proxy to close");
+        }
+    }
+
+    /// The request whose answer is next.
+    fn asked(&self) -> Option<&Request> {
+        self.plan.requests.get(self.answered)
+    }
+
+    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        loop {
+            let before = self.outgoing.total;
+            let sent = self.outgoing.step(world, socket);
+            if self.outgoing.total > before {
+                self.moves(world);
+            }
+            match sent {
+                SendOutcome::Until(until) => return look.at(until),
+                SendOutcome::Gone => {
+                    self.model.cover("client: leaves in the middle");
+                    self.socket = None;
+                    self.over = true;
+                    return;
+                }
+                SendOutcome::All if self.next() => {}
+                SendOutcome::All | SendOutcome::Full | SendOutcome::Mark => return,
+            }
+        }
+    }
+
+    /// Begins to send the next request, if its time has come.
+    fn next(&mut self) -> bool {
+        let behind = self.plan.pipelined || self.sent == self.answered;
+        let may = behind && !self.last && !self.outgoing.has_ended();
+        let Some(request) = self.plan.requests.get(self.sent).filter(|_| may) else {
+            return false;
+        };
+        let request = request.clone();
+        let scenario = self.model.scenario();
+        let authority = self.authorities[self.sent].clone();
+        let way = Route { authority: &authority, forward: scenario.proxy.forward };
+        let (head, body) = wire::request(&request, &way);
+        self.sent += 1;
+        self.sent_before = self.outgoing.total;
+        if request.pause_ms > 0 {
+            self.outgoing.add(SendStep::Pause(request.pause_ms));
+        }
+        coverage::cover_request(&self.model, &self.plan, &request);
+        if request.body.expects && !body.is_empty() {
+            self.outgoing.add(SendStep::Bytes(head));
+            self.outgoing.add(SendStep::Await(1000));
+            self.outgoing.add_broken(body, request.breaks);
+        } else {
+            let breaks = request.breaks.filter(|_| !request.method.is_tunnel());
+            self.outgoing.add_broken([head, body].concat(), breaks);
+        }
+        if self.sent == self.plan.requests.len()
+            && self.plan.ending == Ending::Finishes
+            && !request.method.is_tunnel()
+        {
+            self.model.cover("client: ends its stream after its requests");
+            self.outgoing.add(SendStep::Finish);
+        }
+        true
+    }
+
+    /// Something moved.
+    fn moves(&mut self, world: &World) {
+        self.moved = Moment::now(world);
+        // Those that are pipelined behind it wait for it.
+        for request in &self.plan.requests[self.answered..self.sent.max(self.answered)] {
+            self.model.record_progress(request.id, self.moved);
+        }
+    }
+
+    fn read(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        loop {
+            let max = match self.pace.readable(world, &self.model) {
+                Ok(max) => max,
+                Err(until) => return look.at(until),
+            };
+            match world.read(socket, max) {
+                ReadResult::Bytes(bytes) => {
+                    self.moves(world);
+                    self.pace.record_read(world, bytes.len());
+                    self.reader.add(&bytes);
+                    self.check_received(world);
+                }
+                ReadResult::End => return self.ended(world, false),
+                ReadResult::Failed(_) => return self.ended(world, true),
+                ReadResult::Nothing => return,
+            }
+            if self.over {
+                return;
+            }
+        }
+    }
+
+    /// A connection that the proxy has accepted and not left may not be silent for longer than
+    /// the limits allow.
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        if world.is_peer_closed(socket) {
+            return;
+        }
+        if !self.taken {
+            // Nobody tells when that changes, and waits begin with it.
+            self.taken = world.is_accepted(socket);
+            self.moved = Moment::now(world);
+            return look.at(world.now() + Duration::from_secs(1));
+        }
+        let waits = self.model.waits();
+        // A request of which no byte was taken is not yet one.
+        let unsent = self.sent > 0 && self.outgoing.total == self.sent_before;
+        let sent = self.sent - usize::from(unsent);
+        let under_way = &self.plan.requests[self.answered..sent.max(self.answered)];
+        let since = under_way.iter().filter_map(|request| self.model.moved(request.id));
+        let since = since.max().map_or(self.moved, |moved| moved.max(self.moved));
+        // Whoever does not read does not know that its tunnel has begun.
+        let tunnel = under_way.iter().any(|request| request.method.is_tunnel());
+        let (wait, word) = if tunnel && self.pace.is_resting() {
+            // Nor that it was refused, after which the next request is waited for.
+            (waits.tunnel.max(waits.exchange).max(waits.idle), "in a tunnel, without being read")
+        } else if tunnel {
+            (waits.tunnel, "in a tunnel")
+        } else if under_way.is_empty() {
+            (waits.idle, "between requests")
+        } else if self.pace.is_resting() {
+            // All of the answer may be in the kernel: then the next request is waited for.
+            (waits.exchange.max(waits.idle), "in an exchange, without being read")
+        } else {
+            (waits.exchange, "in an exchange")
+        };
+        let until = since.until(world, wait);
+        if let Some(again) = self.silence.check(world.now(), until) {
+            look.at(again);
+        } else {
+            let details = format!("silent {word} for {} ms", wait.as_millis());
+            self.fail(world, "overdue", details);
+        }
+    }
+
+    fn fail(&mut self, world: &World, kind: &'static str, details: String) {
+        self.model.fail(world, kind, format!("{}: {details}", self.name));
+        self.over = true;
+    }
+}

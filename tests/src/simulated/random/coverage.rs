@@ -1,0 +1,291 @@
+//! The classes of behaviour that stories have: how they are called where they are met, and the list
+//! of those that many seeds have to meet.
+
+use millrace_proxy::reason::Reason;
+use millrace_sim::Faults;
+
+use super::model::ExchangeModel;
+use super::plan::{
+    BodyFraming, BreakKind, Connection, HeaderSyntax, OriginBehaviour, RandomScenario, Request,
+    ResponseFault,
+};
+use super::wire::{
+    BAD_REQUEST_CHUNKS, BAD_REQUEST_HEADERS, BAD_RESPONSE_CHUNKS, BAD_RESPONSE_HEADERS,
+};
+
+/// Every class of behaviour that stories have: a world in which one is never met proves nothing
+/// about it. `few` leaves out the single messages of each table, of which a few hundred seeds meet
+/// only most.
+pub fn required_classes(few: bool) -> Vec<String> {
+    let mut classes: Vec<String> = CLASSES.iter().map(|class| (*class).to_owned()).collect();
+    if !few {
+        let numbered = |class: &str, count: usize| -> Vec<String> {
+            (0..count).map(|index| class.replace('#', &index.to_string())).collect()
+        };
+        classes.extend(numbered("response: bad head #", BAD_RESPONSE_HEADERS.len()));
+        classes.extend(numbered("response: bad chunks #", BAD_RESPONSE_CHUNKS.len()));
+        classes.extend(numbered("request: malformed Head(#)", BAD_REQUEST_HEADERS.len()));
+        classes.extend(numbered("request: malformed Body(#)", BAD_REQUEST_CHUNKS.len()));
+        classes.extend(REASONS.iter().map(|reason| format!("proxy: reports {}", reason.word())));
+    }
+    classes
+}
+
+const CLASSES: [&str; 109] = [
+    "response: unrequested 101",
+    "response: HTTP/1.0",
+    "response: a flood of interim responses",
+    "response: after interim responses",
+    "response: before the request's end",
+    "response: bytes after it",
+    "response: chunked",
+    "response: closed in the middle",
+    "response: closes after it",
+    "response: drips",
+    "response: ends in the middle",
+    "response: folded",
+    "response: in bare LF",
+    "response: its length twice",
+    "response: reset in the middle",
+    "response: spaces before colons",
+    "response: stops in the middle",
+    "response: trailers",
+    "response: until close",
+    "response: with a length",
+    "client: closes in the middle",
+    "client: ends its stream after its requests",
+    "client: ends its stream in the middle",
+    "client: got a complete response",
+    "client: must succeed",
+    "client: leaves in the middle",
+    "client: pauses in the middle",
+    "client: reads slowly",
+    "client: resets in the middle",
+    "client: sees its connection break",
+    "client: stops in the middle",
+    "client: stops reader",
+    "client: waits for the proxy to close",
+    "name: a forged response first",
+    "name: sent twice",
+    "name: found",
+    "name: found late",
+    "name: no response",
+    "name: the server fails",
+    "name: unknown",
+    "operator: breaks off what is left",
+    "operator: drains in the middle",
+    "operator: reloads",
+    "origin: closes at once",
+    "origin: closes idle connections",
+    "origin: ends idle connections",
+    "origin: good",
+    "origin: in a tunnel",
+    "origin: never reads",
+    "origin: refuses",
+    "origin: resets at once",
+    "origin: sends unrequested bytes",
+    "origin: sees its connection break",
+    "proxy: a request tried again",
+    "proxy: responds 400 itself",
+    "proxy: responds 408 itself",
+    "proxy: responds 502 itself",
+    "proxy: responds 503 itself",
+    "proxy: responds 504 itself",
+    "proxy: is a reverse proxy",
+    "proxy: is a forward proxy",
+    "proxy: holds all the bytes that it may",
+    "proxy: listens on a Unix socket",
+    "proxy: short of descriptors",
+    "proxy: short of memory",
+    "request: Connect",
+    "request: Get",
+    "request: HTTP/1.0",
+    "request: Head",
+    "request: Options",
+    "request: Post",
+    "request: Put",
+    "request: Upgrade",
+    "request: chunked",
+    "request: expects 100",
+    "request: pipelined",
+    "request: trailers",
+    "scenario: Kind",
+    "scenario: Mixed",
+    "scenario: Wild",
+    "trouble: clock jumps",
+    "trouble: spurious wake",
+    "trouble: spurious readable",
+    "trouble: failed connect",
+    "trouble: guessed name",
+    "trouble: late connect",
+    "trouble: late wake",
+    "trouble: late name",
+    "trouble: late segment",
+    "trouble: lost datagram",
+    "trouble: name server fails",
+    "trouble: name told twice",
+    "trouble: no descriptor",
+    "trouble: no descriptor left",
+    "trouble: no memory",
+    "trouble: no pipe",
+    "trouble: reset",
+    "trouble: shortage",
+    "trouble: skewed accepts",
+    "trouble: slow turn",
+    "trouble: stale completion",
+    "trouble: stall",
+    "trouble: vanished peer",
+    "trouble: wrong address",
+    "tunnel: begun",
+    "tunnel: whole",
+    "world: hostile",
+    "world: idle",
+    "world: working",
+];
+
+/// Why the proxy refuses something in stories. The others' options are in none: a list of users, of
+/// addresses, of names.
+const REASONS: [Reason; 25] = [
+    Reason::BodyCut,
+    Reason::BodyTimedOut,
+    Reason::ConnectFailed,
+    Reason::ConnectTimedOut,
+    Reason::HeadTimedOut,
+    Reason::HeadTooLarge,
+    Reason::MalformedResponse,
+    Reason::MalformedResponseBody,
+    Reason::MalformedResponseFraming,
+    Reason::MalformedBody,
+    Reason::MalformedFraming,
+    Reason::MalformedHead,
+    Reason::MalformedTarget,
+    Reason::NameFailed,
+    Reason::NameTimedOut,
+    Reason::NameUnknown,
+    Reason::OriginBusy,
+    Reason::OriginClosed,
+    Reason::OriginTimedOut,
+    Reason::OriginUnreachable,
+    Reason::Overloaded,
+    Reason::TargetTooLong,
+    Reason::TooManyInterim,
+    Reason::UpgradeUnrequested,
+    Reason::VersionUnsupported,
+];
+
+/// What an origin does with its connections.
+pub(super) fn behaviour_class(conduct: OriginBehaviour) -> &'static str {
+    match conduct {
+        OriginBehaviour::Good => "origin: good",
+        OriginBehaviour::Refuses => "origin: refuses",
+        OriginBehaviour::ClosesAtOnce => "origin: closes at once",
+        OriginBehaviour::ResetsAtOnce => "origin: resets at once",
+        OriginBehaviour::NeverReads => "origin: never reads",
+        OriginBehaviour::ClosesIdle(_) => "origin: closes idle connections",
+        OriginBehaviour::EndsIdle(_) => "origin: ends idle connections",
+        OriginBehaviour::SendsUnrequested(_) => "origin: sends unrequested bytes",
+    }
+}
+
+/// A client begins to send a request.
+pub(super) fn cover_request(model: &ExchangeModel, plan: &Connection, request: &Request) {
+    model.cover(format!("request: {:?}", request.method));
+    if plan.pipelined && plan.requests.len() > 1 {
+        model.cover("request: pipelined");
+    }
+    if request.body.chunk.is_some() {
+        model.cover("request: chunked");
+    }
+    if request.body.trailers {
+        model.cover("request: trailers");
+    }
+    if request.body.expects {
+        model.cover("request: expects 100");
+    }
+    if request.old {
+        model.cover("request: HTTP/1.0");
+    }
+    if let Some(breaks) = request.breaks {
+        model.cover(match breaks.how {
+            BreakKind::Finish => "client: ends its stream in the middle",
+            BreakKind::Close => "client: closes in the middle",
+            BreakKind::Reset => "client: resets in the middle",
+            BreakKind::Stop => "client: stops in the middle",
+            BreakKind::Pause(_) => "client: pauses in the middle",
+        });
+    }
+    if let Some(oddity) = request.malformation {
+        model.cover(format!("request: malformed {oddity:?}"));
+    }
+}
+
+/// An origin begins to answer a request.
+pub(super) fn cover_response(model: &ExchangeModel, request: &Request) {
+    let answer = &request.response;
+    model.cover(match answer.framing {
+        BodyFraming::Length => "response: with a length",
+        BodyFraming::Chunks(_) => "response: chunked",
+        BodyFraming::UntilClose => "response: until close",
+    });
+    if answer.old {
+        model.cover("response: HTTP/1.0");
+    }
+    if answer.interims > 0 {
+        model.cover("response: after interim responses");
+    }
+    if answer.early && request.body.length > 0 {
+        model.cover("response: before the request's end");
+    }
+    if answer.drip.is_some() {
+        model.cover("response: drips");
+    }
+    if answer.trailers {
+        model.cover("response: trailers");
+    }
+    match answer.syntax {
+        HeaderSyntax::Strict => {}
+        HeaderSyntax::BareLf => model.cover("response: in bare LF"),
+        HeaderSyntax::Folded => model.cover("response: folded"),
+        HeaderSyntax::Spaced => model.cover("response: spaces before colons"),
+        HeaderSyntax::Repeated => model.cover("response: its length twice"),
+    }
+    match answer.fault {
+        None => {}
+        Some(ResponseFault::Breaks(breaks)) => model.cover(match breaks.how {
+            BreakKind::Finish => "response: ends in the middle",
+            BreakKind::Close => "response: closed in the middle",
+            BreakKind::Reset => "response: reset in the middle",
+            BreakKind::Stop => "response: stops in the middle",
+            BreakKind::Pause(_) => "response: pauses in the middle",
+        }),
+        Some(ResponseFault::ExtraBytes(_)) => model.cover("response: bytes after it"),
+        Some(ResponseFault::Head(index)) => model.cover(format!("response: bad head {index}")),
+        Some(ResponseFault::Chunks(index)) => model.cover(format!("response: bad chunks {index}")),
+        Some(ResponseFault::InterimFlood) => model.cover("response: a flood of interim responses"),
+        Some(ResponseFault::UnrequestedUpgrade) => model.cover("response: unrequested 101"),
+    }
+}
+
+/// A story begins.
+pub(super) fn cover_scenario(model: &ExchangeModel, scenario: &RandomScenario) {
+    model.cover(format!("scenario: {:?}", scenario.difficulty));
+    model.cover(match scenario.world {
+        Faults::None => "world: idle",
+        Faults::Benign => "world: working",
+        Faults::Hostile => "world: hostile",
+    });
+    model.cover(if scenario.proxy.forward {
+        "proxy: is a forward proxy"
+    } else {
+        "proxy: is a reverse proxy"
+    });
+    for (met, class) in [
+        (scenario.proxy.unix, "proxy: listens on a Unix socket"),
+        (scenario.proxy.memory_mb.is_some(), "proxy: short of memory"),
+        (scenario.proxy.descriptors.is_some(), "proxy: short of descriptors"),
+    ] {
+        if met {
+            model.cover(class);
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! A story in words: what was planned for it, one line a piece.
+
+use std::fmt;
+
+use super::plan::{
+    Body, Break, Connection, HeaderSyntax, Malformation, NameBehaviour, OperatorEvent,
+    OriginBehaviour, RandomScenario, Reader, Request, ResponseFault, ResponsePlan,
+};
+use super::run::{bytes_per_worker, command};
+use super::wire;
+
+impl fmt::Display for RandomScenario {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let places: Vec<String> = (0..self.origins.len()).map(|at| format!("{{o{at}}}")).collect();
+        writeln!(f, "scenario {} in a {:?} world, {:?}", self.seed, self.world, self.difficulty)?;
+        writeln!(f, "proxy {}", command(self, &places).join(" "))?;
+        if let Some((real, assumed)) = self.proxy.descriptors {
+            writeln!(f, "descriptors {real} assumed {assumed}")?;
+        }
+        if let Some(bytes) = bytes_per_worker(self) {
+            writeln!(f, "memory {bytes} bytes a worker")?;
+        }
+        for calm in &self.disabled_faults {
+            writeln!(f, "without {calm:?}")?;
+        }
+        for (at, origin) in self.origins.iter().enumerate() {
+            write!(f, "origin o{at}")?;
+            if origin.behaviour != OriginBehaviour::Good {
+                write!(f, " {:?}", origin.behaviour)?;
+            }
+            if origin.naming != NameBehaviour::Address {
+                write!(f, " name {:?}", origin.naming)?;
+            }
+            writeln!(f)?;
+        }
+        for (at, connection) in self.connections.iter().enumerate() {
+            write_connection(f, self, at, connection)?;
+        }
+        for event in &self.events {
+            match event {
+                OperatorEvent::Reload(ms, limits) => {
+                    writeln!(f, "reload at {ms} ms with {limits:?}")?
+                }
+                OperatorEvent::Drain(ms) => writeln!(f, "drain at {ms} ms")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+fn write_connection(
+    f: &mut fmt::Formatter<'_>,
+    scenario: &RandomScenario,
+    at: usize,
+    connection: &Connection,
+) -> fmt::Result {
+    write!(f, "client {}.{at}", connection.client)?;
+    if connection.begins_ms > 0 {
+        write!(f, " at {} ms", connection.begins_ms)?;
+    }
+    if connection.pipelined {
+        f.write_str(" pipelines")?;
+    }
+    if connection.reader != Reader::Eager {
+        write!(f, " reads {:?}", connection.reader)?;
+    }
+    let must_succeed = if scenario.must_succeed(connection) { ", innocent" } else { "" };
+    writeln!(f, " {:?}{must_succeed}", connection.ending)?;
+    connection.requests.iter().try_for_each(|request| write_request(f, request))
+}
+
+fn write_request(f: &mut fmt::Formatter<'_>, request: &Request) -> fmt::Result {
+    let Request { id, method, origin, body, .. } = request;
+    write!(f, "  {method:?} /r/{id} at o{origin}")?;
+    for (flag, word) in [(request.old, " HTTP/1.0"), (request.closes, " close")] {
+        f.write_str(if flag { word } else { "" })?;
+    }
+    if request.pause_ms > 0 {
+        write!(f, " after {} ms", request.pause_ms)?;
+    }
+    write_body(f, *body)?;
+    if let Some(Break { at, how }) = request.breaks {
+        write!(f, ", {how:?} at byte {at}")?;
+    }
+    match request.malformation {
+        Some(Malformation::Head(index)) => {
+            write!(f, ", instead \"{}\"", wire::BAD_REQUEST_HEADERS[index].escape_debug())?;
+        }
+        Some(Malformation::Body(index)) => {
+            write!(f, ", body \"{}\"", wire::BAD_REQUEST_CHUNKS[index].escape_debug())?;
+        }
+        None => {}
+    }
+    f.write_str("\n    ")?;
+    write_response(f, &request.response)?;
+    writeln!(f)
+}
+
+fn write_body(f: &mut fmt::Formatter<'_>, body: Body) -> fmt::Result {
+    if body.length > 0 || body.chunk.is_some() {
+        write!(f, ", body of {} bytes", body.length)?;
+    }
+    if let Some(size) = body.chunk {
+        write!(f, " in chunks of {size}")?;
+    }
+    for (flag, word) in [(body.trailers, " with trailers"), (body.expects, " expecting 100")] {
+        f.write_str(if flag { word } else { "" })?;
+    }
+    Ok(())
+}
+
+fn write_response(f: &mut fmt::Formatter<'_>, answer: &ResponsePlan) -> fmt::Result {
+    write!(f, "answer {} of {} bytes by {:?}", answer.status, answer.length, answer.framing)?;
+    for (flag, word) in [
+        (answer.old, " HTTP/1.0"),
+        (answer.closes, " close"),
+        (answer.early, " early"),
+        (answer.trailers, " with trailers"),
+    ] {
+        f.write_str(if flag { word } else { "" })?;
+    }
+    if answer.interims > 0 {
+        write!(f, " behind {} interim ones", answer.interims)?;
+    }
+    if answer.delay_ms > 0 {
+        write!(f, " after {} ms", answer.delay_ms)?;
+    }
+    if answer.syntax != HeaderSyntax::Strict {
+        write!(f, ", {:?}", answer.syntax)?;
+    }
+    if let Some((size, ms)) = answer.drip {
+        write!(f, ", {size} bytes every {ms} ms")?;
+    }
+    match answer.fault {
+        None => Ok(()),
+        Some(ResponseFault::Breaks(Break { at, how })) => write!(f, ", {how:?} at byte {at}"),
+        Some(ResponseFault::ExtraBytes(index)) => {
+            write!(f, ", behind it \"{}\"", wire::UNREQUESTED_BYTES[index].escape_debug())
+        }
+        Some(ResponseFault::Head(index)) => {
+            write!(f, ", instead \"{}\"", wire::BAD_RESPONSE_HEADERS[index].escape_debug())
+        }
+        Some(ResponseFault::Chunks(index)) => {
+            write!(f, ", at the end \"{}\"", wire::BAD_RESPONSE_CHUNKS[index].escape_debug())
+        }
+        Some(other) => write!(f, ", {other:?}"),
+    }
+}

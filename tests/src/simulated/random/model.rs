@@ -1,0 +1,275 @@
+//! What has happened so far, as all actors of a story know it together, and what must not happen.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::rc::Rc;
+use std::time::Duration;
+
+use millrace_config::limits::Limits;
+use millrace_engine::Instant;
+use millrace_sim::{Faults, World, WorldPlan};
+
+use super::findings::Findings;
+use super::plan::{Malformation, Method, RandomScenario, Request};
+use super::wire;
+
+/// The ledger of one run; clones are the same ledger.
+#[derive(Clone)]
+pub(super) struct ExchangeModel {
+    findings: Findings,
+    model: Rc<RefCell<ExchangeState>>,
+}
+
+impl Deref for ExchangeModel {
+    type Target = Findings;
+
+    fn deref(&self) -> &Findings {
+        &self.findings
+    }
+}
+
+struct ExchangeState {
+    scenario: Rc<RandomScenario>,
+    waits: WaitLimits,
+    /// Requests that came to origins, by id.
+    arrived: BTreeMap<u32, u32>,
+    /// When something of an exchange last moved, by id.
+    moved: BTreeMap<u32, Moment>,
+}
+
+/// The longest that a connection of the proxy may be without a byte in either direction, by what
+/// it is waiting for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitLimits {
+    /// Between two requests.
+    pub(super) idle: Duration,
+    /// In an exchange.
+    pub(super) exchange: Duration,
+    /// In a tunnel.
+    pub(super) tunnel: Duration,
+    /// Kept at the origin's side.
+    pub(super) kept: Duration,
+    /// From the end of a kept connection until no request is sent on it any more; not judged where
+    /// the network loses segments.
+    pub(super) close_noticed: Option<Duration>,
+    /// Further tries of a request.
+    pub(super) retries: u64,
+}
+
+impl WaitLimits {
+    /// From the limits, and what the world may add to them.
+    pub(super) fn new(limits: &Limits, scenario: &RandomScenario, plan: &WorldPlan) -> Self {
+        let jitter = Duration::from_nanos(plan.jitter_ns + plan.streams.delay_ns + plan.wake_ns);
+        let loses = scenario.world == Faults::Hostile || plan.streams.loss > 0;
+        let slack = match scenario.world {
+            // Streams stop for up to five minutes, in each direction at each side and at each try.
+            Faults::Hostile => Duration::from_secs(5 * 60 * 4 * (limits.retries + 1)),
+            Faults::None | Faults::Benign => Duration::ZERO,
+        };
+        // What is ready is told late by up to the jitter, and again at each step on its way.
+        let slack = slack + jitter * 40 + Duration::from_secs(5);
+        let ms = |ms: u64| Duration::from_millis(ms) + slack;
+        let tries = limits.retries + 1;
+        // A client's pace is looked at when its time is over: a byte at its beginning gives as much
+        // again.
+        let exchange = limits.head_ms
+            + 2 * limits.body_ms
+            + 3 * limits.send_ms
+            + limits.connect_ms
+            + tries * (limits.name_ms + limits.connect_ms + limits.first_byte_ms)
+            + limits.response_ms
+            + limits.first_byte_ms
+            + limits.linger_ms;
+        Self {
+            idle: ms(limits.idle_ms.max(limits.head_ms) + limits.linger_ms),
+            exchange: ms(exchange),
+            tunnel: ms(limits.tunnel_idle_ms + exchange),
+            // The last of the answer may still be on its way to a client that is slow.
+            kept: ms(limits.origin_idle_ms + exchange),
+            close_noticed: (!loses).then_some(jitter * 40 + Duration::from_millis(300)),
+            retries: limits.retries,
+        }
+    }
+
+    /// What holds where a wait may be under either limits: a reload came meanwhile.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            idle: self.idle.max(other.idle),
+            exchange: self.exchange.max(other.exchange),
+            tunnel: self.tunnel.max(other.tunnel),
+            kept: self.kept.max(other.kept),
+            close_noticed: self.close_noticed,
+            retries: self.retries.max(other.retries),
+        }
+    }
+}
+
+/// When something moved. A wait from then on is measured without the time in which no worker could
+/// do anything.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Moment {
+    pub(super) at: Instant,
+    /// [`World::missed_time`] then.
+    missed: Duration,
+}
+
+impl Moment {
+    pub(super) fn now(world: &World) -> Self {
+        Self { at: world.now(), missed: world.missed_time() }
+    }
+
+    /// When a wait of so long is over, as far as is known now.
+    pub(super) fn until(self, world: &World, wait: Duration) -> Instant {
+        self.at + wait + (world.missed_time() - self.missed)
+    }
+}
+
+/// How often in a row a connection was found silent for too long.
+#[derive(Default, Debug)]
+pub(super) struct SilenceCheck {
+    found: u32,
+    again: Option<Instant>,
+}
+
+impl SilenceCheck {
+    /// Looks at a connection that may be silent `until` then: when to look again, or nothing if it
+    /// is overdue. It is not at first sight: where the proxy's turn is yet to come, it is given the
+    /// time to notice.
+    pub(super) fn check(&mut self, now: Instant, until: Instant) -> Option<Instant> {
+        if now < until {
+            *self = Self::default();
+            return Some(until);
+        }
+        if let Some(again) = self.again.filter(|again| now < *again) {
+            return Some(again);
+        }
+        self.found += 1;
+        let again = now + Duration::from_secs(10);
+        self.again = Some(again);
+        (self.found < SILENT_CHECKS).then_some(again)
+    }
+}
+
+/// Looks after which a silence is one.
+const SILENT_CHECKS: u32 = 3;
+
+impl ExchangeModel {
+    pub(super) fn new(scenario: Rc<RandomScenario>, waits: WaitLimits) -> Self {
+        let (arrived, moved) = (BTreeMap::new(), BTreeMap::new());
+        let model = ExchangeState { scenario, waits, arrived, moved };
+        Self { findings: Findings::default(), model: Rc::new(RefCell::new(model)) }
+    }
+
+    pub(super) fn scenario(&self) -> Rc<RandomScenario> {
+        self.model.borrow().scenario.clone()
+    }
+
+    /// Known once the limits are.
+    pub(super) fn set_waits(&self, waits: WaitLimits) {
+        self.model.borrow_mut().waits = waits;
+    }
+
+    pub(super) fn waits(&self) -> WaitLimits {
+        self.model.borrow().waits
+    }
+
+    /// Something of an exchange moved.
+    pub(super) fn record_progress(&self, id: u32, now: Moment) {
+        self.model.borrow_mut().moved.insert(id, now);
+    }
+
+    /// When something of an exchange last moved.
+    pub(super) fn moved(&self, id: u32) -> Option<Moment> {
+        self.model.borrow().moved.get(&id).copied()
+    }
+
+    /// A request came to the origin of that number: whether that may be.
+    pub(super) fn record_arrival(
+        &self,
+        world: &World,
+        origin: usize,
+        (id, method, target): (u32, &str, &str),
+    ) -> Option<Request> {
+        let scenario = self.scenario();
+        let Some((index, request)) = scenario.find(id) else {
+            self.fail(world, "unasked", format!("{method} {target} came, which no client sent"));
+            return None;
+        };
+        let times = {
+            let model = &mut *self.model.borrow_mut();
+            let times = model.arrived.entry(id).or_default();
+            *times += 1;
+            *times
+        };
+        let retries = self.waits().retries;
+        let wrong = if request.method.word() != method || !target.ends_with(&format!("/{id}")) {
+            Some(("unasked", format!("{method} {target} came for {:?} {id}", request.method)))
+        } else if matches!(request.malformation, Some(Malformation::Head(_))) {
+            Some(("smuggled", format!("request {id}, which is malformed, was forwarded")))
+        } else if follows_malformed_request(&scenario.connections[index].requests, id) {
+            Some(("smuggled", format!("request {id} was forwarded, which follows a malformed one")))
+        } else if scenario.proxy.forward && request.origin != origin {
+            let meant = request.origin;
+            Some(("misrouted", format!("request {id} for origin {meant} came to origin {origin}")))
+        } else if times > 1 && request.method == Method::Post {
+            Some(("repeated", format!("POST {id} came {times} times")))
+        } else if u64::from(times) > retries + 1 {
+            Some(("repeated", format!("{method} {id} came {times} times, with {retries} retries")))
+        } else {
+            None
+        };
+        if let Some((kind, details)) = wrong {
+            self.fail(world, kind, details);
+        }
+        if times > 1 {
+            self.cover("proxy: a request tried again");
+        }
+        Some(request.clone())
+    }
+
+    /// Judges what the proxy sent to origins, also to those that never read it: one that is gone
+    /// may have had a request all the same.
+    pub(super) fn check_sent(&self, world: &World, sent: &[Vec<u8>]) {
+        let mut times = BTreeMap::<u32, u64>::new();
+        for id in sent.iter().flat_map(|bytes| wire::requests_in(bytes)) {
+            *times.entry(id).or_default() += 1;
+        }
+        let (scenario, retries) = (self.scenario(), self.waits().retries);
+        for (id, times) in times {
+            let Some((_, request)) = scenario.find(id) else { continue };
+            let most = if request.method == Method::Post { 1 } else { retries + 1 };
+            if times > most {
+                let details = format!("{:?} {id} was sent {times} times", request.method);
+                self.fail(world, "repeated", details);
+            }
+        }
+    }
+}
+
+/// Whether a request stands behind one after which nothing may be read as a request.
+fn follows_malformed_request(requests: &[Request], id: u32) -> bool {
+    requests
+        .iter()
+        .take_while(|request| request.id != id)
+        .any(|request| request.malformation.is_some())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_silence_is_one_at_the_third_look_and_not_where_something_moved_meanwhile() {
+        let at = |seconds: u64| Instant::from_nanoseconds(seconds * 1_000_000_000);
+        let mut silence = SilenceCheck::default();
+        assert_eq!(silence.check(at(1), at(100)), Some(at(100)));
+        assert_eq!(silence.check(at(100), at(100)), Some(at(110)));
+        assert_eq!(silence.check(at(105), at(100)), Some(at(110)));
+        assert_eq!(silence.check(at(110), at(100)), Some(at(120)));
+        assert_eq!(silence.check(at(112), at(200)), Some(at(200)));
+        assert_eq!(silence.check(at(200), at(200)), Some(at(210)));
+        assert_eq!(silence.check(at(210), at(200)), Some(at(220)));
+        assert_eq!(silence.check(at(220), at(200)), None);
+    }
+}

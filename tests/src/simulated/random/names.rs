@@ -1,0 +1,98 @@
+//! The name server of a story: each origin's name is found, or not, as is planned for it.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use millrace_engine::Instant;
+use millrace_sim::World;
+
+use super::super::name_server::{NameServer, queried_name};
+use super::model::ExchangeModel;
+use super::plan::{NameBehaviour, Origin};
+
+/// The server and what it has still to say.
+pub(super) struct PlannedNameServer {
+    server: NameServer,
+    namings: Vec<NameBehaviour>,
+    later: Vec<(Instant, SocketAddr, Vec<u8>)>,
+    model: ExchangeModel,
+}
+
+/// The name of an origin by its number.
+pub(super) fn name_of(number: usize) -> String {
+    format!("o{number}.test")
+}
+
+impl PlannedNameServer {
+    pub(super) fn new(world: &World, origins: &[Origin], model: &ExchangeModel) -> Self {
+        let known = (0..origins.len()).filter(|it| origins[*it].naming != NameBehaviour::Unknown);
+        let names: Vec<_> = known.map(|it| (name_of(it), [127, 0, 0, 1].into())).collect();
+        Self {
+            server: NameServer::new(world, &names),
+            namings: origins.iter().map(|origin| origin.naming).collect(),
+            later: Vec::new(),
+            model: model.clone(),
+        }
+    }
+
+    pub(super) fn server(&self) -> &NameServer {
+        &self.server
+    }
+
+    /// Answers what is asked; says when to look again.
+    pub(super) fn step(&mut self, world: &World) -> Option<Instant> {
+        let now = world.now();
+        while let Some((from, query)) = world.receive_from(self.server.socket()) {
+            self.respond(world, from, &query);
+        }
+        let (due, later) = self.later.drain(..).partition(|(when, ..)| *when <= now);
+        self.later = later;
+        let due: Vec<(Instant, SocketAddr, Vec<u8>)> = due;
+        for (_, to, answer) in due {
+            self.server.reply(world, to, answer);
+        }
+        let held = self.server.send_held(world);
+        self.later.iter().map(|(when, ..)| *when).chain(held).min()
+    }
+
+    fn respond(&mut self, world: &World, from: SocketAddr, query: &[u8]) {
+        let Some(mut answer) = self.server.build_response(query) else { return };
+        let name = queried_name(query).map(|(name, _)| name).unwrap_or_default();
+        let number = (0..self.namings.len()).find(|number| name_of(*number) == name);
+        let naming = number.map_or(NameBehaviour::Unknown, |number| self.namings[number]);
+        let mut wait = 0;
+        self.model.cover(match naming {
+            NameBehaviour::Address | NameBehaviour::Known => "name: found",
+            NameBehaviour::Slow(ms) => {
+                wait = ms;
+                "name: found late"
+            }
+            NameBehaviour::Twice => {
+                self.later.push((world.now(), from, answer.clone()));
+                "name: sent twice"
+            }
+            NameBehaviour::ForgedFirst => {
+                let mut lie = answer.clone();
+                lie[1] ^= 0x55;
+                // The last byte of the address, where there is one: nobody is there.
+                *lie.last_mut().expect("an answer has a head") ^= 0x40;
+                self.later.push((world.now(), from, lie));
+                wait = 1;
+                "name: a forged response first"
+            }
+            NameBehaviour::Unknown => "name: unknown",
+            NameBehaviour::Fails => {
+                // SERVFAIL (RFC 1035 section 4.1.1), without records.
+                answer.truncate(queried_name(query).map_or(12, |(_, end)| end + 4));
+                answer[3] = (answer[3] & 0xf0) | 2;
+                answer[6..8].fill(0);
+                "name: the server fails"
+            }
+            NameBehaviour::Silent => {
+                self.model.cover("name: no response");
+                return;
+            }
+        });
+        self.later.push((world.now() + Duration::from_millis(wait), from, answer));
+    }
+}

@@ -1,0 +1,445 @@
+//! Who checks the checker: stories before something in the proxy's place that does one thing wrong.
+//! Each check of the model has to call it by its name, and honest work has to pass.
+
+use std::collections::BTreeSet;
+use std::rc::Rc;
+use std::time::Duration;
+
+use millrace_config::limits::Limits;
+use millrace_engine::{Address, Instant};
+use millrace_proxy::reason::Reason;
+use millrace_sim::{Actor, ActorSocket, Faults, ReadResult, World, run};
+
+use super::client::RandomClient;
+use super::findings::Failure;
+use super::model::{ExchangeModel, WaitLimits};
+use super::origin::RandomOrigin;
+use super::plain::{plain_request, plain_scenario};
+use super::plan::{
+    BodyFraming, Break, BreakKind, Difficulty, Ending, HeaderSyntax, Malformation, Method,
+    OriginBehaviour, RandomScenario, ResponseFault,
+};
+use super::wire;
+
+/// What is done with a piece that came, a whole message where it is short.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum RelayAction {
+    /// These bytes go where the piece was going.
+    Forward(Vec<u8>),
+    /// They go there on a connection of their own.
+    Repeat(Vec<u8>),
+    /// The stream to where it was going is ended.
+    End,
+}
+
+use RelayAction::{End, Forward, Repeat};
+
+type Edit = fn(&[u8]) -> Vec<RelayAction>;
+
+/// What stands in the proxy's place: a relay, a connection to the first origin for each client's.
+struct Relay {
+    listener: ActorSocket,
+    origin: Address,
+    /// What it does with what goes up, and down.
+    edits: [Edit; 2],
+    /// It tells neither side that the other has ended its stream.
+    hides_end: bool,
+    pairs: Vec<Pair>,
+}
+
+/// The client's socket and the origin's, and which of them have ended.
+struct Pair {
+    sockets: [ActorSocket; 2],
+    ended: [bool; 2],
+}
+
+impl Relay {
+    fn new(world: &World, origin: u16, edits: [Edit; 2], keeps: bool) -> Self {
+        let address = |port: u16| Address::Tcp(([127, 0, 0, 1], port).into());
+        let listener = world.actor_listen(&address(0));
+        Self { listener, origin: address(origin), edits, hides_end: keeps, pairs: Vec::new() }
+    }
+
+    fn pass(&mut self, world: &World, at: usize, from: usize) {
+        loop {
+            let Pair { sockets, ended } = &mut self.pairs[at];
+            let (own, other) = (sockets[from], sockets[1 - from]);
+            match world.read(own, 64 * 1024) {
+                ReadResult::Bytes(bytes) => {
+                    for does in (self.edits[from])(&bytes) {
+                        match does {
+                            Forward(bytes) => write(world, other, &bytes),
+                            Repeat(bytes) => {
+                                let other = world.connect(&self.origin, None);
+                                write(world, other, &bytes);
+                            }
+                            End => world.shutdown_write(other),
+                        }
+                    }
+                }
+                ReadResult::Nothing => return,
+                ReadResult::End | ReadResult::Failed(_) if ended[from] => return,
+                ReadResult::End | ReadResult::Failed(_) => {
+                    ended[from] = true;
+                    if !self.hides_end {
+                        world.shutdown_write(other);
+                    }
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// To somebody who may be gone. What is written here fits the buffers of a kind world.
+fn write(world: &World, to: ActorSocket, bytes: &[u8]) {
+    if let Ok(count) = world.write(to, bytes) {
+        assert_eq!(count, bytes.len());
+    }
+}
+
+impl Actor for Relay {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        while let Some((client, _)) = world.accept(self.listener) {
+            let origin = world.connect(&self.origin, None);
+            self.pairs.push(Pair { sockets: [client, origin], ended: [false; 2] });
+        }
+        for at in 0..self.pairs.len() {
+            self.pass(world, at, 0);
+            self.pass(world, at, 1);
+        }
+        self.pairs.retain(|pair| {
+            let over = pair.ended == [true; 2];
+            if over {
+                pair.sockets.iter().for_each(|socket| world.close(*socket));
+            }
+            !over
+        });
+        None
+    }
+}
+
+/// The clients and origins of a story.
+struct RelayedActors {
+    clients: Vec<RandomClient>,
+    origins: Vec<RandomOrigin>,
+    proxy: Address,
+}
+
+impl Actor for RelayedActors {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        let changed_sockets: BTreeSet<ActorSocket> = world.take_changed_sockets();
+        let clients = self.clients.iter_mut();
+        let looks: Vec<_> =
+            clients.map(|client| client.step(world, &self.proxy, &changed_sockets)).collect();
+        let origins = self.origins.iter_mut().map(|origin| origin.step(world, &changed_sockets));
+        looks.into_iter().chain(origins).flatten().min()
+    }
+}
+
+/// What the model says of a story before a relay.
+fn failure_before(scenario: &RandomScenario, edits: [Edit; 2], keeps: bool) -> Option<Failure> {
+    let world = World::new(1, Faults::None);
+    let waits = WaitLimits::new(&Limits::default(), scenario, &world.plan());
+    let model = ExchangeModel::new(Rc::new(scenario.clone()), waits);
+    let actors = scenario.origins.iter().enumerate();
+    let actors = actors.map(|(at, origin)| RandomOrigin::new(origin, at, &model, &world));
+    let (origins, ports): (Vec<RandomOrigin>, Vec<u16>) = actors.unzip();
+    let authorities: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
+    let mut relay = Relay::new(&world, ports[0], edits, keeps);
+    let clients = scenario.connections.iter().enumerate();
+    let clients = clients
+        .map(|(at, plan)| RandomClient::new(plan, at, &authorities, &model, &world))
+        .collect();
+    let proxy = world.local_address(relay.listener);
+    let mut others = RelayedActors { clients, origins, proxy };
+    let day = Duration::from_secs(24 * 3600);
+    let failed = &mut |_: &World| model.failure().is_some();
+    run(&world, &mut [], &mut [&mut relay, &mut others], day, failed);
+    if model.failure().is_none() {
+        let waits = others.clients.iter().find(|client| !client.is_over());
+        let details = waits.map(|client| Failure { kind: "stuck", details: client.state() });
+        return details;
+    }
+    model.failure()
+}
+
+fn honest(bytes: &[u8]) -> Vec<RelayAction> {
+    vec![Forward(bytes.to_vec())]
+}
+
+/// `bytes` with the first `old` in them replaced.
+fn with(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
+    let at = bytes.windows(old.len()).position(|part| part == old.as_bytes());
+    let mut bytes = bytes.to_vec();
+    if let Some(at) = at {
+        bytes.splice(at..at + old.len(), new.bytes());
+    }
+    bytes
+}
+
+fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<RelayAction> {
+    vec![Forward(with(bytes, old, new))]
+}
+
+/// The same with another byte in the middle of what follows its head, if anything does.
+fn corrupted(bytes: &[u8]) -> Vec<RelayAction> {
+    let mut bytes = bytes.to_vec();
+    let middle = half(&bytes).len();
+    if let Some(byte) = bytes.get_mut(middle) {
+        *byte ^= 1;
+    }
+    vec![Forward(bytes)]
+}
+
+/// Its first half; a head stays whole.
+fn half(bytes: &[u8]) -> Vec<u8> {
+    let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
+    bytes[..head + (bytes.len() - head) / 2].to_vec()
+}
+
+/// A chunk of 5,000 bytes cut to 1,000, and the end behind it.
+fn closed_off(bytes: &[u8]) -> Vec<RelayAction> {
+    let bytes = with(bytes, "1388\r\n", "3e8\r\n");
+    let Some(at) = bytes.windows(5).position(|part| part == b"3e8\r\n") else {
+        return honest(&bytes);
+    };
+    vec![Forward(bytes[..at + 5 + 1000].to_vec()), Forward(b"\r\n0\r\n\r\n".to_vec())]
+}
+
+/// An answer of the proxy's own, with this sentence.
+fn own(reason: Reason, text: &str) -> Vec<u8> {
+    format!(
+        "HTTP/1.1 {} No\r\nProxy-Status: millrace; error=x; details=\"{}\"\r\n\
+         Content-Length: {}\r\n\r\n{text}",
+        reason.status(),
+        reason.word(),
+        text.len()
+    )
+    .into_bytes()
+}
+
+fn refused(_: &[u8]) -> Vec<RelayAction> {
+    vec![Forward(own(Reason::OriginClosed, &format!("{}\n", Reason::OriginClosed.text())))]
+}
+
+fn get() -> RandomScenario {
+    plain_scenario(vec![plain_request(1, Method::Get, 0, 5000)], Ending::Closes)
+}
+
+fn post() -> RandomScenario {
+    plain_scenario(vec![plain_request(1, Method::Post, 5000, 10)], Ending::Closes)
+}
+
+fn tunnel() -> RandomScenario {
+    plain_scenario(vec![plain_request(1, Method::Upgrade, 5000, 5000)], Ending::Closes)
+}
+
+/// The same with chunks in both directions.
+fn chunked(mut scenario: RandomScenario) -> RandomScenario {
+    for request in &mut scenario.connections[0].requests {
+        request.body.chunk = (request.body.length > 0).then_some(10_000);
+        request.response.framing = BodyFraming::Chunks(10_000);
+    }
+    scenario
+}
+
+fn two() -> RandomScenario {
+    plain_scenario(
+        vec![plain_request(1, Method::Get, 0, 5), plain_request(2, Method::Get, 0, 5)],
+        Ending::Closes,
+    )
+}
+
+fn pipelined(mut scenario: RandomScenario) -> RandomScenario {
+    scenario.connections[0].pipelined = true;
+    scenario
+}
+
+fn malformed(oddity: Malformation) -> RandomScenario {
+    let mut scenario = two();
+    scenario.connections[0].requests[0].malformation = Some(oddity);
+    scenario
+}
+
+/// A connection on which nothing is asked for five seconds, and what its origin does meanwhile.
+fn pausing(conduct: OriginBehaviour) -> RandomScenario {
+    let mut scenario = two();
+    scenario.origins[0].behaviour = conduct;
+    scenario.connections[0].requests[1].pause_ms = 5000;
+    scenario
+}
+
+fn until_close() -> RandomScenario {
+    let mut scenario = get();
+    scenario.connections[0].requests[0].response.framing = BodyFraming::UntilClose;
+    scenario
+}
+
+/// Nobody is innocent in it.
+fn hard(mut scenario: RandomScenario) -> RandomScenario {
+    scenario.difficulty = Difficulty::Hard;
+    scenario
+}
+
+#[test]
+fn honest_work_passes() {
+    let head = plain_scenario(vec![plain_request(1, Method::Head, 0, 500)], Ending::Closes);
+    let many = plain_scenario(
+        vec![plain_request(1, Method::Put, 700, 9), plain_request(2, Method::Options, 0, 0)],
+        Ending::Closes,
+    );
+    for scenario in
+        [get(), post(), chunked(get()), chunked(post()), until_close(), head, many, two()]
+    {
+        assert_eq!(failure_before(&scenario, [honest, honest], false), None, "{scenario}");
+    }
+    assert_eq!(failure_before(&tunnel(), [honest, honest], false), None);
+}
+
+/// Plays a story before a relay that does this with what goes up and down: the model has to call it
+/// so.
+fn check(name: &str, scenario: &RandomScenario, up: Edit, down: Edit, kind: &str) {
+    let failure = failure_before(scenario, [up, down], false);
+    assert_eq!(failure.as_ref().map(|failure| failure.kind), Some(kind), "{name}: {failure:?}");
+}
+
+#[test]
+fn another_byte_is_noticed() {
+    check("an answer", &get(), honest, corrupted, "wrong-bytes");
+    check("chunks of an answer", &chunked(get()), honest, corrupted, "wrong-bytes");
+    check("a request", &post(), corrupted, honest, "wrong-bytes");
+    check("chunks of a request", &chunked(post()), corrupted, honest, "wrong-bytes");
+    check("a tunnel's answer", &tunnel(), honest, corrupted, "wrong-bytes");
+    check("a tunnel's request", &tunnel(), corrupted, honest, "wrong-bytes");
+    let sentence: Edit = |_| vec![Forward(own(Reason::OriginClosed, "Something else."))];
+    check("the proxy's own details", &hard(get()), honest, sentence, "wrong-bytes");
+}
+
+#[test]
+fn a_wrong_answer_is_noticed() {
+    check("another's", &get(), honest, |it| replaced(it, "X-Id: 1", "X-Id: 2"), "wrong-response");
+    check("another status", &get(), honest, |it| replaced(it, "200", "201"), "wrong-response");
+    check("nobody's", &get(), honest, |it| replaced(it, "X-Id: 1\r\n", ""), "wrong-response");
+    let interim: Edit = |bytes| {
+        let interim = wire::interim(1, 103, HeaderSyntax::Strict);
+        vec![Forward(interim.clone()), Forward(interim), Forward(bytes.to_vec())]
+    };
+    check("interim ones", &get(), honest, interim, "wrong-response");
+    let reason: Edit = |_| vec![Forward(with(&own(Reason::OriginClosed, "no"), "502", "503"))];
+    check("a reason with another status", &hard(get()), honest, reason, "wrong-response");
+    check("a doubtful length", &get(), honest, |it| replaced(it, "h: 5", "h: +5"), "ambiguous");
+    check("a refusal of the innocent", &get(), honest, refused, "unserved");
+    check("no answer", &get(), honest, |_| vec![End], "unserved");
+    check("no answer and no end", &get(), honest, |_| Vec::new(), "overdue");
+    let idle = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Idles);
+    check("more", &idle, honest, |it| vec![Forward([it, b"x"].concat())], "unasked");
+    let switch: Edit = |_| {
+        let head = "HTTP/1.1 101 Now\r\nX-Id: 1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
+        vec![Forward(head.into())]
+    };
+    check("a switch", &get(), honest, switch, "unasked");
+    let mut switches = hard(tunnel());
+    switches.connections[0].requests[0].response.fault = Some(ResponseFault::UnrequestedUpgrade);
+    check("a switch to something else", &switches, honest, honest, "ambiguous");
+}
+
+#[test]
+fn what_is_cut_and_looks_whole_is_noticed() {
+    let cut: Edit = |it| vec![Forward(half(it)), End];
+    // Its framing shows it; but nothing was to be cut here.
+    check("a length", &get(), honest, cut, "unserved");
+    check("until close", &until_close(), honest, cut, "looks-whole");
+    check("a tunnel's answer", &tunnel(), honest, cut, "looks-whole");
+    let cut_up: Edit =
+        |it| if it.starts_with(b"GET") { honest(it) } else { vec![Forward(half(it)), End] };
+    check("a tunnel's request", &tunnel(), cut_up, honest, "looks-whole");
+    check("an answer's chunks", &chunked(get()), honest, closed_off, "looks-whole");
+    check("a request's chunks", &chunked(post()), closed_off, honest, "looks-whole");
+    let sentence: Edit = |_| vec![Forward(own(Reason::OriginClosed, "The origin"))];
+    check("the proxy's own details", &hard(get()), honest, sentence, "looks-whole");
+}
+
+#[test]
+fn a_wrong_request_is_noticed() {
+    check("a doubtful length", &post(), |it| replaced(it, "h: 5", "h: +5"), honest, "ambiguous");
+    let invented: Edit = |it| replaced(it, "X-Id: 1", "X-Id: 77");
+    check("one that nobody sent", &get(), invented, honest, "unasked");
+    check("another method", &get(), |it| replaced(it, "GET", "PUT"), honest, "unasked");
+    check("one before the answer", &pipelined(two()), honest, honest, "unasked");
+    let again: Edit = |it| vec![Forward(it.to_vec()), Repeat(it.to_vec())];
+    check("a POST twice", &post(), again, honest, "repeated");
+    let often: Edit = |it| {
+        let more = (0..3).map(|_| Repeat(it.to_vec()));
+        [Forward(it.to_vec())].into_iter().chain(more).collect()
+    };
+    check("a GET too often", &get(), often, honest, "repeated");
+    let mut forward = two();
+    forward.proxy.forward = true;
+    forward.origins.push(forward.origins[0]);
+    forward.connections[0].requests[0].origin = 1;
+    let rerouted: Edit = |it| {
+        let path = it.windows(3).position(|part| part == b"/r/").expect("a target");
+        vec![Forward([b"GET ", &it[path..]].concat())]
+    };
+    check("one for another origin", &forward, rerouted, honest, "misrouted");
+}
+
+#[test]
+fn what_is_malformed_is_noticed_also_if_it_was_repaired() {
+    let head = malformed(Malformation::Head(10));
+    check("as it came", &head, honest, honest, "ambiguous");
+    check("a head", &head, |it| replaced(it, "Host :", "Host:"), honest, "smuggled");
+    let dropped: Edit = |it| {
+        let end = it.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+        vec![Forward(it[end..].to_vec())]
+    };
+    check("what follows a head", &pipelined(head), dropped, honest, "smuggled");
+    let mut body = malformed(Malformation::Body(5));
+    body.connections[0].requests[0].method = Method::Post;
+    check("a chunk", &body, |it| replaced(it, "5\nhello", "5\r\nhello"), honest, "smuggled");
+}
+
+#[test]
+fn a_connection_that_nobody_may_use_any_more_is_known() {
+    let failure = failure_before(&get(), [honest, honest], true).expect("a connection without end");
+    assert_eq!(failure.kind, "overdue", "{}", failure.details);
+    let mut malformed = hard(two());
+    malformed.connections[0].requests[0].response.fault = Some(ResponseFault::Head(0));
+    let failure = failure_before(&malformed, [honest, refused], false).expect("a malformed answer");
+    assert_eq!(failure.kind, "stale-connection", "{}", failure.details);
+    // The second request comes behind a response that was there long before its upload ended.
+    let mut early = plain_scenario(
+        vec![plain_request(1, Method::Post, 500, 5), plain_request(2, Method::Get, 0, 5)],
+        Ending::Closes,
+    );
+    early.connections[0].requests[0].response.early = true;
+    let pause = Break { at: 400, how: BreakKind::Pause(5000) };
+    early.connections[0].requests[0].breaks = Some(pause);
+    let failure = failure_before(&hard(early), [honest, honest], false).expect("an early response");
+    assert_eq!(failure.kind, "stale-connection", "{}", failure.details);
+    for (conduct, keeps) in
+        [(OriginBehaviour::EndsIdle(10), true), (OriginBehaviour::SendsUnrequested(10), false)]
+    {
+        let strays: Edit = |bytes| match bytes.starts_with(b"HTTP/1.1 200") {
+            true => honest(bytes),
+            false => Vec::new(),
+        };
+        let failure = failure_before(&hard(pausing(conduct)), [honest, strays], keeps);
+        let failure = failure.expect("a connection whose end was told");
+        assert_eq!(failure.kind, "stale-connection", "{conduct:?}: {}", failure.details);
+    }
+}
+
+#[test]
+fn what_was_sent_to_an_origin_that_is_gone_counts() {
+    let world = World::new(1, Faults::None);
+    let scenario = Rc::new(post());
+    let waits = WaitLimits::new(&Limits::default(), &scenario, &world.plan());
+    let model = ExchangeModel::new(scenario, waits);
+    let line = b"POST /r/1 HTTP/1.1\r\n".to_vec();
+    model.check_sent(&world, &[[b"x".to_vec(), line.clone()].concat(), b"POST /r/1 HT".to_vec()]);
+    assert_eq!(model.failure(), None);
+    model.check_sent(&world, &[line.clone(), line]);
+    assert_eq!(model.failure().map(|failure| failure.kind), Some("repeated"));
+}

@@ -1,0 +1,356 @@
+//! An origin of a story: judges every byte that comes, and answers each request as is planned for
+//! it, well or not.
+
+mod checks;
+mod responses;
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use millrace_engine::{Address, Instant};
+use millrace_sim::{ActorSocket, ReadResult, World};
+
+use super::coverage;
+use super::model::{ExchangeModel, Moment, SilenceCheck};
+use super::plan::{Origin, OriginBehaviour, Request};
+use super::reader::{MessageReader, Side};
+use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
+use super::wire;
+
+/// An origin and its connections.
+pub(super) struct RandomOrigin {
+    plan: Origin,
+    number: usize,
+    model: ExchangeModel,
+    listener: Option<ActorSocket>,
+    accepted: usize,
+    lines: Vec<OriginConnection>,
+}
+
+/// One connection.
+struct OriginConnection {
+    name: String,
+    /// Of its origin.
+    number: usize,
+    conduct: OriginBehaviour,
+    model: ExchangeModel,
+    socket: Option<ActorSocket>,
+    reader: MessageReader,
+    outgoing: SendQueue,
+    at: ConnectionState,
+    /// Payload got of the request, or of the tunnel.
+    got: usize,
+    /// What it has to be.
+    want: Vec<u8>,
+    /// The request is whole.
+    whole: bool,
+    /// The last byte of the answer was taken.
+    answered: bool,
+    answers: usize,
+    /// The id of the last request.
+    last: u32,
+    moved: Moment,
+    /// When it ended its stream because nobody used the connection.
+    finished: Option<Moment>,
+    /// Bytes that nobody asked for follow its last answer.
+    extra_queued: bool,
+    /// When they were all there, at the latest.
+    extra_sent: Option<Moment>,
+    /// A malformed answer stood on it: no further request may.
+    unusable: bool,
+    /// When an early response had begun to reach the proxy, at the latest.
+    began: Option<Moment>,
+    /// That was long before the end of its request's body: no further request may follow.
+    overtaken: bool,
+    /// Whatever comes now is not for us to judge.
+    ignored: bool,
+    ended: bool,
+    /// When to act although nothing has stirred; `None`: at once.
+    look: Option<Instant>,
+    silence: SilenceCheck,
+}
+
+/// What a connection is busy with.
+#[derive(Debug)]
+enum ConnectionState {
+    Idle,
+    Request(Box<Request>),
+    Tunnel(Box<Request>),
+}
+
+impl RandomOrigin {
+    /// Opens the origin's address.
+    pub(super) fn new(
+        plan: &Origin,
+        number: usize,
+        model: &ExchangeModel,
+        world: &World,
+    ) -> (Self, u16) {
+        let address = Address::Tcp(([127, 0, 0, 1], 0).into());
+        let listener = world.actor_listen(&address);
+        let Address::Tcp(address) = world.local_address(listener) else {
+            unreachable!("a TCP address was asked for");
+        };
+        let refuses = plan.behaviour == OriginBehaviour::Refuses;
+        if refuses {
+            model.cover(coverage::behaviour_class(plan.behaviour));
+            world.close(listener);
+        }
+        let actor = Self {
+            plan: *plan,
+            number,
+            model: model.clone(),
+            listener: (!refuses).then_some(listener),
+            accepted: 0,
+            lines: Vec::new(),
+        };
+        (actor, address.port())
+    }
+
+    /// Does what can be done where something has `stirred`, or where the time has come; says when
+    /// to look again.
+    pub(super) fn step(
+        &mut self,
+        world: &World,
+        changed_sockets: &BTreeSet<ActorSocket>,
+    ) -> Option<Instant> {
+        let now = world.now();
+        let mut look = NextWake::default();
+        while let Some((socket, _)) = self.listener.and_then(|listener| world.accept(listener)) {
+            self.accepted += 1;
+            self.begin(world, socket);
+        }
+        for line in &mut self.lines {
+            let due = line.look.is_none_or(|look| look <= now);
+            if due || line.socket.is_some_and(|socket| changed_sockets.contains(&socket)) {
+                let mut again = NextWake::default();
+                line.step(world, &mut again);
+                line.look = Some(again.0.unwrap_or(now + Duration::from_secs(3600)));
+            }
+            line.look.into_iter().for_each(|again| look.at(again));
+        }
+        self.lines.retain(|line| line.socket.is_some());
+        look.0
+    }
+
+    fn begin(&mut self, world: &World, socket: ActorSocket) {
+        let name = format!("origin {}.{}", self.number, self.accepted);
+        world.name_socket(socket, &name);
+        self.model.cover(coverage::behaviour_class(self.plan.behaviour));
+        match self.plan.behaviour {
+            OriginBehaviour::ClosesAtOnce => return world.close(socket),
+            OriginBehaviour::ResetsAtOnce => return world.reset(socket),
+            _ => {}
+        }
+        self.lines.push(OriginConnection {
+            name,
+            number: self.number,
+            conduct: self.plan.behaviour,
+            model: self.model.clone(),
+            socket: Some(socket),
+            reader: MessageReader::new(Side::Requests),
+            outgoing: SendQueue::default(),
+            at: ConnectionState::Idle,
+            got: 0,
+            want: Vec::new(),
+            whole: false,
+            answered: false,
+            answers: 0,
+            last: 0,
+            moved: Moment::now(world),
+            finished: None,
+            extra_queued: false,
+            extra_sent: None,
+            unusable: false,
+            began: None,
+            overtaken: false,
+            ignored: false,
+            ended: false,
+            look: None,
+            silence: SilenceCheck::default(),
+        });
+    }
+
+    /// Closes every socket: the world ends.
+    pub(super) fn close(&mut self, world: &World) {
+        let lines = self.lines.drain(..).filter_map(|line| line.socket);
+        for socket in lines.chain(self.listener.take()) {
+            world.close(socket);
+        }
+    }
+}
+
+impl OriginConnection {
+    fn step(&mut self, world: &World, look: &mut NextWake) {
+        let Some(socket) = self.socket else { return };
+        self.send(world, socket, look);
+        if self.socket.is_some() && self.conduct != OriginBehaviour::NeverReads && !self.ended {
+            self.read(world, socket);
+        }
+        if self.socket.is_some() {
+            self.send(world, socket, look);
+        }
+        if self.socket.is_some() {
+            self.watch_early(world, socket, look);
+            self.watch_extra(world, socket, look);
+            self.idle(world, socket, look);
+        }
+        if self.socket.is_some() && self.ended && self.outgoing.is_empty() {
+            self.close(world);
+        }
+        if self.socket.is_some() {
+            self.check_silence(world, socket, look);
+        }
+    }
+
+    fn moves(&mut self, world: &World) {
+        self.moved = Moment::now(world);
+        if let ConnectionState::Request(request) | ConnectionState::Tunnel(request) = &self.at {
+            self.model.record_progress(request.id, self.moved);
+        }
+    }
+
+    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        loop {
+            let before = self.outgoing.total;
+            let sent = self.outgoing.step(world, socket);
+            if self.outgoing.total > before {
+                self.moves(world);
+            }
+            match sent {
+                SendOutcome::Mark => {
+                    self.answered = true;
+                    self.next(world);
+                    self.check_received(world);
+                }
+                SendOutcome::All | SendOutcome::Full => return,
+                SendOutcome::Until(until) => return look.at(until),
+                SendOutcome::Gone => {
+                    self.socket = None;
+                    return;
+                }
+            }
+        }
+    }
+
+    fn read(&mut self, world: &World, socket: ActorSocket) {
+        loop {
+            match world.read(socket, 64 * 1024) {
+                ReadResult::Bytes(bytes) => {
+                    self.moves(world);
+                    self.reader.add(&bytes);
+                    self.check_received(world);
+                    if self.socket.is_none() {
+                        return;
+                    }
+                }
+                ReadResult::End => return self.ends(world, self.outgoing.broke),
+                ReadResult::Failed(_) => return self.ends(world, true),
+                ReadResult::Nothing => return,
+            }
+        }
+    }
+
+    /// Notes when bytes of an early final response have reached the proxy.
+    fn watch_early(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        let ConnectionState::Request(request) = &self.at else { return };
+        if !request.response.early || self.whole || self.began.is_some() {
+            return;
+        }
+        if self.answered && world.undelivered(socket) == 0 {
+            self.began = Some(Moment::now(world));
+        } else {
+            look.at(world.now() + Duration::from_millis(100));
+        }
+    }
+
+    /// Notes when bytes that nobody asked for have reached the proxy.
+    fn watch_extra(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        if !self.extra_queued || self.extra_sent.is_some() {
+            return;
+        }
+        if self.outgoing.is_empty() && world.undelivered(socket) == 0 {
+            self.extra_sent = Some(Moment::now(world));
+        } else {
+            look.at(world.now() + Duration::from_millis(100));
+        }
+    }
+
+    /// What it does with a connection on which nothing is asked.
+    fn idle(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        let quiet = matches!(self.at, ConnectionState::Idle) && self.outgoing.is_empty();
+        let over = self.ignored || self.unusable || self.extra_queued || self.finished.is_some();
+        if self.answers == 0 || !quiet || over || !self.reader.is_between() {
+            return;
+        }
+        let (OriginBehaviour::ClosesIdle(ms)
+        | OriginBehaviour::EndsIdle(ms)
+        | OriginBehaviour::SendsUnrequested(ms)) = self.conduct
+        else {
+            return;
+        };
+        let until = self.moved.at + Duration::from_millis(ms);
+        if world.now() < until {
+            return look.at(until);
+        }
+        match self.conduct {
+            OriginBehaviour::ClosesIdle(_) => return self.close(world),
+            OriginBehaviour::EndsIdle(_) => {
+                world.shutdown_write(socket);
+                self.finished = Some(Moment::now(world));
+                return;
+            }
+            _ => {}
+        }
+        let stray = wire::UNREQUESTED_BYTES[self.answers % wire::UNREQUESTED_BYTES.len()];
+        // Where buffers are tiny the end of the answer is still before it.
+        self.outgoing.add(SendStep::Bytes(stray.as_bytes().to_vec()));
+        self.extra_queued = true;
+        self.send(world, socket, look);
+        if self.socket.is_some() {
+            self.watch_extra(world, socket, look);
+        }
+    }
+
+    /// A connection that the proxy has not left may not be silent for longer than the limits allow.
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+        if world.is_peer_closed(socket) {
+            return;
+        }
+        let waits = self.model.waits();
+        let (wait, word, id) = match &self.at {
+            ConnectionState::Tunnel(request) => (waits.tunnel, "in a tunnel", Some(request.id)),
+            ConnectionState::Request(request) => {
+                (waits.exchange, "in an exchange", Some(request.id))
+            }
+            // Before a request is there, a name and other connections may have been tried; and a
+            // tunnel may have been opened in which nobody has said anything.
+            ConnectionState::Idle if self.answers == 0 => (waits.tunnel, "before a request", None),
+            ConnectionState::Idle if self.reader.is_between() => {
+                (waits.kept, "kept", Some(self.last))
+            }
+            ConnectionState::Idle => (waits.exchange, "in a request's head", None),
+        };
+        let moved = id.and_then(|id| self.model.moved(id));
+        let since = moved.map_or(self.moved, |moved| moved.max(self.moved));
+        let until = since.until(world, wait);
+        if let Some(again) = self.silence.check(world.now(), until) {
+            look.at(again);
+        } else {
+            let details = format!("silent {word} for {} ms", wait.as_millis());
+            self.fail(world, "overdue", details);
+        }
+    }
+
+    fn close(&mut self, world: &World) {
+        if let Some(socket) = self.socket.take() {
+            world.close(socket);
+        }
+    }
+
+    fn fail(&mut self, world: &World, kind: &'static str, details: String) {
+        self.model.fail(world, kind, format!("{}: {details}", self.name));
+        self.ignored = true;
+        self.close(world);
+    }
+}

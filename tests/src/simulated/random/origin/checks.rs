@@ -1,0 +1,187 @@
+//! What an origin makes of the bytes that come, and of their end.
+
+use millrace_sim::World;
+
+use super::super::model::Moment;
+use super::super::plan::{BreakKind, HeaderSyntax, Malformation, OriginBehaviour};
+use super::super::reader::{Part, excerpt};
+use super::super::send::SendStep;
+use super::super::wire;
+use super::{ConnectionState, OriginConnection};
+use crate::strict::Message;
+
+impl OriginConnection {
+    pub(super) fn check_received(&mut self, world: &World) {
+        loop {
+            if self.ignored {
+                let rest = self.reader.rest().len();
+                self.reader.take(rest);
+                return;
+            }
+            if matches!(self.at, ConnectionState::Idle)
+                && self.answers == 0
+                && self.begins_tunnel(world)
+            {
+                return;
+            }
+            if matches!(self.at, ConnectionState::Request(_)) && self.whole {
+                // Requests are never sent ahead to an origin. What still goes behind the answer at
+                // hand is not awaited.
+                if !self.reader.is_between() && !self.extra_queued {
+                    let details = format!("{} before an answer", excerpt(self.reader.rest()));
+                    self.fail(world, "unasked", details);
+                }
+                return;
+            }
+            match self.reader.next(None) {
+                Ok(Some(Part::Head(message))) => self.head(world, &message),
+                Ok(Some(Part::Body(bytes))) => self.body(world, &bytes),
+                Ok(Some(Part::End)) => self.end_of_request(world),
+                Ok(None) => return,
+                Err(why) => return self.fail(world, "ambiguous", why),
+            }
+        }
+    }
+
+    /// Whether a tunnel begins, or may begin, with what is there.
+    fn begins_tunnel(&mut self, world: &World) -> bool {
+        let bytes = self.reader.rest();
+        let begin = b"Tunnel ";
+        let common = bytes.len().min(begin.len());
+        if common == 0 || bytes[..common] != begin[..common] {
+            return false;
+        }
+        let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return true };
+        let line = String::from_utf8_lossy(&self.reader.take(end + 1)).into_owned();
+        let id = line.trim_end().split(' ').nth(1).and_then(|id| id.parse().ok()).unwrap_or(0);
+        let target = format!("/{id}");
+        if let Some(request) =
+            self.model.record_arrival(world, self.number, (id, "CONNECT", &target))
+        {
+            self.enter_tunnel(request);
+            self.check_received(world);
+        }
+        true
+    }
+
+    fn head(&mut self, world: &World, message: &Message) {
+        let id = message.fields.iter().find(|field| field.is("x-id"));
+        let id = id.and_then(|field| String::from_utf8_lossy(&field.value).parse().ok());
+        let id = id.unwrap_or(0);
+        let line = (id, message.method(), message.target());
+        let Some(request) = self.model.record_arrival(world, self.number, line) else {
+            self.ignored = true;
+            return;
+        };
+        self.model.record_progress(id, Moment::now(world));
+        if self.unusable {
+            let details = format!("request {id} on a connection with a malformed answer");
+            return self.fail(world, "stale-connection", details);
+        }
+        if self.overtaken {
+            let details =
+                format!("request {id} behind a response that was before the end of its body");
+            return self.fail(world, "stale-connection", details);
+        }
+        if self.extra_sent.is_some_and(|moment| self.is_long_ago(world, moment)) {
+            let details = format!("request {id} on a connection with unrequested bytes");
+            return self.fail(world, "stale-connection", details);
+        }
+        if let Some(finished) = self.finished {
+            self.ignored = true;
+            if self.is_long_ago(world, finished) {
+                let details = format!("request {id} on a connection whose end was long announced");
+                self.fail(world, "stale-connection", details);
+            }
+            return;
+        }
+        // It was on its way. Nobody answers behind what may look like an answer.
+        if self.extra_queued && matches!(self.conduct, OriginBehaviour::SendsUnrequested(_)) {
+            self.ignored = true;
+            return;
+        }
+        (self.got, self.whole, self.answered) = (0, false, false);
+        let length = if request.method.is_tunnel() { 0 } else { request.body.length };
+        self.want = wire::request_payload(id, length);
+        if request.body.expects && !request.response.early {
+            self.outgoing.add(SendStep::Bytes(wire::interim(id, 100, HeaderSyntax::Strict)));
+        }
+        let early = request.response.early;
+        self.at = ConnectionState::Request(Box::new(request));
+        if early {
+            self.queue_response();
+        }
+    }
+
+    /// Whether the proxy has long taken in what reached it at that moment.
+    fn is_long_ago(&self, world: &World, moment: Moment) -> bool {
+        let within = self.model.waits().close_noticed;
+        within.is_some_and(|within| moment.until(world, within) < world.now())
+    }
+
+    fn body(&mut self, world: &World, bytes: &[u8]) {
+        let (id, odd) = match &self.at {
+            ConnectionState::Request(request) | ConnectionState::Tunnel(request) => {
+                (request.id, matches!(request.malformation, Some(Malformation::Body(_))))
+            }
+            ConnectionState::Idle => return,
+        };
+        let end = self.got + bytes.len();
+        if !odd && self.want.get(self.got..end) != Some(bytes) {
+            let details = format!(
+                "wrong bytes from {} on of {} of request {id}: {}",
+                self.got,
+                self.want.len(),
+                excerpt(bytes)
+            );
+            self.fail(world, "wrong-bytes", details);
+        }
+        self.got = end;
+    }
+
+    fn end_of_request(&mut self, world: &World) {
+        let ConnectionState::Request(request) = &self.at else { return };
+        let (id, early) = (request.id, request.response.early);
+        if matches!(request.malformation, Some(Malformation::Body(_))) {
+            let details = format!("the malformed body of request {id} was forwarded whole");
+            return self.fail(world, "smuggled", details);
+        }
+        if self.got < self.want.len() {
+            let details = format!("{} of {} bytes look whole", self.got, self.want.len());
+            return self.fail(world, "looks-whole", format!("request {id}: {details}"));
+        }
+        self.whole = true;
+        let began = self.began.take();
+        self.overtaken = began.is_some_and(|began| self.is_long_ago(world, began));
+        if !early {
+            self.queue_response();
+        }
+        self.next(world);
+    }
+
+    /// The stream from the proxy has ended, or broken.
+    pub(super) fn ends(&mut self, world: &World, broken: bool) {
+        if broken {
+            self.model.cover("origin: sees its connection break");
+        }
+        if let ConnectionState::Tunnel(request) = &self.at {
+            let breaks = request.breaks.map(|breaks| breaks.how);
+            // Before the first byte there may have been no tunnel: its client left too early.
+            let may =
+                matches!(breaks, Some(BreakKind::Finish | BreakKind::Close | BreakKind::Stop))
+                    || self.got == 0
+                    || self.model.scenario().proxy.unix;
+            if !broken && !may && self.got < self.want.len() {
+                let (id, got, want) = (request.id, self.got, self.want.len());
+                let details = format!("{got} of {want} bytes of tunnel {id} end in order");
+                return self.fail(world, "looks-whole", details);
+            }
+            if !broken {
+                // The other direction goes on.
+                self.ended = true;
+                return;
+            }
+        }
+        self.close(world);
+    }
+}

@@ -1,0 +1,106 @@
+//! What an origin says to a request, and what becomes of the connection then.
+
+use millrace_sim::World;
+
+use super::super::coverage;
+use super::super::model::Moment;
+use super::super::plan::{BodyFraming, Break, Method, Request, ResponseFault};
+use super::super::send::SendStep;
+use super::super::wire;
+use super::{ConnectionState, OriginConnection};
+
+impl OriginConnection {
+    /// Plans what is said to the request at hand.
+    pub(super) fn queue_response(&mut self) {
+        let ConnectionState::Request(request) = &self.at else { return };
+        let request = (**request).clone();
+        let answer = &request.response;
+        coverage::cover_response(&self.model, &request);
+        if answer.delay_ms > 0 {
+            self.outgoing.add(SendStep::Pause(answer.delay_ms));
+        }
+        let floods = matches!(answer.fault, Some(ResponseFault::InterimFlood));
+        for count in 0..if floods { 100 } else { answer.interims } {
+            let status = if floods { 103 } else { [103, 102, 100][count as usize % 3] };
+            self.outgoing.add(SendStep::Bytes(wire::interim(request.id, status, answer.syntax)));
+        }
+        let mut bytes = wire::response(&request);
+        if let Some(ResponseFault::ExtraBytes(index)) = answer.fault {
+            bytes.extend_from_slice(wire::UNREQUESTED_BYTES[index].as_bytes());
+            self.extra_queued = true;
+        }
+        match (breaks(&request), answer.drip) {
+            (None, Some((size, ms))) => self.outgoing.add(SendStep::Drip(bytes, size, ms)),
+            (breaks, _) if request.method != Method::Upgrade => {
+                self.outgoing.add_broken(bytes, breaks);
+            }
+            _ => self.outgoing.add(SendStep::Bytes(bytes)),
+        }
+        let bad = matches!(
+            answer.fault,
+            Some(
+                ResponseFault::Head(_)
+                    | ResponseFault::Chunks(_)
+                    | ResponseFault::UnrequestedUpgrade
+                    | ResponseFault::InterimFlood
+            )
+        );
+        self.outgoing.add(SendStep::Mark);
+        let upgrades = request.method == Method::Upgrade && answer.status == 101;
+        if (answer.closes || answer.framing == BodyFraming::UntilClose) && !bad && !upgrades {
+            self.outgoing.add(SendStep::Finish);
+            self.model.cover("response: closes after it");
+        }
+    }
+
+    /// On to the next request once this one is whole, and its answer.
+    pub(super) fn next(&mut self, world: &World) {
+        if !self.answered || !self.whole {
+            return;
+        }
+        let ConnectionState::Request(request) = &self.at else { return };
+        let request = (**request).clone();
+        self.answers += 1;
+        (self.last, self.moved) = (request.id, Moment::now(world));
+        self.at = ConnectionState::Idle;
+        match request.response.fault {
+            Some(
+                ResponseFault::Head(_)
+                | ResponseFault::Chunks(_)
+                | ResponseFault::UnrequestedUpgrade
+                | ResponseFault::InterimFlood,
+            ) => {
+                self.unusable = true;
+            }
+            _ if request.method == Method::Upgrade && request.response.status == 101 => {
+                self.enter_tunnel(request);
+                self.check_received(world);
+            }
+            _ => {}
+        }
+    }
+
+    pub(super) fn enter_tunnel(&mut self, request: Request) {
+        self.reader.raw();
+        let bytes = wire::response_payload(request.id, request.response.length);
+        (self.got, self.want) = (0, wire::request_payload(request.id, request.body.length));
+        if request.response.delay_ms > 0 {
+            self.outgoing.add(SendStep::Pause(request.response.delay_ms));
+        }
+        match (breaks(&request), request.response.drip) {
+            (None, Some((size, ms))) => self.outgoing.add(SendStep::Drip(bytes, size, ms)),
+            (breaks, _) => self.outgoing.add_broken(bytes, breaks),
+        }
+        self.outgoing.add(SendStep::Finish);
+        self.model.cover("origin: in a tunnel");
+        self.at = ConnectionState::Tunnel(Box::new(request));
+    }
+}
+
+/// Where the answer to a request, or what goes down its tunnel, is broken off.
+fn breaks(request: &Request) -> Option<Break> {
+    match request.response.fault {
+        Some(ResponseFault::Breaks(breaks)) => Some(breaks),
+        _ => None,
+    }
+}

@@ -1,0 +1,82 @@
+//! At what pace a client of a story reads.
+
+use std::time::Duration;
+
+use millrace_engine::Instant;
+use millrace_sim::World;
+
+use super::findings::Findings;
+use super::plan::Reader;
+
+/// A client as far as it reads.
+pub(super) struct Pace {
+    reader: Reader,
+    /// Bytes read.
+    got: usize,
+    /// The same since a slow reader last paused.
+    slow_got: usize,
+    /// One that stops has done so.
+    stalled: bool,
+    /// Nothing is read before then.
+    rests_until: Option<Instant>,
+}
+
+impl Pace {
+    pub(super) fn new(reader: Reader) -> Self {
+        Self { reader, got: 0, slow_got: 0, stalled: false, rests_until: None }
+    }
+
+    /// So many bytes may be read now; or none before then.
+    pub(super) fn readable(
+        &mut self,
+        world: &World,
+        findings: &Findings,
+    ) -> Result<usize, Instant> {
+        let now = world.now();
+        if let Reader::Stalls(after, ms) = self.reader
+            && !self.stalled
+            && self.rests_until.is_none()
+            && self.got >= after
+        {
+            self.stalled = true;
+            findings.cover("client: stops reader");
+            self.rests_until = Some(now + Duration::from_millis(ms));
+        }
+        if let Some(until) = self.rests_until {
+            if now < until {
+                return Err(until);
+            }
+            self.rests_until = None;
+        }
+        Ok(match self.reader {
+            Reader::Slow(bytes, _) => bytes - self.slow_got,
+            Reader::Stalls(after, _) if !self.stalled => (after - self.got).min(READ_BYTES),
+            Reader::Eager | Reader::Stalls(..) => READ_BYTES,
+        })
+    }
+
+    /// So many bytes were read.
+    pub(super) fn record_read(&mut self, world: &World, count: usize) {
+        self.got += count;
+        self.slow_got += count;
+        if let Reader::Slow(most, ms) = self.reader
+            && self.slow_got >= most
+        {
+            self.slow_got = 0;
+            self.rests_until = Some(world.now() + Duration::from_millis(ms));
+        }
+    }
+
+    /// Bytes read.
+    pub(super) fn got(&self) -> usize {
+        self.got
+    }
+
+    /// Whether it does not read just now.
+    pub(super) fn is_resting(&self) -> bool {
+        self.rests_until.is_some()
+    }
+}
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 * 1024;

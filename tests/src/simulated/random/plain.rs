@@ -1,0 +1,65 @@
+//! The plainest of stories, for tests that change one thing in them.
+
+use millrace_sim::Faults;
+
+use super::plan::{
+    Body, BodyFraming, Connection, Difficulty, Ending, HeaderSyntax, Method, NameBehaviour, Origin,
+    OriginBehaviour, Proxy, RandomScenario, Reader, Request, ResponsePlan,
+};
+
+/// A story of one connection in the kindest world, before a booster.
+pub fn plain_scenario(requests: Vec<Request>, ending: Ending) -> RandomScenario {
+    RandomScenario {
+        seed: 1,
+        world: Faults::None,
+        difficulty: Difficulty::Mixed,
+        proxy: Proxy {
+            forward: false,
+            unix: false,
+            workers: 1,
+            memory_mb: None,
+            descriptors: None,
+            limits: Vec::new(),
+        },
+        origins: vec![Origin { behaviour: OriginBehaviour::Good, naming: NameBehaviour::Address }],
+        connections: vec![Connection {
+            client: 0,
+            begins_ms: 0,
+            reader: Reader::Eager,
+            pipelined: false,
+            requests,
+            ending,
+        }],
+        events: Vec::new(),
+        disabled_faults: Vec::new(),
+    }
+}
+
+/// A request with a body of `length` bytes, answered with one of `answer` bytes.
+pub fn plain_request(id: u32, method: Method, length: usize, answer: usize) -> Request {
+    Request {
+        id,
+        method,
+        origin: 0,
+        old: false,
+        closes: false,
+        pause_ms: 0,
+        body: Body { length, ..Body::default() },
+        breaks: None,
+        malformation: None,
+        response: ResponsePlan {
+            status: if method == Method::Upgrade { 101 } else { 200 },
+            length: answer,
+            framing: BodyFraming::Length,
+            old: false,
+            closes: false,
+            interims: 0,
+            delay_ms: 0,
+            drip: None,
+            early: false,
+            trailers: false,
+            syntax: HeaderSyntax::Strict,
+            fault: None,
+        },
+    }
+}

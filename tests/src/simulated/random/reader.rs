@@ -1,0 +1,308 @@
+//! Messages read as their bytes come, each judged by the strict parser of [`crate::strict`]: heads
+//! and trailers as wholes, bodies piece by piece, so that a wrong byte is seen when it comes.
+
+use crate::strict::{self, Framing, Message, RequestContext};
+
+/// Whose messages are read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Side {
+    /// Requests, at an origin.
+    Requests,
+    /// Answers, at a client.
+    Responses,
+}
+
+/// What came next.
+#[derive(Debug)]
+pub(super) enum Part {
+    /// A head. After 101, or a success of CONNECT, the reader has to be told by [`Reading::raw`].
+    Head(Message),
+    /// Some payload, at least one byte.
+    Body(Vec<u8>),
+    /// The end of the message.
+    End,
+}
+
+/// Where a message stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum ReaderState {
+    Head,
+    /// So many bytes are to come.
+    Length(u64),
+    ChunkSize,
+    Chunk(usize),
+    ChunkEnd,
+    Trailers,
+    UntilClose,
+    /// The end of the message is to be told.
+    Over,
+    /// No messages any more.
+    Raw,
+}
+
+/// Bytes that came, and how far they were read.
+#[derive(Debug)]
+pub(super) struct MessageReader {
+    side: Side,
+    state: ReaderState,
+    bytes: Vec<u8>,
+}
+
+impl MessageReader {
+    pub(super) fn new(side: Side) -> Self {
+        Self { side, state: ReaderState::Head, bytes: Vec::new() }
+    }
+
+    /// Adds what came.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// What was not read.
+    pub(super) fn rest(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// Takes from what was not read.
+    pub(super) fn take(&mut self, count: usize) -> Vec<u8> {
+        self.bytes.drain(..count).collect()
+    }
+
+    /// Bytes follow that are no messages.
+    pub(super) fn raw(&mut self) {
+        self.state = ReaderState::Raw;
+    }
+
+    /// Whether no byte of a message was read that is not over.
+    pub(super) fn is_between(&self) -> bool {
+        self.state == ReaderState::Head && self.bytes.is_empty()
+    }
+
+    /// Whether the end of the stream is the end of the message.
+    pub(super) fn ends_by_close(&self) -> bool {
+        self.state == ReaderState::UntilClose
+    }
+
+    /// The next part, if it is there. `asked` is what an answer answers.
+    pub(super) fn next(&mut self, asked: Option<&RequestContext>) -> Result<Option<Part>, String> {
+        loop {
+            let step = match self.state {
+                ReaderState::Head => return self.head(asked),
+                ReaderState::Raw => return Ok(self.body(usize::MAX)),
+                ReaderState::UntilClose => return Ok(self.body(usize::MAX)),
+                ReaderState::Length(left) => return Ok(self.counted(left)),
+                ReaderState::Chunk(left) => return Ok(self.chunk(left)),
+                ReaderState::Over => {
+                    self.state = ReaderState::Head;
+                    return Ok(Some(Part::End));
+                }
+                ReaderState::ChunkSize => self.chunk_size()?,
+                ReaderState::ChunkEnd => self.chunk_end()?,
+                ReaderState::Trailers => self.trailers()?,
+            };
+            if !step {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn head(&mut self, asked: Option<&RequestContext>) -> Result<Option<Part>, String> {
+        let end = self.bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
+        let head = &self.bytes[..end.unwrap_or(self.bytes.len())];
+        let none = RequestContext::with("GET");
+        let parsed = match self.side {
+            Side::Requests => strict::request(head),
+            Side::Responses => strict::response(head, asked.unwrap_or(&none), end.is_some()),
+        };
+        let parsed = parsed.map_err(|doubt| format!("{doubt}: {}", excerpt(&self.bytes)))?;
+        let Some(end) = end else { return Ok(None) };
+        let message = match parsed {
+            Some(message) => {
+                // Until close: what looks whole here has only begun.
+                self.state = match message.framing {
+                    Framing::UntilClose => ReaderState::UntilClose,
+                    _ => ReaderState::Over,
+                };
+                message
+            }
+            None => self.with_body(end, asked)?,
+        };
+        self.bytes.drain(..end);
+        Ok(Some(Part::Head(message)))
+    }
+
+    /// A head that was found good, and that a body follows: read once more with the shortest body
+    /// of its kind, as the parser gives whole messages only.
+    fn with_body(&mut self, end: usize, asked: Option<&RequestContext>) -> Result<Message, String> {
+        let head = String::from_utf8_lossy(&self.bytes[..end]).to_ascii_lowercase();
+        let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: "));
+        let mut bytes = self.bytes[..end].to_vec();
+        match length {
+            Some(length) => {
+                let length = length.parse().map_err(|_| format!("a length of {length}"))?;
+                self.state = ReaderState::Length(length);
+                // Its framing alone is of interest: nobody holds so many bytes.
+                let small = head_with_length(&bytes, length);
+                bytes = small;
+            }
+            None => {
+                self.state = ReaderState::ChunkSize;
+                bytes.extend_from_slice(b"0\r\n\r\n");
+            }
+        }
+        let none = RequestContext::with("GET");
+        let parsed = match self.side {
+            Side::Requests => strict::request(&bytes),
+            Side::Responses => strict::response(&bytes, asked.unwrap_or(&none), false),
+        };
+        match parsed {
+            Ok(Some(mut message)) => {
+                message.body.clear();
+                if let ReaderState::Length(length) = self.state {
+                    message.framing = Framing::Length(length);
+                }
+                Ok(message)
+            }
+            other => Err(format!("{other:?} of a head that was found good: {}", excerpt(&bytes))),
+        }
+    }
+
+    fn body(&mut self, max: usize) -> Option<Part> {
+        let count = self.bytes.len().min(max);
+        (count > 0).then(|| Part::Body(self.take(count)))
+    }
+
+    fn counted(&mut self, left: u64) -> Option<Part> {
+        let part = self.body(usize::try_from(left).unwrap_or(usize::MAX))?;
+        if let Part::Body(bytes) = &part {
+            let left = left - bytes.len() as u64;
+            self.state = if left == 0 { ReaderState::Over } else { ReaderState::Length(left) };
+        }
+        Some(part)
+    }
+
+    fn chunk(&mut self, left: usize) -> Option<Part> {
+        let part = self.body(left)?;
+        if let Part::Body(bytes) = &part {
+            let left = left - bytes.len();
+            self.state = if left == 0 { ReaderState::ChunkEnd } else { ReaderState::Chunk(left) };
+        }
+        Some(part)
+    }
+
+    fn chunk_size(&mut self) -> Result<bool, String> {
+        let line = self.bytes.windows(2).position(|two| two == b"\r\n");
+        let Some(end) = line else {
+            let long = self.bytes.len() > 18 || self.bytes.contains(&b'\n');
+            return if long {
+                Err(format!("no chunk size: {}", excerpt(&self.bytes)))
+            } else {
+                Ok(false)
+            };
+        };
+        let line = String::from_utf8_lossy(&self.bytes[..end]).into_owned();
+        let size = usize::from_str_radix(&line, 16).ok();
+        match size {
+            Some(size) if format!("{size:x}") == line.to_ascii_lowercase() => {
+                self.bytes.drain(..end + 2);
+                self.state =
+                    if size == 0 { ReaderState::Trailers } else { ReaderState::Chunk(size) };
+                Ok(true)
+            }
+            _ => Err(format!("a chunk size that is not plain hexadecimal: `{line}`")),
+        }
+    }
+
+    fn chunk_end(&mut self) -> Result<bool, String> {
+        match &self.bytes[..self.bytes.len().min(2)] {
+            [] | [b'\r'] => Ok(false),
+            [b'\r', b'\n'] => {
+                self.bytes.drain(..2);
+                self.state = ReaderState::ChunkSize;
+                Ok(true)
+            }
+            _ => Err("no CR LF after the data of a chunk".to_owned()),
+        }
+    }
+
+    fn trailers(&mut self) -> Result<bool, String> {
+        let whole = [
+            b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n",
+            &self.bytes[..],
+        ];
+        let whole = whole.concat();
+        let head = whole.len() - self.bytes.len();
+        match strict::request(&whole) {
+            Err(doubt) => Err(format!("{doubt}: {}", excerpt(&self.bytes))),
+            Ok(None) => Ok(false),
+            Ok(Some(message)) => {
+                self.bytes.drain(..message.bytes - head);
+                self.state = ReaderState::Over;
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// A head with a length that needs no byte.
+fn head_with_length(head: &[u8], length: u64) -> Vec<u8> {
+    let text = head.to_ascii_lowercase();
+    let field = format!("content-length: {length}\r\n").into_bytes();
+    let at = text.windows(field.len()).position(|bytes| bytes == field);
+    let at = at.expect("the field that was just found");
+    let mut bytes = head.to_vec();
+    bytes.splice(at..at + field.len(), *b"Content-Length: 0\r\n");
+    bytes
+}
+
+/// The beginning of `bytes`, to read.
+pub(super) fn excerpt(bytes: &[u8]) -> String {
+    let more = if bytes.len() > 300 { "…" } else { "" };
+    format!("{} bytes \"{}{more}\"", bytes.len(), bytes[..bytes.len().min(300)].escape_ascii())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(side: Side, input: &str) -> Result<String, String> {
+        let mut reader = MessageReader::new(side);
+        let mut told = String::new();
+        for byte in input.bytes() {
+            reader.add(&[byte]);
+            while let Some(part) = reader.next(None)? {
+                match part {
+                    Part::Head(message) => told += &format!("[{:?}]", message.framing),
+                    Part::Body(bytes) => told += &String::from_utf8_lossy(&bytes),
+                    Part::End => told += ".",
+                }
+            }
+        }
+        Ok(told)
+    }
+
+    #[test]
+    fn messages_are_read_byte_by_byte() {
+        let request = "POST /r HTTP/1.1\r\nHost: a\r\n";
+        let two = format!(
+            "{request}Content-Length: 3\r\n\r\nabc{request}Transfer-Encoding: chunked\r\n\r\n\
+             2\r\nde\r\n0\r\nX: 1\r\n\r\n{request}\r\n"
+        );
+        assert_eq!(
+            parts(Side::Requests, &two),
+            Ok("[Length(3)]abc.[Chunked]de.[None].".to_owned())
+        );
+        let answer = "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nabc";
+        assert_eq!(parts(Side::Responses, answer), Ok("[UntilClose]abc".to_owned()));
+    }
+
+    #[test]
+    fn what_is_doubtful_is_told_at_once() {
+        let chunked = "POST /r HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
+        for body in ["02\r\n", "2\r\nabc", "2;a\r\n", "0\r\nHost: a\r\n\r\n", "0x2\r\n"] {
+            assert!(parts(Side::Requests, &format!("{chunked}{body}")).is_err(), "{body}");
+        }
+        assert!(parts(Side::Requests, "GET  /").is_ok());
+        assert!(parts(Side::Requests, "GET  / HTTP/1.1\r\n").is_err());
+    }
+}

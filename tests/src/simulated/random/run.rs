@@ -1,0 +1,536 @@
+//! One run of a story: the proxy's workers and all actors in one world, and what is checked after
+//! each turn.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_config::{self as config, Config};
+use millrace_engine::{Address, Buffer, Instant};
+use millrace_proxy::{SharedState, Worker, WorkerMessage};
+use millrace_sim::{Actor, RunOutcome, SimEngine, SimWorker, World};
+
+use super::super::reload::WorkerMailboxes;
+use super::super::verifier::SimVerifier;
+use super::super::{RunningWorker, address_of, cache, pick_ports, run_all, start};
+use super::client::RandomClient;
+use super::coverage;
+use super::findings::{Coverage, Failure};
+use super::model::{ExchangeModel, Moment, WaitLimits};
+use super::names::{PlannedNameServer, name_of};
+use super::origin::RandomOrigin;
+use super::plan::{Difficulty, DisabledFault, NameBehaviour, OperatorEvent, RandomScenario};
+
+/// How a story went.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What did not hold, if anything.
+    pub failure: Option<Failure>,
+    /// Of everything that happened.
+    pub hash: u64,
+    /// Which classes of behaviour were met how often.
+    pub coverage: Coverage,
+    /// What happened, to read, where that was asked for.
+    pub event_log: String,
+    /// The same as the simulated kernel saw it: its last lines.
+    pub trace: String,
+}
+
+/// Virtual time that a story may take: beyond every deadline, stall and pause.
+const TIME: Duration = Duration::from_secs(24 * 3600);
+/// From the order to break everything off to the end of every worker, jitter aside.
+const STOP: Duration = Duration::from_secs(10);
+
+/// Plays `story` in the world of its seed; `tells` asks for the tale.
+///
+/// # Panics
+/// When the proxy breaks the contract of its engine, or one of its own assertions.
+pub(super) fn play(scenario: &RandomScenario, world: &World, log_events: bool) -> Outcome {
+    if log_events {
+        world.enable_event_log();
+    }
+    disable_faults(scenario, world);
+    world.record_engine_output();
+    let (failure, met) = match RandomRun::new(scenario, world) {
+        Ok(mut stage) => {
+            let result = stage.play(world);
+            world
+                .trouble_counts()
+                .iter()
+                .for_each(|(what, _)| stage.model.cover(format!("trouble: {what}")));
+            let met = stage.model.coverage();
+            (stage.model.failure().or(result.err()), met)
+        }
+        Err(details) => {
+            (Some(Failure { kind: "configuration", details: details }), Coverage::new())
+        }
+    };
+    let trace = if log_events { world.trace() } else { String::new() };
+    Outcome {
+        failure,
+        hash: world.trace_hash(),
+        coverage: met,
+        event_log: world.event_log(),
+        trace,
+    }
+}
+
+/// Takes faults of the plan back.
+fn disable_faults(scenario: &RandomScenario, world: &World) {
+    let mut plan = world.plan();
+    for calm in &scenario.disabled_faults {
+        match calm {
+            DisabledFault::Resets => plan.streams.reset = 0,
+            DisabledFault::Connects => plan.connect_fault = 0,
+            DisabledFault::Descriptors => plan.shortages.descriptors = 0,
+            DisabledFault::Stalls => {
+                (plan.streams.stall, plan.streams.loss, plan.datagram_loss) = (0, 0, 0)
+            }
+            DisabledFault::ShortTransfers => (plan.short, plan.wait) = (0, 0),
+            DisabledFault::Sizes => {
+                (plan.streams.segment, plan.streams.send_capacity) = (65_536, 256 * 1024);
+                plan.streams.receive_capacity = 256 * 1024;
+            }
+            DisabledFault::Pipes => (plan.shortages.pipes, plan.pipe_capacity) = (0, 262_144),
+            DisabledFault::Clocks => (plan.clock_jumps, plan.slow_turns, plan.wake_ns) = (0, 0, 0),
+            DisabledFault::Memory => (plan.shortages.memory, plan.shortages.lasting_ms) = (0, 0),
+            DisabledFault::Vanishing => plan.vanish = 0,
+            DisabledFault::Strays => (plan.stale, plan.spurious) = (0, 0),
+            DisabledFault::Accepts => (plan.syn_loss, plan.skew, plan.burst_ns) = (0, 0, 0),
+            DisabledFault::Mailboxes => plan.mailbox_capacity = 256,
+            DisabledFault::Names => plan.name_faults = 0,
+            DisabledFault::Delays => {
+                (plan.streams.delay_ns, plan.jitter_ns, plan.batch_max) = (20_000, 0, 1000);
+            }
+        }
+    }
+    world.set_plan(plan);
+}
+
+/// A worker, and what is checked after each of its turns.
+struct CheckedWorker {
+    index: usize,
+    running: Option<RunningWorker>,
+    model: ExchangeModel,
+    world: World,
+    ended: Rc<Cell<bool>>,
+}
+
+impl SimWorker for CheckedWorker {
+    fn run_turn(&mut self) -> bool {
+        let Some(running) = &mut self.running else { return false };
+        let goes_on = running.run_turn();
+        let live = running.0.live_objects();
+        let (used, max) = self.world.budget(self.index);
+        // The receive with which it ran out may have brought a whole buffer.
+        let bound = max + Buffer::SIZE;
+        if used >= max {
+            self.model.cover("proxy: holds all the bytes that it may");
+        }
+        if used > bound {
+            let details = format!("worker {} holds {used} bytes of {max}", self.index);
+            self.model.fail(&self.world, "memory", details);
+        }
+        if !goes_on {
+            if live != [0; 4] {
+                let details = format!("worker {} has drained and keeps {live:?}", self.index);
+                self.model.fail(&self.world, "leak", details);
+            }
+            drop(
+                self.running
+                    .take()
+                    .map(|RunningWorker(worker)| Worker::<SimEngine>::finish(worker)),
+            );
+            self.ended.set(true);
+        }
+        goes_on
+    }
+}
+
+/// Everybody but the workers.
+struct RandomActors {
+    clients: Vec<RandomClient>,
+    origins: Vec<RandomOrigin>,
+    names: PlannedNameServer,
+    operator: Operator,
+    proxy: Address,
+    model: ExchangeModel,
+    over: Rc<Cell<bool>>,
+}
+
+/// Who tells the workers to end.
+struct Operator {
+    /// The way to each worker, and whether it has ended.
+    mailboxes: WorkerMailboxes,
+    ended: Vec<Rc<Cell<bool>>>,
+    /// Configurations to come, the next one last.
+    reloads: Vec<(Instant, Arc<Config>)>,
+    /// When to drain, and when to break off what is left.
+    drain_at: Option<Instant>,
+    stop_at: Option<Instant>,
+    /// When they were told to break off what was left, and how long that may take.
+    stopped: Option<Moment>,
+    patience: Duration,
+    drain: Duration,
+    model: ExchangeModel,
+}
+
+impl Operator {
+    fn tell(&mut self, message: impl Fn() -> WorkerMessage<millrace_sim::SimDetached>) {
+        for (mailbox, ended) in self.mailboxes.borrow_mut().iter_mut().zip(&self.ended) {
+            if !ended.get() {
+                assert!(mailbox.send(message()).is_ok(), "a worker reads its messages");
+                mailbox.flush();
+            }
+        }
+    }
+
+    fn drain(&mut self, world: &World) {
+        world.log_event("the workers are told to drain");
+        (self.drain_at, self.stop_at) = (None, Some(world.now() + self.drain));
+        self.model.drain();
+        self.tell(|| WorkerMessage::Drain);
+    }
+
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        if self.reloads.last().is_some_and(|(at, _)| *at <= world.now())
+            && let Some((_, config)) = self.reloads.pop()
+        {
+            world.log_event("the workers are told of another configuration");
+            self.model.cover("operator: reloads");
+            self.tell(|| WorkerMessage::Configure { config: config.clone(), sockets: Vec::new() });
+        }
+        if self.drain_at.is_some_and(|at| at <= world.now()) {
+            self.model.cover("operator: drains in the middle");
+            self.drain(world);
+        }
+        if self.stop_at.is_some_and(|at| at <= world.now()) {
+            world.log_event("the workers are told to stop");
+            (self.stop_at, self.stopped) = (None, Some(Moment::now(world)));
+            self.model.cover("operator: breaks off what is left");
+            self.tell(|| WorkerMessage::Stop);
+        }
+        let reload = self.reloads.last().map(|(at, _)| *at);
+        let judged = self.check_stopped(world);
+        reload.into_iter().chain(self.drain_at).chain(self.stop_at).chain(judged).min()
+    }
+
+    /// Workers that were told to stop end soon, whatever their clients do; says when to look again.
+    fn check_stopped(&mut self, world: &World) -> Option<Instant> {
+        let until = self.stopped?.until(world, self.patience);
+        if self.ended.iter().all(|ended| ended.get()) {
+            self.stopped = None;
+        } else if until <= world.now() {
+            self.stopped = None;
+            self.model.fail(world, "undrained", "the workers do not stop".to_owned());
+        }
+        self.stopped.map(|_| until)
+    }
+}
+
+impl Actor for RandomActors {
+    fn step(&mut self, world: &World) -> Option<Instant> {
+        let mut look = self.operator.step(world);
+        let changed_sockets = world.take_changed_sockets();
+        let mut over = true;
+        for client in &mut self.clients {
+            look = look.into_iter().chain(client.step(world, &self.proxy, &changed_sockets)).min();
+            over &= client.is_over();
+        }
+        for origin in &mut self.origins {
+            look = look.into_iter().chain(origin.step(world, &changed_sockets)).min();
+        }
+        look = look.into_iter().chain(self.names.step(world)).min();
+        self.over.set(over || self.model.failure().is_some());
+        look
+    }
+}
+
+struct RandomRun {
+    workers: Vec<CheckedWorker>,
+    shared: Arc<SharedState>,
+    actors: RandomActors,
+    model: ExchangeModel,
+    difficulty: Difficulty,
+}
+
+impl RandomRun {
+    fn new(scenario: &RandomScenario, world: &World) -> Result<Self, String> {
+        let scenario = Rc::new(scenario.clone());
+        let plan = world.plan();
+        let jitter = Duration::from_nanos(plan.jitter_ns + plan.streams.delay_ns + plan.wake_ns);
+        let limits = millrace_config::limits::Limits::default();
+        let model =
+            ExchangeModel::new(scenario.clone(), WaitLimits::new(&limits, &scenario, &plan));
+        let origins = scenario.origins.iter().enumerate();
+        let origins: Vec<(RandomOrigin, u16)> =
+            origins.map(|(at, origin)| RandomOrigin::new(origin, at, &model, world)).collect();
+        let ports: Vec<u16> = origins.iter().map(|(_, port)| *port).collect();
+        let authorities = authorities(&scenario, &ports);
+        let config = Arc::new(configure(&scenario, world, &authorities)?);
+        let reloads = reloads(&scenario, world, &authorities, &config)?;
+        let waits = |config: &Config| WaitLimits::new(&config.limits, &scenario, &plan);
+        let all = reloads.iter().map(|(_, config)| waits(config));
+        model.set_waits(all.fold(waits(&config), WaitLimits::or));
+        let names = PlannedNameServer::new(world, &scenario.origins, &model);
+        let (real, assumed) = scenario.proxy.descriptors.unwrap_or((usize::MAX, 1000));
+        world.set_descriptors_max(real);
+        // No story has passwords, so nobody asks the verifier.
+        let servers = (names.server(), &SimVerifier::new(false));
+        let (workers, mailboxes, shared) = start(&config, world, servers, assumed)?;
+        let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
+        let workers = watched(workers, &ended, &model, world);
+        let clients = scenario.connections.iter().enumerate();
+        let clients = clients
+            .map(|(at, plan)| RandomClient::new(plan, at, &authorities, &model, world))
+            .collect();
+        let drain_at = scenario.events.iter().filter_map(|event| match event {
+            OperatorEvent::Drain(ms) => Some(world.now() + Duration::from_millis(*ms)),
+            OperatorEvent::Reload(..) => None,
+        });
+        let operator = Operator {
+            mailboxes,
+            ended,
+            reloads,
+            drain_at: drain_at.min(),
+            stop_at: None,
+            stopped: None,
+            patience: STOP + jitter * 100,
+            drain: Duration::from_millis(config.limits.drain_ms),
+            model: model.clone(),
+        };
+        coverage::cover_scenario(&model, &scenario);
+        Ok(Self {
+            workers,
+            shared,
+            actors: RandomActors {
+                clients,
+                origins: origins.into_iter().map(|(actor, _)| actor).collect(),
+                names,
+                operator,
+                proxy: address_of(&config.listeners[0].address),
+                model: model.clone(),
+                over: Rc::new(Cell::new(false)),
+            },
+            model,
+            difficulty: scenario.difficulty,
+        })
+    }
+
+    fn play(&mut self, world: &World) -> Result<(), Failure> {
+        let over = self.actors.over.clone();
+        // It also returns when every worker has drained: those who are left then see it.
+        let mut ended = RunOutcome::Done;
+        while ended == RunOutcome::Done && !over.get() {
+            ended = self.run(world, TIME, &mut |_| over.get());
+        }
+        if self.model.failure().is_some() {
+            return Ok(());
+        }
+        if ended != RunOutcome::Done {
+            return Err(self.failure("stuck", format!("{ended:?}")));
+        }
+        self.end(world)?;
+        if self.model.failure().is_none() {
+            cache::check(&self.shared).map_err(|details| self.failure("leak", details))?;
+        }
+        self.model.check_sent(world, &world.engine_output());
+        for client in &mut self.actors.clients {
+            client.close(world);
+        }
+        for origin in &mut self.actors.origins {
+            origin.close(world);
+        }
+        match &world.leaks()[..] {
+            [] => Ok(()),
+            leaks => Err(self.failure("leak", format!("left behind:\n{}", leaks.join("\n")))),
+        }
+    }
+
+    /// The clients are done: what the supervisor does at SIGTERM.
+    fn end(&mut self, world: &World) -> Result<(), Failure> {
+        let drain = self.actors.operator.drain;
+        if self.has_ended() {
+            return Ok(());
+        }
+        if !self.model.is_drained() {
+            self.actors.operator.drain(world);
+        }
+        let flags: Vec<_> = self.workers.iter().map(|worker| worker.ended.clone()).collect();
+        let ended = &mut |_: &World| flags.iter().all(|ended| ended.get());
+        self.run(world, drain, ended);
+        if !self.has_ended() && self.difficulty != Difficulty::Hard {
+            return Err(self.failure("undrained", "the workers do not drain".to_owned()));
+        }
+        // How long that may take is the director's to judge.
+        let model = self.model.clone();
+        self.run(world, TIME, &mut |world| ended(world) || model.failure().is_some());
+        match self.has_ended() || self.model.failure().is_some() {
+            true => Ok(()),
+            false => Err(self.failure("undrained", "the workers do not end".to_owned())),
+        }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.workers.iter().all(|worker| worker.running.is_none())
+    }
+
+    fn run(
+        &mut self,
+        world: &World,
+        time: Duration,
+        done: &mut dyn FnMut(&World) -> bool,
+    ) -> RunOutcome {
+        let left = if self.has_ended() { 0 } else { self.workers.len() };
+        run_all(world, &mut self.workers[..left], &mut [&mut self.actors], time, done)
+    }
+
+    fn failure(&self, kind: &'static str, details: String) -> Failure {
+        let clients: Vec<String> = self.actors.clients.iter().map(RandomClient::state).collect();
+        Failure { kind, details: format!("{details}\n{}", clients.join("\n")) }
+    }
+}
+
+/// What the proxy's configuration calls the origins, which listen on these ports.
+fn authorities(scenario: &RandomScenario, ports: &[u16]) -> Vec<String> {
+    let origins = scenario.origins.iter().zip(ports).enumerate();
+    let authorities = origins.map(|(at, (origin, port))| match origin.naming {
+        NameBehaviour::Address => format!("127.0.0.1:{port}"),
+        _ => format!("{}:{port}", name_of(at)),
+    });
+    authorities.collect()
+}
+
+/// The workers with the flags that say when each has ended.
+fn watched(
+    workers: Vec<RunningWorker>,
+    ended: &[Rc<Cell<bool>>],
+    model: &ExchangeModel,
+    world: &World,
+) -> Vec<CheckedWorker> {
+    let workers = workers.into_iter().zip(ended).enumerate();
+    let watched = workers.map(|(index, (running, ended))| CheckedWorker {
+        index,
+        running: Some(running),
+        model: model.clone(),
+        world: world.clone(),
+        ended: ended.clone(),
+    });
+    watched.collect()
+}
+
+/// The proxy's configuration: by the program's own parser, then with the port that was picked.
+fn configure(
+    scenario: &RandomScenario,
+    world: &World,
+    authorities: &[String],
+) -> Result<Config, String> {
+    let mut config = config::from_arguments(command(scenario, authorities))
+        .map_err(|wrong| wrong.to_string())?;
+    pick_ports(&mut config, world);
+    if let Some(bytes) = bytes_per_worker(scenario) {
+        config.memory_bytes = bytes * scenario.proxy.workers as u64;
+    }
+    Ok(config)
+}
+
+/// What each worker may hold where memory is short. The program takes no less than a megabyte, of
+/// which no story uses a fifth: what is a megabyte in its command line is 16 KiB here.
+pub(super) fn bytes_per_worker(scenario: &RandomScenario) -> Option<u64> {
+    scenario.proxy.memory_mb.map(|megabytes| megabytes * 16 * 1024)
+}
+
+/// The configurations of all reloads, the last one first, each when it comes. What cannot change in
+/// a running process is refused as it is in earnest.
+fn reloads(
+    scenario: &RandomScenario,
+    world: &World,
+    authorities: &[String],
+    first: &Config,
+) -> Result<Vec<(Instant, Arc<Config>)>, String> {
+    let mut reloads = Vec::new();
+    for event in &scenario.events {
+        let OperatorEvent::Reload(ms, limits) = event else { continue };
+        let mut other = scenario.clone();
+        other.proxy.limits = limits.clone();
+        let details = command(&other, authorities);
+        let read = config::from_arguments(details).map_err(|wrong| wrong.to_string())?;
+        let listeners = first.listeners.clone();
+        let config = Config { listeners, memory_bytes: first.memory_bytes, ..read };
+        if config::check_reload("scenario", first, &config).is_ok() {
+            reloads.push((world.now() + Duration::from_millis(*ms), config));
+        }
+    }
+    reloads.sort_by_key(|(at, _)| *at);
+    let numbered = reloads.into_iter().zip(first.number + 1..);
+    let numbered =
+        numbered.map(|((at, config), number)| (at, Arc::new(Config { number, ..config })));
+    let mut reloads: Vec<_> = numbered.collect();
+    reloads.reverse();
+    Ok(reloads)
+}
+
+/// The words after the program's name.
+pub(super) fn command(scenario: &RandomScenario, authorities: &[String]) -> Vec<String> {
+    let proxy = &scenario.proxy;
+    let mut details = vec![if proxy.forward { "forward" } else { "boost" }.to_owned()];
+    if !proxy.forward {
+        let origins: Vec<String> = authorities.iter().map(|it| format!("http://{it}")).collect();
+        details.extend(["--origin".to_owned(), origins.join(",")]);
+    }
+    let listen = if proxy.unix { "unix:/sim/proxy" } else { "127.0.0.1:0" };
+    details.extend(["--listen", listen, "--workers"].map(str::to_owned));
+    details.push(proxy.workers.to_string());
+    if let Some(memory) = proxy.memory_mb {
+        details.extend(["--memory".to_owned(), format!("{}M", memory * proxy.workers as u64)]);
+    }
+    for (name, value) in &proxy.limits {
+        details.extend(["--limit".to_owned(), format!("{name}={value}")]);
+    }
+    details
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_config::limits::Limits;
+    use millrace_sim::{Faults, run};
+
+    use super::super::plain::plain_scenario;
+    use super::super::plan::Ending;
+    use super::*;
+
+    impl Actor for Operator {
+        fn step(&mut self, world: &World) -> Option<Instant> {
+            Operator::step(self, world)
+        }
+    }
+
+    /// Told to drain and, a second later, to stop: how a worker fails that has ended, or has not.
+    fn judged(has_ended: bool) -> Option<&'static str> {
+        let world = World::new(1, Faults::None);
+        let scenario = Rc::new(plain_scenario(Vec::new(), Ending::Closes));
+        let waits = WaitLimits::new(&Limits::default(), &scenario, &world.plan());
+        let model = ExchangeModel::new(scenario, waits);
+        let mut operator = Operator {
+            mailboxes: WorkerMailboxes::default(),
+            ended: vec![Rc::new(Cell::new(has_ended))],
+            reloads: Vec::new(),
+            drain_at: Some(world.now()),
+            stop_at: None,
+            stopped: None,
+            patience: STOP,
+            drain: Duration::from_secs(1),
+            model: model.clone(),
+        };
+        let hour = Duration::from_secs(3600);
+        run(&world, &mut [], &mut [&mut operator], hour, &mut |_| false);
+        model.failure().map(|failure| failure.kind)
+    }
+
+    #[test]
+    fn a_worker_that_does_not_stop_is_noticed_while_its_clients_go_on() {
+        assert_eq!(judged(true), None);
+        assert_eq!(judged(false), Some("undrained"));
+    }
+}

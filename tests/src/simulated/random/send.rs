@@ -1,0 +1,198 @@
+//! What one end of a connection sends, step by step: bytes, pauses, and how it ends.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use millrace_engine::Instant;
+use millrace_sim::{ActorSocket, World};
+
+use super::plan::{Break, BreakKind};
+
+/// A step.
+#[derive(Debug)]
+pub(super) enum SendStep {
+    /// These bytes.
+    Bytes(Vec<u8>),
+    /// These bytes, so many at a time, every so many milliseconds.
+    Drip(Vec<u8>, usize, u64),
+    /// A wait of so many milliseconds.
+    Pause(u64),
+    /// A wait for [`Sending::go_on`], or for so many milliseconds.
+    Await(u64),
+    /// An answer's last byte is behind, or the last of a request.
+    Mark,
+    /// The stream ends.
+    Finish,
+    /// The connection is closed.
+    Close,
+    /// The connection is reset.
+    Reset,
+    /// Nothing more is sent, ever.
+    Stop,
+}
+
+/// What the sender has come to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum SendOutcome {
+    /// Everything was taken, or nothing more is wanted.
+    All,
+    /// The kernel takes no more now.
+    Full,
+    /// It waits.
+    Until(Instant),
+    /// A [`Out::Mark`] was passed; there may be more.
+    Mark,
+    /// The socket was closed by a step: nobody may use it any more.
+    Gone,
+}
+
+/// When to look again.
+#[derive(Default)]
+pub(super) struct NextWake(pub(super) Option<Instant>);
+
+impl NextWake {
+    pub(super) fn at(&mut self, when: Instant) {
+        self.0 = self.0.into_iter().chain([when]).min();
+    }
+}
+
+/// What is still to be sent.
+#[derive(Debug, Default)]
+pub(super) struct SendQueue {
+    steps: VecDeque<SendStep>,
+    /// Bytes of the first step that were taken.
+    taken: usize,
+    /// When the pause, or the drip's wait, at the head of the steps is over.
+    until: Option<Instant>,
+    stopped: bool,
+    /// The stream was ended, or can take nothing more.
+    pub(super) over: bool,
+    /// The connection broke while something was sent: how its stream ends says nothing.
+    pub(super) broke: bool,
+    /// Bytes taken in all.
+    pub(super) total: u64,
+}
+
+impl SendQueue {
+    /// Adds a step.
+    pub(super) fn add(&mut self, out: SendStep) {
+        self.steps.push_back(out);
+    }
+
+    /// Adds bytes, broken off or halted where `breaks` says.
+    pub(super) fn add_broken(&mut self, bytes: Vec<u8>, breaks: Option<Break>) {
+        let Some(Break { at, how }) = breaks.filter(|_| !bytes.is_empty()) else {
+            return self.add(SendStep::Bytes(bytes));
+        };
+        let (before, after) = bytes.split_at(at % bytes.len());
+        self.add(SendStep::Bytes(before.to_vec()));
+        match how {
+            BreakKind::Finish => self.add(SendStep::Finish),
+            BreakKind::Close => self.add(SendStep::Close),
+            BreakKind::Reset => self.add(SendStep::Reset),
+            BreakKind::Stop => self.add(SendStep::Stop),
+            BreakKind::Pause(ms) => {
+                self.add(SendStep::Pause(ms));
+                self.add(SendStep::Bytes(after.to_vec()));
+            }
+        }
+    }
+
+    /// Ends a wait for word from the other side.
+    pub(super) fn go_on(&mut self) {
+        if let Some(SendStep::Await(_)) = self.steps.front() {
+            self.done();
+        }
+    }
+
+    /// Whether nothing more will be sent, whatever is added.
+    pub(super) fn has_ended(&self) -> bool {
+        self.stopped || self.over
+    }
+
+    /// Whether nothing is left to be sent.
+    pub(super) fn is_empty(&self) -> bool {
+        self.steps.is_empty() || self.has_ended()
+    }
+
+    fn done(&mut self) {
+        self.steps.pop_front();
+        (self.taken, self.until) = (0, None);
+    }
+
+    /// Whether the wait that begins, or began, here is over.
+    fn waited(&mut self, now: Instant, ms: u64) -> Result<(), Instant> {
+        let until = *self.until.get_or_insert(now + Duration::from_millis(ms));
+        if now >= until { Ok(()) } else { Err(until) }
+    }
+
+    /// Sends what can be sent.
+    pub(super) fn step(&mut self, world: &World, socket: ActorSocket) -> SendOutcome {
+        let now = world.now();
+        loop {
+            if self.has_ended() {
+                return SendOutcome::All;
+            }
+            let Some(step) = self.steps.front() else { return SendOutcome::All };
+            match step {
+                SendStep::Bytes(bytes) if self.taken == bytes.len() => self.done(),
+                SendStep::Bytes(bytes) => match world.write(socket, &bytes[self.taken..]) {
+                    Ok(0) => return SendOutcome::Full,
+                    Ok(count) => self.took(count),
+                    Err(_) => return self.breaks(),
+                },
+                SendStep::Drip(bytes, ..) if self.taken == bytes.len() => self.done(),
+                SendStep::Drip(bytes, size, ms) => {
+                    let end = bytes.len().min(self.taken + size);
+                    let (piece, ms) = (bytes[self.taken..end].to_vec(), *ms);
+                    if let Err(until) = self.waited(now, ms) {
+                        return SendOutcome::Until(until);
+                    }
+                    match world.write(socket, &piece) {
+                        Ok(0) => return SendOutcome::Full,
+                        Ok(count) => self.took(count),
+                        Err(_) => return self.breaks(),
+                    }
+                    self.until = None;
+                }
+                SendStep::Pause(ms) | SendStep::Await(ms) => {
+                    let ms = *ms;
+                    match self.waited(now, ms) {
+                        Ok(()) => self.done(),
+                        Err(until) => return SendOutcome::Until(until),
+                    }
+                }
+                SendStep::Mark => {
+                    self.done();
+                    return SendOutcome::Mark;
+                }
+                SendStep::Finish => {
+                    self.done();
+                    self.over = true;
+                    world.shutdown_write(socket);
+                }
+                SendStep::Close => {
+                    world.close(socket);
+                    return SendOutcome::Gone;
+                }
+                SendStep::Reset => {
+                    world.reset(socket);
+                    return SendOutcome::Gone;
+                }
+                SendStep::Stop => self.stopped = true,
+            }
+        }
+    }
+
+    fn took(&mut self, count: usize) {
+        self.taken += count;
+        self.total += count as u64;
+    }
+
+    fn breaks(&mut self) -> SendOutcome {
+        self.steps.clear();
+        (self.taken, self.until) = (0, None);
+        (self.over, self.broke) = (true, true);
+        SendOutcome::All
+    }
+}
