@@ -126,15 +126,15 @@ attack: ## Send hostile messages and try cache poisoning, on both engines: MUTAN
 
 sim: ## Play random scenarios: SEEDS=2000 FIRST=0, or SEED=n for one with its event log.
 	@scripts/setup build
-	SEEDS=$(or $(SEEDS),2000) cargo test --quiet -p millrace-tests --test sim stories \
+	SEEDS=$(or $(SEEDS),2000) cargo test --quiet -p millrace-tests --test sim random_ \
 		-- --nocapture
 
-soak: ## Run many more of each: SEEDS=5000 STORIES=200000 MUTANTS=1000000 DISK_KILLS=200.
+soak: ## Run many more of each: SEEDS=5000 RANDOM_SEEDS=200000 MUTANTS=1000000 DISK_KILLS=200.
 	@scripts/setup build
 	cargo build --quiet -p millrace
 	SEEDS=$(or $(SEEDS),5000) cargo test -p millrace-tests --test scenarios
-	SEEDS=$(or $(STORIES),200000) cargo test --quiet -p millrace-tests --test sim \
-		stories -- --nocapture
+	SEEDS=$(or $(RANDOM_SEEDS),200000) cargo test --quiet -p millrace-tests --test sim \
+		random_ -- --nocapture
 	tests/faults/play
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison
 	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice

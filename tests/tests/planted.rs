@@ -59,14 +59,14 @@ impl fmt::Display for Search {
 
 /// Plays the story or scenario of `seed`, with `fault` in its engines.
 fn play(scenarios: &[Scenario], seed: u64, fault: Option<EngineFault>) -> Result<(), String> {
-    if seed % STORY_OF == STORY_OF - 1 {
-        return play_story(seed / STORY_OF, fault);
+    if seed % RANDOM_OF == RANDOM_OF - 1 {
+        return play_story(seed / RANDOM_OF, fault);
     }
     if seed % CACHED_OF == 1 {
         return play_cached(seed / CACHED_OF, fault);
     }
     // Scenarios take turns, and no story takes the turn of one.
-    let seed = seed - seed / STORY_OF - (seed + CACHED_OF - 2) / CACHED_OF;
+    let seed = seed - seed / RANDOM_OF - (seed + CACHED_OF - 2) / CACHED_OF;
     let count = scenarios.len() as u64;
     let scenario = &scenarios[(seed % count) as usize];
     let works = !scenario.hostile || (seed / count).is_multiple_of(2);

@@ -24,7 +24,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn stories_keep_the_model() {
+fn random_scenarios_keep_the_rules() {
     if let Some(seed) = number("SEED") {
         return play_one(seed);
     }
@@ -67,7 +67,7 @@ fn play_one(seed: u64) {
 
 /// Stories of a cache, by the same variables.
 #[test]
-fn cached_stories_keep_the_model() {
+fn random_cache_scenarios_keep_the_rules() {
     if let Some(seed) = number("SEED") {
         let scenario = random_cache_scenario(seed);
         let outcome = play_cache(&scenario, true);
@@ -128,7 +128,7 @@ fn fails(scenario: &RandomScenario) -> Option<Failure> {
 /// The very first chunk of an early answer was malformed, and what was missing of the request was
 /// waited for without any deadline.
 #[test]
-fn an_early_answer_whose_first_chunk_is_malformed_ends_its_exchange() {
+fn an_early_response_whose_first_chunk_is_malformed_ends_its_exchange() {
     let mut put = plain_request(1, Method::Put, 99_999, 0);
     put.response.fault = Some(ResponseFault::Chunks(0));
     put.response.early = true;
@@ -155,7 +155,7 @@ fn nothing_is_forwarded_that_is_pipelined_behind_a_malformed_request() {
 /// A request for which there was room to look its name up, again and again, and never for more, was
 /// never given up: it was out of the line each time that this was looked through.
 #[test]
-fn a_request_that_has_room_for_lookups_only_is_given_up() {
+fn a_request_that_gets_resources_only_for_its_lookup_times_out() {
     let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
     scenario.difficulty = Difficulty::Hard;
     // The listener, the client, and one of the two that a lookup takes.
@@ -169,7 +169,7 @@ fn a_request_that_has_room_for_lookups_only_is_given_up() {
 /// A tunnel whose origin could be sent nothing for want of kernel memory was closed in order there:
 /// what had come of it looked whole.
 #[test]
-fn a_tunnel_that_breaks_for_want_of_memory_is_reset_at_its_origin() {
+fn a_tunnel_that_breaks_for_lack_of_memory_is_reset_at_its_origin() {
     let mut scenario =
         plain_scenario(vec![plain_request(1, Method::Upgrade, 2671, 0)], Ending::Closes);
     (scenario.difficulty, scenario.world) = (Difficulty::Hard, Faults::Hostile);
@@ -190,7 +190,7 @@ fn a_tunnel_that_breaks_for_want_of_memory_is_reset_at_its_origin() {
 /// What a client must see is wrong here: a shrunken story keeps what that hangs on, and loses all
 /// that is beside it.
 #[test]
-fn a_failing_story_is_shrunk_to_what_its_failure_needs() {
+fn a_failing_scenario_is_shrunk_to_what_its_failure_needs() {
     let mut scenario = random_scenario(5);
     let beside = scenario.connections.len();
     let mut wrong = plain_request(9000, Method::Post, 7000, 300);
@@ -220,7 +220,7 @@ fn a_failing_story_is_shrunk_to_what_its_failure_needs() {
 /// The model has to notice an innocent connection that is not served, and to know a break from an
 /// end.
 #[test]
-fn the_model_notices_what_is_wrong() {
+fn wrong_behaviour_is_reported() {
     // 504 is not what an innocent client may get.
     let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
     assert_eq!(fails(&scenario), None);

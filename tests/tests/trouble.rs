@@ -6,7 +6,7 @@ use millrace_sim::{Faults, World};
 use millrace_tests::scenario::Scenario;
 use millrace_tests::simulated;
 
-/// Short stories that meet everything together: names, pipes, several workers, many clients.
+/// Short scenarios that meet everything together: names, pipes, several workers, many clients.
 const STORIES: &[&str] = &["names", "keep_alive", "splice_upload", "crowd", "websocket"];
 
 /// What a machine that works does as well.
@@ -41,16 +41,16 @@ const HOSTILE: &[&str] = &[
     "wrong address",
 ];
 
-/// How often what happened, over the seeds of all stories.
-fn met(faults: Faults, seeds: u64) -> BTreeMap<&'static str, u64> {
-    let mut met = BTreeMap::new();
-    let stories: Vec<Scenario> = Scenario::all()
+/// How often what happened, over the seeds of all scenarios.
+fn fault_counts(faults: Faults, seeds: u64) -> BTreeMap<&'static str, u64> {
+    let mut counts = BTreeMap::new();
+    let scenarios: Vec<Scenario> = Scenario::all()
         .into_iter()
-        .filter(|scenario| STORIES.contains(&&scenario.name[..]))
+        .filter(|scenario| SCENARIOS.contains(&&scenario.name[..]))
         .collect();
-    assert_eq!(stories.len(), STORIES.len(), "a story was renamed");
+    assert_eq!(scenarios.len(), SCENARIOS.len(), "a scenario was renamed");
     for (scenario, seed) in
-        stories.iter().flat_map(|story| (0..seeds).map(move |seed| (story, seed)))
+        scenarios.iter().flat_map(|scenario| (0..seeds).map(move |seed| (scenario, seed)))
     {
         let world = World::new(seed, faults);
         let played = simulated::play_in(&world, scenario, seed, faults);
@@ -58,31 +58,31 @@ fn met(faults: Faults, seeds: u64) -> BTreeMap<&'static str, u64> {
             panic!("{why}");
         }
         for (what, count) in world.trouble_counts() {
-            *met.entry(what).or_default() += count;
+            *counts.entry(what).or_default() += count;
         }
     }
-    met
+    counts
 }
 
 #[test]
-fn a_busy_world_troubles_its_proxy() {
-    let met = met(Faults::Benign, 20);
-    let missing: Vec<_> = BENIGN.iter().filter(|what| !met.contains_key(**what)).collect();
-    assert!(missing.is_empty(), "never: {missing:?} in {met:?}");
-    let broken: Vec<_> = HOSTILE.iter().filter(|what| met.contains_key(**what)).collect();
-    assert!(broken.is_empty(), "in a world that works: {broken:?}");
+fn a_working_world_has_every_benign_fault() {
+    let counts = fault_counts(Faults::Benign, 20);
+    let missing: Vec<_> = BENIGN.iter().filter(|what| !counts.contains_key(**what)).collect();
+    assert!(missing.is_empty(), "never occurred: {missing:?} in {counts:?}");
+    let broken: Vec<_> = HOSTILE.iter().filter(|what| counts.contains_key(**what)).collect();
+    assert!(broken.is_empty(), "in a working world: {broken:?}");
 }
 
 #[test]
-fn a_hostile_world_does_all_that_can_go_wrong() {
-    let met = met(Faults::Hostile, 40);
+fn a_hostile_world_has_every_fault() {
+    let counts = fault_counts(Faults::Hostile, 40);
     let missing: Vec<_> =
-        BENIGN.iter().chain(HOSTILE).filter(|what| !met.contains_key(**what)).collect();
-    assert!(missing.is_empty(), "never: {missing:?} in {met:?}");
+        BENIGN.iter().chain(HOSTILE).filter(|what| !counts.contains_key(**what)).collect();
+    assert!(missing.is_empty(), "never occurred: {missing:?} in {counts:?}");
 }
 
 #[test]
-fn a_kind_world_does_nothing_of_it() {
-    let met = met(Faults::None, 1);
-    assert!(met.is_empty(), "{met:?}");
+fn a_world_without_faults_has_none_of_them() {
+    let counts = fault_counts(Faults::None, 1);
+    assert!(counts.is_empty(), "{counts:?}");
 }
