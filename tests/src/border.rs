@@ -1,7 +1,7 @@
-//! Where the stages meet their engine. Callgrind is told to switch collecting at every entry into
-//! and exit from the functions of [`SWITCHES`]: [`turn`] switches it on, and each engine method
-//! off again until it returns. What is collected are the worker's own instructions, without the
-//! simulator's. So none of these functions may be inlined.
+//! The border between the stages and their engine. Callgrind toggles collection at every entry into
+//! and exit from the functions of [`SWITCHES`]: [`turn`] switches it on, and each engine method off
+//! again until it returns. This collects the worker's own instructions without those of the
+//! simulator. None of these functions may be inlined.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,16 +13,16 @@ use millrace_engine::{
 use millrace_proxy::Worker;
 use millrace_sim::{SimDetached, SimEngine, SimWaker};
 
-/// The functions whose entries and exits switch collecting, as callgrind's patterns.
+/// The functions whose entries and exits toggle collection, as callgrind patterns.
 pub const SWITCHES: [&str; 2] = [
     "millrace_tests::border::turn",
     "<millrace_tests::border::Border as millrace_engine::engine::Engine>::*",
 ];
 
-/// A simulated engine behind functions that are never inlined into the worker.
+/// A simulated engine whose methods are never inlined into the worker.
 pub struct Border(pub SimEngine);
 
-/// A worker's turn, collected.
+/// Runs a turn of the worker, with collection on.
 #[inline(never)]
 pub fn turn(worker: &mut Worker<Border>) -> bool {
     worker.run_turn()

@@ -1,9 +1,9 @@
-//! Whole connections through the proxy in the simulator, from bytes that a fuzzer made: what one
-//! client sends, what the origin answers, where both are cut, who ends when.
+//! Whole connections through the proxy in the simulator, made from the bytes of a fuzzer: what one
+//! client sends, how the origin responds, where both are split, and which side ends when.
 //!
-//! Held against it is what the hostile corpus holds against the real program (`corpus/`): the
-//! origin sees only requests with one meaning, the client only such answers, neither sees what the
-//! other has not sent, every wait ends, nothing is left behind, nothing panics.
+//! The checks are those of the hostile corpus for the real program (`corpus/`). The origin sees
+//! only requests with one meaning, and the client only such responses. Neither sees bytes that the
+//! other has not sent. Every wait ends, nothing leaks, nothing panics.
 
 mod actors;
 mod check;
@@ -27,10 +27,10 @@ use crate::simulated::RunningWorker;
 use actors::{Actors, address};
 use script::Script;
 
-/// Virtual time that a connection may take: beyond every deadline of the configuration.
+/// Limit of a connection in virtual time, beyond every deadline of the configuration.
 const TIME: Duration = Duration::from_secs(120);
 
-/// Limits as short as they can be without ending what only is under way.
+/// The shortest limits that do not end an exchange that makes progress.
 const LIMITS: [&str; 17] = [
     "connections=8",
     "fields=64",
@@ -51,10 +51,10 @@ const LIMITS: [&str; 17] = [
     "drain_ms=4000",
 ];
 
-/// Plays a connection out of any bytes (`script.rs` has their form).
+/// Plays a connection described by arbitrary bytes (`script.rs` has their format).
 ///
 /// # Panics
-/// When something does not hold that must hold whatever is sent; the message says what.
+/// Panics if a check fails. The message says which.
 pub fn fuzz_connection(data: &[u8]) {
     let script = Script::parse(data);
     let faults = if script.unkind { Faults::Benign } else { Faults::None };
@@ -103,13 +103,13 @@ pub fn fuzz_connection(data: &[u8]) {
     }
 }
 
-/// What happened, for a message about a failure.
+/// Describes the run for the message of a failure.
 fn describe(world: &World, actors: &Actors) -> String {
     format!("\n{}\n{}", world.trace(), actors.state())
 }
 
-/// The configuration of a role, made once a thread: reading it would take longer than most runs.
-/// Without a cache, as the judge knows what passes through and nothing of what is kept.
+/// Returns the configuration of a role, made once per thread: parsing it would take longer than
+/// most runs. It has no cache, because the checks cover only what passes through.
 fn configuration(role: Role) -> Arc<Config> {
     thread_local! {
         static MADE: RefCell<Vec<(Role, Arc<Config>)>> = const { RefCell::new(Vec::new()) };

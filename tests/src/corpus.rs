@@ -2,9 +2,10 @@
 //! them.
 //!
 //! A *case* (tests/corpus/README.md has the format) says what a client sends on one connection,
-//! what the origin must see and says, and what the client must see. A *lane* is one running
-//! program with one recording origin behind it; a case is run in a lane alone, so that everything
-//! the origin saw belongs to it. The judge behind the program is [`crate::strict`].
+//! what the origin must see and how it responds, and what the client must see. A [`program`] under
+//! test has one recording origin behind it and runs one case at a time, so that everything the
+//! origin saw belongs to that case. The parser that checks messages behind the program is
+//! [`crate::strict`].
 
 pub mod campaign;
 pub mod case;

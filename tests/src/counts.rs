@@ -1,28 +1,30 @@
-//! The baseline of `make icount`: a text of one row a script, under a line that says what made it.
+//! The baseline of `make icount`: a table with a row for each script, below a line that names the
+//! toolchain.
 
 use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What a row may become dearer by before the check fails, and cheaper before it is said.
+/// Growth of a row in per cent above which the check fails, and decrease above which the report
+/// mentions it.
 pub const TOLERANCE_PERCENT: u64 = 2;
 
 /// Instructions per exchange, in the order of the scripts.
 pub struct Table {
-    /// What the counts depend on beside the code.
+    /// What the counts depend on besides the code.
     pub maker: String,
-    /// A script's name and its count.
+    /// Names and counts of the scripts.
     pub rows: Vec<(String, u64)>,
 }
 
-/// How a count compares with the baseline.
+/// The result of a comparison with the baseline.
 #[derive(PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// Nothing became dearer than tolerated.
+    /// No row grew beyond the tolerance.
     Holds,
-    /// Something did, or a script has no row or a row no script.
+    /// A row grew beyond it, or a script has no row or a row no script.
     Dearer,
-    /// The two were made by different toolchains.
+    /// Different toolchains made the two tables.
     Incomparable,
 }
 
@@ -33,7 +35,7 @@ const HEAD: &str = "\
 ";
 
 impl Table {
-    /// The committed baseline; empty if there is none.
+    /// Reads the committed baseline; it is empty if there is none.
     pub fn read() -> Self {
         Self::parse(&fs::read_to_string(path()).unwrap_or_default())
     }
@@ -41,7 +43,7 @@ impl Table {
     /// Replaces the baseline.
     ///
     /// # Panics
-    /// When the project's folder cannot be written.
+    /// Panics if the project's folder cannot be written.
     pub fn write(&self) {
         fs::write(path(), self.text()).expect("the project is in a folder that can be written");
     }
@@ -72,7 +74,7 @@ fn path() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("benches/icount/baseline.txt")
 }
 
-/// Whether `counted` is as cheap as the baseline says.
+/// Compares `counted` with the baseline.
 pub fn verdict(baseline: &Table, counted: &Table) -> Verdict {
     if baseline.maker != counted.maker {
         return Verdict::Incomparable;
@@ -84,7 +86,7 @@ pub fn verdict(baseline: &Table, counted: &Table) -> Verdict {
     if holds && names(baseline) == names(counted) { Verdict::Holds } else { Verdict::Dearer }
 }
 
-/// Both tables side by side, with a word where they differ by more than is tolerated.
+/// Returns both tables side by side, and marks rows that differ by more than the tolerance.
 pub fn report(baseline: &Table, counted: &Table) -> String {
     let mut text = format!("{:<20} {:>8} {:>8}\n", "instructions", "baseline", "now");
     for (name, count) in &counted.rows {

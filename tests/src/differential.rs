@@ -1,5 +1,5 @@
-//! The proxy's parsers beside those that share no code with them: what the strict one takes, the
-//! proxy's take as well, and all find the same in it.
+//! The proxy's parsers compared with independent ones. The proxy's parsers accept whatever the
+//! strict parser accepts, and all parsers that accept a message agree about it.
 
 use millrace_http1::{
     ChunkedDecoder, Fields, Framing, HeadLimits, HeadScan, Method, RequestHead, ResponseHead,
@@ -13,17 +13,17 @@ use crate::strict::{self, Field, Message, RequestContext};
 const LIMITS: HeadLimits =
     HeadLimits { bytes_max: 65_536, fields_max: 4096, target_bytes_max: 65_536 };
 
-/// What the proxy bounds and the strict parser does not (docs/refused.md): the letters of a method,
-/// the options of a connection, the lines and bytes of trailers.
+/// Bounds of the proxy that the strict parser does not have (docs/refused.md): the length of a
+/// method, the number of connection options, the lines and bytes of trailers.
 const METHOD_BYTES_MAX: usize = 32;
 const CONNECTION_OPTIONS_MAX: usize = 32;
 const TRAILERS_MAX: usize = 60;
 const TRAILER_BYTES_MAX: usize = 8000;
 
-/// Reads any bytes as a request and as an answer.
+/// Parses arbitrary bytes as a request and as a response.
 ///
 /// # Panics
-/// When two parsers find different things.
+/// Panics if two parsers disagree.
 pub fn fuzz_messages(data: &[u8]) {
     let data = &data[..data.len().min(LIMITS.bytes_max)];
     compare_request(data);
@@ -48,7 +48,8 @@ fn compare_request(data: &[u8]) {
     compare_body(&data[used..message.bytes], framing, &message.body);
 }
 
-/// What a client may send has the same method and content for the proxy, if that takes it.
+/// Checks that a request that a client may send has the same method and content for the proxy, if
+/// the proxy accepts it.
 fn compare_valid(data: &[u8]) {
     let reading = valid::read(data, Role::Boost);
     let Some(request) = reading.requests.first() else { return };
@@ -105,7 +106,7 @@ fn compare_fields(head: &Fields, fields: &[Field]) {
     assert!(of_head.eq(of_judge), "fields of {:?}", String::from_utf8_lossy(head.bytes()));
 }
 
-/// `bytes` are a whole body as it was sent.
+/// Checks the proxy's reading of a body; `bytes` are a complete body as it was sent.
 fn compare_body(bytes: &[u8], framing: Framing, body: &[u8]) {
     match framing {
         Framing::None => assert!(bytes.is_empty() && body.is_empty()),
@@ -120,7 +121,7 @@ fn compare_body(bytes: &[u8], framing: Framing, body: &[u8]) {
     }
 }
 
-/// The content of a chunked body and the bytes that it took, if it is whole and sound.
+/// Returns the content and the encoded length of a chunked body, if it is complete and valid.
 fn dechunk(bytes: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut input = bytes.to_owned();
     let mut decoder = ChunkedDecoder::default();
@@ -139,7 +140,7 @@ mod tests {
     use crate::corpus::random::Random;
     use crate::corpus::templates::Templates;
 
-    /// Found by fuzzing: the judge knew no bound there.
+    /// Found by fuzzing: the strict parser had no bound there.
     #[test]
     fn more_connection_options_than_the_proxy_takes() {
         for options in ["close\r\n".repeat(33), format!("{}\r\n", "a, ,".repeat(33))] {

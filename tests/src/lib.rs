@@ -1,4 +1,4 @@
-//! Black-box tests of millrace, and what they are made of.
+//! Black-box tests of millrace, and their support code.
 #![forbid(unsafe_code)]
 
 pub mod border;

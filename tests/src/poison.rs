@@ -1,19 +1,13 @@
 //! Cache poisoning and deception: does one client's request change another client's response?
 //!
-//! A *mutant* is what an attacker sends on one connection, with what innocent clients request before
-//! and after it. It is played against one program with a cache; a second program of the same
-//! configuration, the *control*, gets the innocent requests alone. Every response to an innocent
-//! client must be the same from both, apart from Age, Date and Cache-Status.
+//! A *mutant* is what an attacker sends on one connection, with the requests of victims before and
+//! after it. It is played against one program with a cache. A second program with the same
+//! configuration, the *control*, gets only the victims' requests. Every response to a victim must
+//! be the same from both, apart from Age, Date and Cache-Status.
 //!
 //! The origins behind both programs are models ([`model`]): a response is a function of the request
 //! that reached the origin, so a difference can only come from the program between them.
-//! [`mutant`] has the classes and services, docs/design/testing.md the reasons.
-//!
-//! Some differences would be faults of the origin, so no model shows them. Fields that only name the
-//! client, such as X-Forwarded-For, are reflected only where the page varies by them. Origins of the
-//! class Early misread every body that is complete before they respond, so an attacker keeps at
-//! least one byte back. Several lines of an unknown field equal one line with commas (RFC 9110
-//! section 5.3).
+//! docs/design/attack.md has the classes, the services and what the check ignores.
 
 mod broken_cache;
 pub mod campaign;

@@ -1,8 +1,8 @@
-//! Plays a scenario against the real program: a process, sockets of this machine, a thread for
+//! Plays a scenario against the real program: a process, sockets of this machine, and a thread for
 //! each connection.
 //!
-//! Waiting is bounded by `PATIENCE`, which no healthy run comes near; no verdict depends on how
-//! long anything took.
+//! `PATIENCE` bounds every wait, and no successful run comes near it. No outcome depends on the
+//! duration of a step.
 
 mod files;
 mod process;
@@ -23,23 +23,23 @@ use crate::scenario::{
 use files::Files;
 use stream::{Accepting, Stream};
 
-/// How long anything may take before the run counts as hung.
+/// Limit of every wait, after which the run counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How often a wait looks whether something else happened.
+/// Interval at which a wait checks for other events.
 const GLANCE: Duration = Duration::from_millis(10);
 
-/// What the threads of one run share.
+/// The state that the threads of one run share.
 struct RealRun {
     names: Names,
     board: ScriptSignals,
     begun: Instant,
-    /// The clients have ended: origins need not wait for connections any more.
+    /// The clients have ended, so origins need not wait for connections.
     over: AtomicBool,
     failures: Mutex<Vec<String>>,
 }
 
-/// The engines that the real program is to be tried on: the one that ENGINE names, or all that
-/// this machine has.
+/// Returns the engines for the real program: the one that ENGINE names, or all that this machine
+/// supports.
 pub fn engines() -> Vec<String> {
     if let Ok(engine) = std::env::var("ENGINE") {
         return vec![engine];
@@ -50,7 +50,7 @@ pub fn engines() -> Vec<String> {
         Err(Error::Unsupported(reason)) => {
             println!("skip: uring: {}: {}", reason.feature(), reason.reason());
         }
-        // What else is wrong the program is to say.
+        // The program reports any other problem.
         _ => engines.push("uring".to_owned()),
     }
     engines
@@ -59,7 +59,7 @@ pub fn engines() -> Vec<String> {
 /// Plays `scenario` with the program at `program` on `engine`.
 ///
 /// # Errors
-/// Every expectation that did not hold, and what the program said on standard error.
+/// Returns every expectation that did not hold, and the standard error of the program.
 pub fn play(scenario: &Scenario, program: &Path, engine: &str) -> Result<(), String> {
     let folder = std::env::temp_dir().join(format!(
         "millrace-scenario-{}-{}",
@@ -68,7 +68,7 @@ pub fn play(scenario: &Scenario, program: &Path, engine: &str) -> Result<(), Str
     ));
     std::fs::create_dir_all(&folder).map_err(|error| format!("a folder for sockets: {error}"))?;
     let result = play_in(scenario, program, engine, &folder);
-    // What is left behind in a temporary folder does no harm.
+    // Files left in a temporary folder are harmless.
     let _ = std::fs::remove_dir_all(&folder);
     result
 }
@@ -129,7 +129,7 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
                 stage.fail("a client", Err("its thread panicked".to_owned()));
             }
         }
-        // Whoever waits for a failed script shall not wait until the patience ends.
+        // Scripts that wait for a failed script should not wait for the whole limit.
         stage.over.store(true, Ordering::Release);
     });
     let stopped = process.stop(PATIENCE);
@@ -221,8 +221,8 @@ fn play_origin(stage: &RealRun, origin: &crate::scenario::Origin, listener: &Acc
     }
 }
 
-/// Plays an origin's connection and keeps it open until the proxy closes it or all is over: an
-/// origin that has said its part does not end connections by itself.
+/// Plays an origin connection and keeps it open until the proxy closes it or the run ends. An
+/// origin that has finished its script does not end connections by itself.
 fn play_accepted(stage: &RealRun, mut stream: Stream, script: &Script) -> Result<(), String> {
     let mut play = Play::new(script, &stage.names, &stage.board, false);
     if drive(stage, &mut stream, &mut play)? == Leftover::Closed {
@@ -243,7 +243,7 @@ fn play_accepted(stage: &RealRun, mut stream: Stream, script: &Script) -> Result
     }
 }
 
-/// Answers requests as they come, until the proxy closes or all is over.
+/// Responds to requests as they come, until the proxy closes or the run ends.
 fn play_requests(
     stage: &RealRun,
     mut stream: Stream,
@@ -270,7 +270,7 @@ fn play_requests(
     Ok(())
 }
 
-/// What a script left behind.
+/// The state of a connection after its script.
 #[derive(PartialEq, Eq)]
 enum Leftover {
     Open,
@@ -327,10 +327,10 @@ fn read(stream: &mut Stream, play: &mut Play, wait: Duration) {
     }
 }
 
-/// The program as built beside the test that runs.
+/// Returns the program that was built beside the running test.
 ///
 /// # Errors
-/// When it is not there, with the command that builds it.
+/// Returns the command that builds the program, if it is missing.
 pub fn program() -> Result<PathBuf, String> {
     let test = std::env::current_exe().map_err(|error| format!("where is this test? {error}"))?;
     let profile = test.parent().and_then(Path::parent).unwrap_or(Path::new("."));

@@ -14,16 +14,16 @@ pub use names::Names;
 pub use pick::RequestScripts;
 pub use play::{End, Need, Play, ReloadRequest, ScriptSignals};
 
-/// A whole story.
+/// A scenario.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// The file's name without its ending.
     pub name: String,
-    /// The words after the program's name, placeholders in them.
+    /// The program's arguments, with placeholders.
     pub command: Vec<String>,
-    /// Configurations by their names, as command lines like the one above.
+    /// Configurations by name, as command lines like `command`.
     pub reloads: Vec<(String, Vec<String>)>,
-    /// Names of Unix sockets beside that of `listen`.
+    /// Names of Unix sockets besides the one of `listen`.
     pub sockets: Vec<String>,
     /// Where the proxy listens.
     pub listen: Listen,
@@ -31,13 +31,13 @@ pub struct Scenario {
     pub real: bool,
     /// Whether the simulator runs it.
     pub simulated: bool,
-    /// Whether it does so in hostile worlds, too.
+    /// Whether the simulator also runs it in hostile worlds.
     pub hostile: bool,
-    /// Descriptors that the simulated proxy may have open, and how many it was told it may.
+    /// The descriptors that the simulated proxy may open, and the number that it assumes.
     pub descriptors: Option<(usize, usize)>,
-    /// Letters that fit between two simulated workers, one of which all clients come to.
+    /// Capacity of a mailbox between two simulated workers. One worker then accepts all clients.
     pub mailboxes: Option<usize>,
-    /// What the simulated name server knows.
+    /// The names and addresses of the simulated name server.
     pub names: Vec<(String, IpAddr)>,
     /// In the order of the file.
     pub origins: Vec<Origin>,
@@ -54,7 +54,7 @@ pub enum Listen {
     Unix,
 }
 
-/// What kind of address an origin has.
+/// The kind of an origin's address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OriginKind {
     /// On 127.0.0.1.
@@ -63,27 +63,27 @@ pub enum OriginKind {
     Tcp6,
     /// A Unix socket.
     Unix,
-    /// A TCP address where nobody listens.
+    /// A TCP address without a listener.
     Refusing,
 }
 
 /// A named origin.
 #[derive(Clone, Debug)]
 pub struct Origin {
-    /// As in placeholders.
+    /// The name in placeholders.
     pub name: String,
-    /// Its address' kind.
+    /// The kind of its address.
     pub kind: OriginKind,
     /// One for each connection, in the order of accepting.
     pub scripts: Vec<Script>,
-    /// For all further connections; none: they are a failure.
+    /// The script of all further connections; `None`: a further connection is a failure.
     pub each: Option<Script>,
-    /// For further connections, picked by each request that comes.
+    /// Scripts for further connections, selected by each request.
     pub any: Vec<Script>,
 }
 
 impl Origin {
-    /// All scripts.
+    /// Returns all scripts.
     pub fn all(&self) -> impl Iterator<Item = &Script> {
         self.scripts.iter().chain(&self.each).chain(&self.any)
     }
@@ -94,20 +94,20 @@ impl Origin {
 pub struct Client {
     /// Unique among clients.
     pub name: String,
-    /// The socket that it connects to, of [`Scenario::sockets`]; `None`: the proxy's own.
+    /// The socket that it connects to, one of [`Scenario::sockets`]; `None`: the proxy's own.
     pub at: Option<String>,
-    /// How many there are; 1 once the whole scenario was read.
+    /// Number of these clients; 1 in a parsed scenario.
     count: usize,
     /// Clients that end before this one connects.
     pub after: Vec<String>,
-    /// Signals that are given before it connects.
+    /// Signals that are set before this client connects.
     pub when: Vec<String>,
-    /// What it does.
+    /// The steps of the client.
     pub script: Script,
 }
 
 impl Client {
-    /// As many clients as are meant.
+    /// Returns `count` clients.
     fn each(self) -> impl Iterator<Item = Self> {
         (1..=self.count).map(move |number| {
             let name = match self.count {
@@ -119,7 +119,7 @@ impl Client {
     }
 }
 
-/// Steps over one connection.
+/// The steps on one connection.
 #[derive(Clone, Default, Debug)]
 pub struct Script {
     /// In order.
@@ -129,22 +129,22 @@ pub struct Script {
 /// One line of a script.
 #[derive(Clone, Debug)]
 pub struct Step {
-    /// Where it stands in the file, from 1.
+    /// The line in the file, from 1.
     pub line: usize,
-    /// What is done or awaited.
+    /// The action or expectation.
     pub action: Action,
 }
 
-/// What a step does or awaits.
+/// The action or expectation of a step.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Send; with `may_fail`, the connection may end meanwhile.
+    /// Send. With `may_fail`, the connection may end meanwhile.
     Send {
-        /// What is sent.
+        /// The bytes to send.
         pieces: Vec<Piece>,
         /// Whether a broken connection is no failure.
         may_fail: bool,
-        /// After how many milliseconds the rest is left unsent.
+        /// Milliseconds after which the rest is left unsent.
         time: Option<u64>,
     },
     /// Exactly these bytes.
@@ -153,12 +153,12 @@ pub enum Action {
     Message(Expected),
     /// The end of the stream.
     End {
-        /// How it may end.
+        /// The ways in which it may end.
         allowed: &'static [End],
     },
-    /// A reset, after the end of the stream was expected: nothing can be sent any more.
+    /// A reset, after the end of the stream was expected. Nothing can be sent any more.
     ResetAfterEnd,
-    /// Nothing for so many milliseconds.
+    /// Nothing for this number of milliseconds.
     Nothing(u64),
     /// Half-close.
     Finish,
@@ -166,17 +166,17 @@ pub enum Action {
     Close,
     /// Reset; the script ends.
     Reset,
-    /// Wait for so many milliseconds.
+    /// Wait for this number of milliseconds.
     Pause(u64),
-    /// Tell other scripts.
+    /// Set a signal for other scripts.
     Signal(String),
-    /// Wait until it was told.
+    /// Wait for a signal.
     Await(String),
-    /// Have the proxy go on under another configuration.
+    /// Make the proxy apply another configuration.
     Reload {
         /// Its name.
         name: String,
-        /// Whether it is to be refused.
+        /// Whether the proxy must refuse it.
         refused: bool,
     },
 }
@@ -186,16 +186,16 @@ pub enum Action {
 pub enum Piece {
     /// Bytes, with placeholders.
     Text(Vec<u8>),
-    /// So many letters `a`.
+    /// This number of letters `a`.
     Fill(usize),
-    /// So many bytes of the pattern of a seed.
+    /// This number of bytes of the pattern of a seed.
     Pattern(usize, u64),
-    /// The same, as one chunk.
+    /// A pattern (length and seed) as one chunk.
     Chunk(usize, u64),
 }
 
 impl Script {
-    /// Everything that it sends, as text.
+    /// Returns everything that the script sends, as text.
     pub fn sent(&self, names: &Names) -> String {
         let mut sent = String::new();
         for step in &self.steps {
@@ -208,18 +208,18 @@ impl Script {
 }
 
 impl Scenario {
-    /// Reads a scenario's text.
+    /// Parses a scenario.
     ///
     /// # Errors
-    /// What is wrong, with its line.
+    /// Returns the error with its line.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
         parse::scenario(name, text)
     }
 
-    /// All scenarios of this package, in the order of their names.
+    /// Returns all scenarios of this package, in the order of their names.
     ///
     /// # Panics
-    /// When one cannot be read: the tests are broken.
+    /// Panics if a scenario cannot be parsed.
     pub fn all() -> Vec<Self> {
         let mut paths = Vec::new();
         files_below(&Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios"), &mut paths);
@@ -238,7 +238,7 @@ impl Scenario {
     }
 }
 
-/// Adds the files of a folder and of the folders in it to `paths`.
+/// Adds the files of a folder and of its subfolders to `paths`.
 fn files_below(folder: &Path, paths: &mut Vec<PathBuf>) {
     for entry in std::fs::read_dir(folder).expect("the folder can be read") {
         let path = entry.expect("the folder can be listed").path();
@@ -246,13 +246,13 @@ fn files_below(folder: &Path, paths: &mut Vec<PathBuf>) {
     }
 }
 
-/// `length` bytes that depend on `seed`: no run repeats within 64 KB, so that lost, doubled and
-/// swapped bytes show.
+/// Returns `length` bytes that depend on `seed`. No sequence repeats within 64 KB, so that lost,
+/// doubled and swapped bytes show.
 pub fn pattern(length: usize, seed: u64) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(length + 8);
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     while bytes.len() < length {
-        // xorshift64 (Marsaglia 2003): every state but 0 comes once in 2^64 - 1 steps.
+        // xorshift64 (Marsaglia 2003): every state except 0 occurs once in 2^64 - 1 steps.
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;

@@ -1,10 +1,10 @@
 //! Plays a scenario in the simulator: the proxy's own workers over the simulated engine, in a world
-//! that a seed makes.
+//! that a seed determines.
 //!
-//! In a world that works every expectation holds exactly. In a hostile one the model holds: a
-//! client gets its own bytes, or a beginning of them and a broken connection, or an answer of the
-//! proxy's own; no request reaches an origin that no client sent, and none that may not be repeated
-//! twice; every wait ends; nothing is left behind.
+//! In a working world every expectation holds exactly. In a hostile one, these rules hold. A client
+//! gets its own bytes, or a part of them and a broken connection, or a response of the proxy's own.
+//! No request reaches an origin unless a client sent it, nor twice unless it may be repeated. Every
+//! wait ends, and nothing leaks.
 
 mod actors;
 mod cache;
@@ -46,33 +46,33 @@ use verifier::SimVerifier;
 
 pub use verifier::users_file;
 
-/// Virtual time that a scenario may take in a world that works.
+/// Limit of a scenario in virtual time, in a working world.
 const TIME: Duration = Duration::from_secs(600);
-/// The same in a hostile one: beyond every deadline and stall.
+/// Limit of a scenario in virtual time, in a hostile world: beyond every deadline and stall.
 const TIME_HOSTILE: Duration = Duration::from_secs(4 * 3600);
-/// Letters of the supervisor that a mailbox holds.
+/// Messages of the supervisor that a mailbox holds.
 const MAILBOX_CAPACITY: usize = 256;
-/// How late workers that have small mailboxes may read their letters.
+/// How late workers with small mailboxes may read their messages.
 const MAILBOX_DELAY_NS: u64 = 50_000_000;
 
-/// Plays `scenario` in the world of `seed`; gives the hash of what happened.
+/// Plays `scenario` in the world of `seed`. Returns the hash of all events.
 ///
 /// # Errors
-/// What did not hold, with the trace.
+/// Returns the expectation that did not hold, with the trace.
 ///
 /// # Panics
-/// When the proxy breaks the contract of its engine, or one of its own assertions.
+/// Panics if the proxy violates the contract of its engine, or one of its own assertions.
 pub fn play(scenario: &Scenario, seed: u64, faults: Faults) -> Result<u64, String> {
     play_in(&World::new(seed, faults), scenario, seed, faults)
 }
 
-/// As [`play`], in a world of the caller's, new, whose trace it can read afterwards.
+/// Like [`play`], in a new world of the caller's, whose trace the caller can read afterwards.
 ///
 /// # Errors
-/// As [`play`].
+/// Returns the same errors as [`play`].
 ///
 /// # Panics
-/// As [`play`].
+/// Panics as [`play`] does.
 pub fn play_in(
     world: &World,
     scenario: &Scenario,
@@ -92,7 +92,7 @@ pub fn play_in(
     }
 }
 
-/// A worker of the proxy, for the driver.
+/// A worker of the proxy, for the driver of the simulator.
 pub(crate) struct RunningWorker(pub(crate) Worker<SimEngine>);
 
 impl SimWorker for RunningWorker {
@@ -113,7 +113,7 @@ fn run_all(
     run(world, &mut turns.collect::<Vec<_>>(), actors, time, done)
 }
 
-/// Everything of one run.
+/// The state of one run.
 struct ScenarioRun {
     workers: Vec<RunningWorker>,
     mailboxes: WorkerMailboxes,
@@ -121,7 +121,7 @@ struct ScenarioRun {
     actors: ScenarioActors,
     name_server: NameServer,
     verifier: SimVerifier,
-    /// What came to origins in a hostile world.
+    /// The requests that reached origins in a hostile world.
     picks: Rc<RequestScripts>,
     hostile: bool,
 }
@@ -214,7 +214,7 @@ impl ScenarioRun {
         run_all(world, &mut self.workers, actors, time, done)
     }
 
-    /// What the supervisor does at SIGTERM.
+    /// Does what the supervisor does at SIGTERM.
     fn drain(&mut self, world: &World) -> Result<(), String> {
         self.send_to_workers(|| WorkerMessage::Drain);
         let patience = Duration::from_millis(self.actors.reloader.config.limits.drain_ms);
@@ -238,8 +238,8 @@ impl ScenarioRun {
         }
     }
 
-    /// A request that is not idempotent is sent to origins at most as often as clients send it,
-    /// whether it is read there or not.
+    /// Checks that a request that is not idempotent is sent to origins at most as often as clients
+    /// send it, whether the origin reads it or not.
     fn check_repeats(&self, world: &World, scenario: &Scenario) -> Result<(), String> {
         let sent: Vec<String> =
             scenario.clients.iter().map(|client| client.script.sent(&self.actors.names)).collect();
@@ -261,7 +261,7 @@ impl ScenarioRun {
         Ok(())
     }
 
-    /// Nothing of the proxy's is left when its workers have ended.
+    /// Checks that the proxy has released everything when its workers have ended.
     fn check_leaks(&mut self, world: &World) -> Result<(), String> {
         for (index, RunningWorker(worker)) in self.workers.drain(..).enumerate() {
             let live = worker.live_objects();
@@ -279,7 +279,7 @@ impl ScenarioRun {
     }
 }
 
-/// How often a client's bytes hold the request line of `method` for `target`.
+/// Returns how often a client's bytes contain the request line of `method` for `target`.
 fn requests_in(sent: &str, method: &str, target: &str) -> usize {
     let begins = format!("{method} ");
     sent.match_indices(&begins)
@@ -306,7 +306,8 @@ fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_
     Some(listener)
 }
 
-/// A whole command line: first the proxy's own address, and `workers` unless it says how many.
+/// Returns a complete command line: the proxy's own address first, and `workers` unless the command
+/// states the number.
 fn arguments(command: &[String], scenario: &Scenario, names: &Names, workers: &str) -> Vec<String> {
     let listen = match &scenario.listen {
         Listen::Tcp(address) => address.clone(),
@@ -318,13 +319,14 @@ fn arguments(command: &[String], scenario: &Scenario, names: &Names, workers: &s
         words.extend(["--workers".to_owned(), workers.to_owned()]);
     }
     if !words.iter().any(|word| word == "--access-log") {
-        // Nobody opens it: the engine takes the records.
+        // The file is never opened: the engine receives the records.
         words.extend(["--access-log", "/sim/access.log"].map(str::to_owned));
     }
     words
 }
 
-/// The proxy's configuration: by the program's own parser, and then with the port that was picked.
+/// Returns the proxy's configuration as parsed by the program's own parser, and the same with the
+/// selected ports.
 fn configure(
     scenario: &Scenario,
     world: &World,
@@ -358,7 +360,7 @@ fn start(
     (name_server, verifier): (&NameServer, &SimVerifier),
     descriptors: usize,
 ) -> Result<(Vec<RunningWorker>, WorkerMailboxes, Arc<SharedState>), String> {
-    // As on a system whose default is bbr: `auto` has something to do there.
+    // As on a system whose default is bbr, where `auto` makes a difference.
     let system_congestion = Some("bbr".into());
     let name = "millrace-simulated".to_owned();
     let cache = cache::of(config)?;

@@ -1,10 +1,11 @@
-//! The judge behind the proxy: an HTTP/1.1 parser that accepts a message only if every other parser
-//! would read it in the same way.
+//! The parser behind the proxy: it accepts an HTTP/1.1 message only if every other parser would
+//! read it in the same way.
 //!
 //! It owns no connection and shares no code with the proxy, so that a mistake there is not repeated
-//! here. It is far narrower than RFC 9112: one spelling for each thing, and what the RFC leaves to
-//! the recipient's mercy (bare LF, folded lines, leading zeros, chunk extensions) is doubtful. It
-//! never repairs, and it starts over from the first byte at each call: it judges, it serves nobody.
+//! here. It is far narrower than RFC 9112: it accepts one spelling for each item, and whatever the
+//! RFC leaves to the recipient (bare LF, folded lines, leading zeros, chunk extensions) is
+//! ambiguous. It never repairs a message, and it restarts from the first byte at each call, because
+//! it serves only tests.
 
 mod body;
 mod fields;
@@ -12,7 +13,7 @@ mod target;
 
 use std::fmt;
 
-/// Why a message could be read in two ways, in one sentence.
+/// Why a message is ambiguous, in one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ambiguity(pub String);
 
@@ -22,7 +23,7 @@ impl fmt::Display for Ambiguity {
     }
 }
 
-/// One field line: the name as spelt, the value without white space around it.
+/// One field line: the name as written, the value without surrounding white space.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Field {
     /// A token.
@@ -32,22 +33,22 @@ pub struct Field {
 }
 
 impl Field {
-    /// Whether the field has this name, in whatever case.
+    /// Returns whether the field has this name, ignoring case.
     pub fn is(&self, name: &str) -> bool {
         self.name.eq_ignore_ascii_case(name)
     }
 }
 
-/// How the end of a message is found.
+/// How the end of a message is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Framing {
-    /// It ends with its head.
+    /// The message ends with its header.
     None,
-    /// So many bytes follow the head.
+    /// This number of bytes follows the header.
     Length(u64),
     /// Chunks, the last one empty, then trailers.
     Chunked,
-    /// The connection's end; answers only.
+    /// The end of the connection; only for responses.
     UntilClose,
 }
 
@@ -61,7 +62,7 @@ pub enum StartLine {
         /// Origin-form, or the asterisk of OPTIONS.
         target: String,
     },
-    /// Of an answer.
+    /// Of a response.
     Answer {
         /// 100 to 599.
         status: u16,
@@ -75,20 +76,20 @@ pub enum StartLine {
 pub struct Message {
     /// The first line.
     pub start: StartLine,
-    /// The fields in their order, those that frame included.
+    /// The fields in their order, including those for framing.
     pub fields: Vec<Field>,
-    /// How its end was found.
+    /// The framing.
     pub framing: Framing,
-    /// The content, chunks joined.
+    /// The content, with its chunks joined.
     pub body: Vec<u8>,
     /// The fields after the last chunk.
     pub trailers: Vec<Field>,
-    /// How many bytes of the input it took, `> 0`.
+    /// The message's length in the input, `> 0`.
     pub bytes: usize,
 }
 
 impl Message {
-    /// The method of a request; empty for an answer.
+    /// Returns the method of a request; empty for a response.
     pub fn method(&self) -> &str {
         match &self.start {
             StartLine::Request { method, .. } => method,
@@ -96,7 +97,7 @@ impl Message {
         }
     }
 
-    /// The target of a request; empty for an answer.
+    /// Returns the target of a request; empty for a response.
     pub fn target(&self) -> &str {
         match &self.start {
             StartLine::Request { target, .. } => target,
@@ -104,7 +105,7 @@ impl Message {
         }
     }
 
-    /// The status of an answer; 0 for a request.
+    /// Returns the status of a response; 0 for a request.
     pub fn status(&self) -> u16 {
         match self.start {
             StartLine::Request { .. } => 0,
@@ -112,28 +113,28 @@ impl Message {
         }
     }
 
-    /// Whether an answer is interim: another one to the same request follows.
+    /// Returns whether a response is interim: another one to the same request follows.
     pub fn interim(&self) -> bool {
         (100..200).contains(&self.status()) && self.status() != 101
     }
 
-    /// Whether the sender says that this is the connection's last message.
+    /// Returns whether the sender announces that this is the last message of the connection.
     pub fn closes(&self) -> bool {
         fields::tokens(&self.fields, "connection").any(|token| token == "close")
     }
 }
 
-/// What an answer is the answer to: its framing depends on it.
+/// The request of a response, which decides its framing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestContext {
     /// The request's method.
     pub method: String,
-    /// Whether the request said HTTP/1.0, whose clients do not know chunks.
+    /// Whether the request was HTTP/1.0, whose clients do not support chunks.
     pub old: bool,
 }
 
 impl RequestContext {
-    /// A request of HTTP/1.1 with this method.
+    /// Returns an HTTP/1.1 request with this method.
     pub fn with(method: &str) -> Self {
         Self { method: method.to_owned(), old: false }
     }
@@ -141,10 +142,10 @@ impl RequestContext {
 
 /// Parses the request at the beginning of `input`.
 ///
-/// Gives `None` if more bytes are needed and nothing so far is doubtful.
+/// Returns `None` if more bytes are needed and nothing so far is ambiguous.
 ///
 /// # Errors
-/// Says what another parser could read differently.
+/// Returns what another parser could read differently.
 pub fn request(input: &[u8]) -> Result<Option<Message>, Ambiguity> {
     let Some((line, rest)) = line(input, 0)? else { return Ok(None) };
     let line = text(line)?;
@@ -164,7 +165,7 @@ pub fn request(input: &[u8]) -> Result<Option<Message>, Ambiguity> {
     let Some((fields, after)) = fields::section(input, rest)? else { return Ok(None) };
     fields::check_request(&fields)?;
     let framing = body::framing(&fields)?.unwrap_or(Framing::None);
-    // A length of zero is no body to any reader.
+    // Every parser reads a length of zero as no body.
     if method == "TRACE" && !matches!(framing, Framing::None | Framing::Length(0)) {
         return ambiguous("a TRACE with a body");
     }
@@ -172,12 +173,13 @@ pub fn request(input: &[u8]) -> Result<Option<Message>, Ambiguity> {
     finish(input, start, fields, framing, after, false)
 }
 
-/// Parses the answer to `asked` at the beginning of `input`; `ended` says that no byte will follow.
+/// Parses the response to `asked` at the beginning of `input`; `ended` says that no more bytes
+/// follow.
 ///
-/// Gives `None` if more bytes are needed and nothing so far is doubtful.
+/// Returns `None` if more bytes are needed and nothing so far is ambiguous.
 ///
 /// # Errors
-/// Says what another parser could read differently.
+/// Returns what another parser could read differently.
 pub fn response(
     input: &[u8],
     asked: &RequestContext,
@@ -195,7 +197,7 @@ pub fn response(
     let Some((fields, after)) = fields::section(input, rest)? else { return Ok(None) };
     fields::check_response(&fields, status)?;
     let declared = body::framing(&fields)?;
-    // RFC 9110 section 9.3.6: a success begins the tunnel.
+    // RFC 9110 section 9.3.6: a successful response begins the tunnel.
     let tunnel = asked.method == "CONNECT" && (200..300).contains(&status);
     let bodiless = status < 200 || status == 204 || tunnel;
     if bodiless && declared.is_some() {
@@ -211,7 +213,7 @@ pub fn response(
     };
     let start = StartLine::Answer { status, reason: reason.to_owned() };
     let message = finish(input, start, fields, framing, after, ended)?;
-    // RFC 9112 section 9.6: who ends a message with the connection says so beforehand, or the
+    // RFC 9112 section 9.6: a sender that ends a message with the connection announces it, or the
     // recipient could take the end for a cut.
     match message {
         Some(message) if framing == Framing::UntilClose && !message.closes() => {
@@ -234,7 +236,7 @@ fn finish(
     Ok(Some(Message { start, fields, framing, body, trailers, bytes: end }))
 }
 
-/// The line from `at` without its CR LF, and where the next one begins.
+/// Returns the line from `at` without its CR LF, and the position of the next one.
 fn line(input: &[u8], at: usize) -> Result<Option<(&[u8], usize)>, Ambiguity> {
     for (offset, byte) in input[at..].iter().enumerate() {
         let here = at + offset;

@@ -1,5 +1,5 @@
-//! What the options `congestion` and `origin-congestion` make the workers ask of their engine.
-//! What a kernel makes of it is seen in `crates/engine/engine` and by the interop tests.
+//! The effects of the options `congestion` and `origin-congestion` on the engine. The tests of
+//! `crates/engine/engine` and the interop tests cover the kernel's side.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -9,7 +9,8 @@ use millrace_sim::{Faults, World};
 use millrace_tests::scenario::Scenario;
 use millrace_tests::simulated;
 
-/// What was set on what by a proxy with these options, which one client asked once.
+/// Returns which congestion control was set on which sockets by a proxy with these options, after
+/// one request.
 fn set_by(options: &str, origin: &str) -> BTreeSet<String> {
     let story = format!(
         "proxy boost --origin {{o1.url}} --workers 1 {options}\n\

@@ -1,4 +1,5 @@
-//! The fuzz target `connection` without a fuzzer: over the hostile corpus and over its own.
+//! The fuzz target `connection` without a fuzzer, with the hostile corpus and its own corpus as
+//! input.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -12,8 +13,8 @@ fn cases() -> Vec<Case> {
     case::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"))
 }
 
-/// Each case of the hostile corpus as a connection, in both roles. `CONNECTIONS` names a folder for
-/// them, where a fuzzer begins.
+/// Plays each case of the hostile corpus as a connection, in both roles. `CONNECTIONS` names a
+/// folder to write them to, as seeds for a fuzzer.
 #[test]
 fn every_case_of_the_hostile_corpus_as_a_connection() {
     let folder = env::var_os("CONNECTIONS");

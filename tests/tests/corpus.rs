@@ -15,7 +15,7 @@ use millrace_tests::corpus::program::ProgramUnderTest;
 use millrace_tests::corpus::{judge, lenient, plan, table};
 use millrace_tests::{real, strict};
 
-/// The corpus, or the cases of it, at least one, whose name holds what `CASE` says.
+/// Returns the cases of the corpus whose name contains `CASE`, at least one.
 fn cases() -> Vec<Case> {
     let mut cases = case::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"));
     let part = env::var("CASE").unwrap_or_default();
@@ -39,8 +39,8 @@ fn the_corpus_is_whole_and_its_refusals_of_valid_messages_are_told() {
     table::compare(&docs, &cases).unwrap_or_else(|why| panic!("docs/refused.md:\n{why}"));
 }
 
-/// What a proxy would have forwarded that passes on what this one refuses: the judge must object to
-/// each. It does not know what only bounds, roles or rules refuse.
+/// A proxy that forwards what this one refuses would forward these messages: the strict parser must
+/// reject each. It does not know what only limits, roles or rules refuse.
 #[test]
 fn the_judge_calls_doubtful_what_is_refused_as_malformed() {
     let place = Substitutions {
@@ -62,7 +62,7 @@ fn the_judge_calls_doubtful_what_is_refused_as_malformed() {
         }
         match strict::request(rest) {
             Err(_) => called += 1,
-            // A message that never ends is none.
+            // An incomplete message does not count.
             Ok(None) if !rest.is_empty() => {}
             Ok(_) => passed.push(format!("{} ({})", case.place, case.name)),
         }
@@ -124,7 +124,7 @@ fn run_role(cases: &[Case], role: Role, engine: &str, pace: Pace) -> Vec<String>
     failures
 }
 
-/// `MUTANTS` says how many, `SEED` where the sequences begin; `MUTANT` runs one of them again.
+/// `MUTANTS` sets the number, `SEED` the seed of the sequences. `MUTANT` runs only one of them.
 #[test]
 fn mutants_reach_the_origin_with_one_meaning_or_not_at_all() {
     let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
@@ -138,15 +138,17 @@ fn mutants_reach_the_origin_with_one_meaning_or_not_at_all() {
     }
 }
 
-/// Nothing is wrong, and of what is valid enough was made, and not too much refused.
+/// Asserts that there are no violations, that enough mutants are valid, and that not too many valid
+/// ones are refused.
 fn check(cases: &[Case], mut tally: CampaignStats) {
     assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
-    // One mutant, or mutants of one case, show no share.
+    // One mutant, or mutants of one case, do not show a ratio.
     let shows = tally.run > 1_000 && cases.len() > 500;
     let few = tally.forwarded < tally.run / 10;
     assert!(!few || !shows, "the mutator no longer knows HTTP: nearly nothing it made is valid");
     assert!(tally.refused_per_mille() <= 20 || !shows, "too many valid mutants are refused");
-    // The corpus gathers what is valid and refused: its share counts beside many mutants only.
+    // The corpus itself collects valid messages that are refused. Their ratio is meaningful only
+    // among many mutants.
     let shows = tally.run >= 100_000;
     tally.add_literals(cases);
     let CampaignStats { forwarded, ruled, refused, .. } = tally;
@@ -183,8 +185,8 @@ fn faulty_responses_reach_the_client_in_the_strict_form_and_the_cache_only_if_ce
     }
 }
 
-/// A check that cannot fail shows nothing: before a proxy that forwards everything the judge must
-/// find what the mutants are made for.
+/// Proves that the check can fail: before a proxy that forwards everything, it must detect the
+/// violations that the mutants are made for.
 #[test]
 fn a_proxy_that_forwards_everything_is_found_out() {
     const MUTANTS: u64 = 2_000;

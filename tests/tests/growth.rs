@@ -1,5 +1,5 @@
-//! Proves that `make icount` finds a parser whose work grows with the square of a message: such a
-//! parser reads each request beside the worker, and is counted as a part of the worker's turn.
+//! Proves that `make icount` finds a parser whose work grows with the square of a message. Such a
+//! parser reads each request beside the worker and counts as a part of the worker's turn.
 
 use millrace_http1::split_list;
 use millrace_tests::growth::{
@@ -18,7 +18,7 @@ fn play_faulty() {
     play_from_environment(reread);
 }
 
-/// Searches the list of Via for each of its members anew.
+/// Searches the list of Via again for each of its members.
 fn reread(request: &[u8]) {
     let is_via = |line: &&[u8]| line.get(..4).is_some_and(|it| it.eq_ignore_ascii_case(b"via:"));
     let hops =
@@ -28,7 +28,7 @@ fn reread(request: &[u8]) {
     }
 }
 
-/// What `Via` costs in a few shapes, in the runs of this test.
+/// Returns the costs of `Via` in a few shapes, in the runs of this test.
 fn costs(player: &str) -> Vec<Cost> {
     const SHAPES: [FieldShape; 2] = [FieldShape::Weighted, FieldShape::Lines];
     let is_wanted = |case: &(String, FieldShape)| case.0 == "via" && SHAPES.contains(&case.1);

@@ -1,16 +1,16 @@
-//! Proves that the simulator finds bugs (docs/design/testing.md). Each [`EngineFault`] is planted in
+//! Proves that the simulator finds bugs (docs/design/faults.md). Each [`EngineFault`] is planted in
 //! the engines of the simulated worlds, and seeds are played until one fails. Without a fault the
 //! same seeds pass.
 //!
-//! Bugs of the proxy are patches (`tests/faults`). `tests/faults/play` applies each to a copy of the
-//! source and runs the ignored test below, which has to fail there.
+//! Bugs of the proxy are patches (`tests/faults`). `tests/faults/play` applies each to a copy of
+//! the source and runs the ignored test below, which has to fail there.
 //!
-//! Every fourth seed is a random story (docs/design/testing.md), every eighth one a random story of
-//! a cache. The others are the scenarios in turn, each in a world that works and in a hostile one.
-//! The seeds are the same for all faults, and are played in order. `FAULT=name` plants only the
-//! faults whose name contains it. `SCENARIO=name` plays only such scenarios, which shows how rare a
-//! bug is where it can show. `ALL_SEEDS=1` plays on after the first failure, and counts how many of
-//! all seeds fail.
+//! Every fourth seed is a random scenario (docs/design/simulator.md), every eighth one a random
+//! scenario of the cache. The others are the written scenarios in turn, each in a working world and
+//! in a hostile one. The seeds are the same for all faults, and are played in order. `FAULT=name`
+//! plants only the faults whose name contains it. `SCENARIO=name` plays only scenarios whose name
+//! contains it, which shows how rarely they reveal a bug. `ALL_SEEDS=1` continues after the first
+//! failure, and counts how many of all seeds fail.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -22,11 +22,11 @@ use millrace_sim::{EngineFault, Faults, World};
 use millrace_tests::scenario::Scenario;
 use millrace_tests::simulated;
 
-/// One of so many seeds is a random story: they take longer than scenarios.
-const STORY_OF: u64 = 4;
-/// One of so many seeds is a random story of a cache: the second of them.
+/// One in this number of seeds is a random scenario, which takes longer than a written one.
+const RANDOM_OF: u64 = 4;
+/// One in this number of seeds, the second of them, is a random scenario of the cache.
 const CACHED_OF: u64 = 8;
-/// Seeds within which a fault has to be found.
+/// A fault has to be found within this number of seeds.
 const SEEDS_MAX: u64 = 1000;
 
 thread_local! {
@@ -37,9 +37,9 @@ thread_local! {
 /// The outcome of the search for one fault.
 struct Search {
     fault: EngineFault,
-    /// The first seed that failed, and what the model reported.
+    /// The first seed that failed, and the message of the failure.
     first: Option<(u64, String)>,
-    /// Seeds that failed, of those that were played.
+    /// Number of seeds that failed, of those that were played.
     failed: u64,
     played: u64,
 }
@@ -57,7 +57,7 @@ impl fmt::Display for Search {
     }
 }
 
-/// Plays the story or scenario of `seed`, with `fault` in its engines.
+/// Plays the random or written scenario of `seed`, with `fault` in its engines.
 fn play(scenarios: &[Scenario], seed: u64, fault: Option<EngineFault>) -> Result<(), String> {
     if seed % RANDOM_OF == RANDOM_OF - 1 {
         return play_story(seed / RANDOM_OF, fault);
@@ -65,7 +65,7 @@ fn play(scenarios: &[Scenario], seed: u64, fault: Option<EngineFault>) -> Result
     if seed % CACHED_OF == 1 {
         return play_cached(seed / CACHED_OF, fault);
     }
-    // Scenarios take turns, and no story takes the turn of one.
+    // Written scenarios take turns, and no random scenario uses up such a turn.
     let seed = seed - seed / RANDOM_OF - (seed + CACHED_OF - 2) / CACHED_OF;
     let count = scenarios.len() as u64;
     let scenario = &scenarios[(seed % count) as usize];
@@ -127,13 +127,14 @@ fn beginning(details: &str) -> String {
     details.chars().take(120).collect()
 }
 
-/// The line that says what was wrong: it follows the trace, whose lines begin with the time.
+/// Returns the line that describes the failure. It follows the trace, whose lines begin with the
+/// time.
 fn verdict(why: &str) -> &str {
     let after = why.rsplit_once(" ms  ").map_or(why, |(_, after)| after);
     after.lines().skip(1).find(|line| !line.is_empty()).unwrap_or(after)
 }
 
-/// The scenarios of the simulator, and the messages of panics kept for [`play`].
+/// Returns the scenarios of the simulator, and makes panics keep their messages for [`play`].
 fn prepare() -> Vec<Scenario> {
     std::panic::set_hook(Box::new(|info| PANIC.set(info.to_string().replace('\n', " "))));
     let mut scenarios = Scenario::all();
@@ -152,13 +153,14 @@ fn on_all_processors(work: impl Fn() + Sync) {
     });
 }
 
-/// The first of `seeds` seeds that fails without a fault of the engine, and what was wrong.
+/// Returns the first of `seeds` seeds that fails without a fault of the engine, and why.
 fn first_failure(scenarios: &[Scenario], seeds: u64) -> Option<(u64, String)> {
     let next = AtomicU64::new(0);
     let failures = Mutex::new(Vec::new());
     on_all_processors(|| {
         loop {
-            // Each seed is taken once, and those before the first failure are all played.
+            // Each seed is taken once, and those before the first failure are all played. The
+            // counter orders no other memory.
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= seeds {
                 return;
@@ -192,7 +194,7 @@ fn search_all(scenarios: &[Scenario], faults: &[EngineFault]) -> Vec<Search> {
     let next = AtomicUsize::new(0);
     let searches = Mutex::new(Vec::new());
     on_all_processors(|| {
-        // Each index is taken once, and the counter orders nothing else.
+        // Each index is taken once. The counter orders no other memory.
         while let Some(fault) = faults.get(next.fetch_add(1, Ordering::Relaxed)) {
             let found = search(scenarios, *fault);
             println!("{found}");

@@ -11,8 +11,8 @@ fn number(name: &str) -> Option<u64> {
     env::var(name).ok().and_then(|text| text.parse().ok())
 }
 
-/// `MUTANTS` sets how many, `SEED` where the random sequences begin; `MUTANT` plays one of them
-/// again, `CLASS` those of a class alone.
+/// `MUTANTS` sets the number, `SEED` the seed of the random sequences. `MUTANT` plays only one of
+/// them, `CLASS` only those of a class.
 #[test]
 fn no_mutant_changes_another_clients_response() {
     let (seed, only) = (number("SEED").unwrap_or(1), number("MUTANT"));
@@ -32,12 +32,13 @@ fn no_mutant_changes_another_clients_response() {
     }
 }
 
-/// Asserts that a class attacks: a program that refuses everything, or stores nothing, passes the judge.
-/// The limits are well below the counts that 100,000 mutants give, which a seed changes little.
+/// Asserts that a class has an effect: a program that refuses everything, or stores nothing,
+/// changes no response. The limits are well below the counts of docs/design/attack.md, which differ
+/// little between seeds.
 fn assert_shows(class: Class, tally: &CampaignStats, mutants: u64) {
     let counts = tally.classes.get(&class).copied().unwrap_or_default();
     let ClassCounts { attacks, reached, responses, hits, refused, .. } = counts;
-    // Per cent of attacks at the origin, of hits and of refusals. path-strict refuses most of the
+    // Percentages: attacks that reach the origin, hits, refusals. path-strict refuses most of the
     // paths that two programs may read differently.
     let (reached_min, hits_min, refused_max) = match class {
         Class::Path => (20, 5, 60),
@@ -49,8 +50,8 @@ fn assert_shows(class: Class, tally: &CampaignStats, mutants: u64) {
     assert!(100 * refused <= refused_max * responses, "{class:?}: refusals: {counts:?}");
 }
 
-/// A check that cannot fail shows nothing: of a cache that makes every mistake, every class of
-/// mutants has to change another client's response.
+/// Proves that the check can fail: with a cache that makes every mistake, every class of mutants
+/// has to change another client's response.
 #[test]
 fn a_cache_that_makes_every_mistake_is_found_out() {
     let plan = Plan { engine: None, seed: 1, mutants: 1_000, only: None, class: None };

@@ -1,8 +1,8 @@
 //! Every scenario, against the real program and in the simulator.
 //!
-//! `SCENARIO=name` plays only those whose name contains it; `SEEDS=n` plays n seeds of each (40);
-//! `SEED=n` plays that seed alone, twice, and compares the runs. A failure prints the seed's trace.
-//! `ENGINE=name` tries the real program on that engine alone; without it, on each.
+//! `SCENARIO=name` plays only scenarios whose name contains it. `SEEDS=n` plays n seeds of each
+//! (40). `SEED=n` plays only that seed, twice, and compares the runs. A failure prints the trace of
+//! the seed. `ENGINE=name` plays the real program only on that engine; without it, on each.
 
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -12,8 +12,7 @@ use millrace_sim::Faults;
 use millrace_tests::scenario::Scenario;
 use millrace_tests::{real, simulated};
 
-/// The scenarios that are asked for, at least one: a name that is mistyped must not look like a
-/// success.
+/// Returns the selected scenarios, at least one: a mistyped name must not look like a success.
 fn chosen() -> impl Iterator<Item = Scenario> {
     let wanted = std::env::var("SCENARIO").unwrap_or_default();
     let mut chosen = Scenario::all();
@@ -27,7 +26,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// Plays scenarios on several threads, as they share nothing: which fail, and why.
+/// Plays scenarios on several threads, as they share no state. Returns the failures.
 fn failures_of(
     threads: usize,
     scenarios: impl Iterator<Item = Scenario>,
@@ -67,9 +66,8 @@ fn play_seeds(faults: Faults) {
     assert_none(&failures_of(cores(), chosen().filter(is_played), play));
 }
 
-/// Plays the seeds of a scenario up to the first that fails: that is enough to read. Seed 0, and
-/// one that is asked for, are played twice. The kindest world is played once, before those that
-/// work.
+/// Plays the seeds of a scenario up to the first that fails. Seed 0 and a seed that `SEED` selects
+/// are played twice. The world without faults is played once, before the working worlds.
 fn play_seeds_of(scenario: &Scenario, faults: Faults) -> Result<(), String> {
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,
@@ -108,7 +106,7 @@ fn scenarios_keep_the_model_in_hostile_simulated_worlds() {
     play_seeds(Faults::Hostile);
 }
 
-/// Stories whose ends are wrong: the runners have to notice.
+/// Scenarios with wrong expectations: both runners have to report them.
 #[test]
 fn wrong_expectations_fail() {
     let get = r#"send "GET / HTTP/1.1\r\nHost: a.test\r\n\r\n""#;

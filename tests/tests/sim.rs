@@ -1,7 +1,7 @@
-//! Stories that seeds invent, played in the simulator.
+//! Random scenarios, played in the simulator.
 //!
-//! `SEEDS=n` plays n of them from `FIRST` (0) on; `SEED=n` plays that one and prints its story and
-//! its tale. A failing seed is shrunk and told.
+//! `SEEDS=n` plays n of them from `FIRST` (0) on. `SEED=n` plays only that one, and prints its
+//! scenario and its event log. A failing scenario is shrunk and printed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,7 +54,7 @@ fn random_scenarios_keep_the_rules() {
     assert!(missing.is_empty(), "never covered: {missing:?}");
 }
 
-/// One seed with its story and what happened, twice.
+/// Plays one seed twice and prints its scenario and its event log.
 fn play_one(seed: u64) {
     let scenario = random_scenario(seed);
     let outcome = play_random(&scenario, true);
@@ -65,7 +65,7 @@ fn play_one(seed: u64) {
     }
 }
 
-/// Stories of a cache, by the same variables.
+/// Random scenarios of the cache, with the same variables.
 #[test]
 fn random_cache_scenarios_keep_the_rules() {
     if let Some(seed) = number("SEED") {
@@ -82,7 +82,7 @@ fn random_cache_scenarios_keep_the_rules() {
     let found = Mutex::new((Vec::new(), Coverage::new()));
     let play_seeds = || {
         loop {
-            // Each seed is taken once; nothing else hangs on the order.
+            // Each seed is taken once. The counter orders no other memory.
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed - first >= seeds {
                 break;
@@ -125,8 +125,8 @@ fn fails(scenario: &RandomScenario) -> Option<Failure> {
     play_random(scenario, false).failure
 }
 
-/// The very first chunk of an early answer was malformed, and what was missing of the request was
-/// waited for without any deadline.
+/// Regression test: the first chunk of an early response was malformed, and the proxy waited for
+/// the rest of the request without a deadline.
 #[test]
 fn an_early_response_whose_first_chunk_is_malformed_ends_its_exchange() {
     let mut put = plain_request(1, Method::Put, 99_999, 0);
@@ -136,11 +136,12 @@ fn an_early_response_whose_first_chunk_is_malformed_ends_its_exchange() {
     assert_eq!(fails(&scenario), None);
 }
 
-/// A request pipelined behind a malformed one was forwarded while an earlier one was under way.
+/// Regression test: a request pipelined behind a malformed one was forwarded while an earlier one
+/// was in progress.
 #[test]
 fn nothing_is_forwarded_that_is_pipelined_behind_a_malformed_request() {
     let mut odd = plain_request(2, Method::Get, 0, 0);
-    // Two Host fields: found by the stage that looks for the destination.
+    // Two Host fields: the routing stage detects this.
     odd.malformation = Some(Malformation::Head(1));
     let requests =
         vec![plain_request(1, Method::Get, 0, 10), odd, plain_request(3, Method::Get, 0, 10)];
@@ -152,13 +153,13 @@ fn nothing_is_forwarded_that_is_pipelined_behind_a_malformed_request() {
     }
 }
 
-/// A request for which there was room to look its name up, again and again, and never for more, was
-/// never given up: it was out of the line each time that this was looked through.
+/// Regression test: a request that repeatedly got the resources for a name lookup, but never more,
+/// did not time out. It was not in the wait list whenever the list was checked.
 #[test]
 fn a_request_that_gets_resources_only_for_its_lookup_times_out() {
     let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
     scenario.difficulty = Difficulty::Hard;
-    // The listener, the client, and one of the two that a lookup takes.
+    // The listener, the client, and one of the two descriptors that a lookup needs.
     scenario.proxy.descriptors = Some((3, 20));
     scenario.origins[0].naming = NameBehaviour::Slow(200);
     let outcome = play_random(&scenario, false);
@@ -166,14 +167,14 @@ fn a_request_that_gets_resources_only_for_its_lookup_times_out() {
     assert!(outcome.coverage.contains_key("proxy: responds 503 itself"), "{:?}", outcome.coverage);
 }
 
-/// A tunnel whose origin could be sent nothing for want of kernel memory was closed in order there:
-/// what had come of it looked whole.
+/// Regression test: a tunnel whose origin could not be sent anything for lack of kernel memory was
+/// closed in order, so that the received part looked complete.
 #[test]
 fn a_tunnel_that_breaks_for_lack_of_memory_is_reset_at_its_origin() {
     let mut scenario =
         plain_scenario(vec![plain_request(1, Method::Upgrade, 2671, 0)], Ending::Closes);
     (scenario.difficulty, scenario.world) = (Difficulty::Hard, Faults::Hostile);
-    // All is well but for the memory. Small segments, so that much is sent.
+    // Only memory is short. Segments are small, so that there are many sends.
     let kept = [DisabledFault::Memory, DisabledFault::Sizes];
     scenario.disabled_faults =
         DisabledFault::ALL.into_iter().filter(|calm| !kept.contains(calm)).collect();
@@ -187,8 +188,8 @@ fn a_tunnel_that_breaks_for_lack_of_memory_is_reset_at_its_origin() {
     assert!(broken > 5, "{broken} of 200 broke");
 }
 
-/// What a client must see is wrong here: a shrunken story keeps what that hangs on, and loses all
-/// that is beside it.
+/// The expectation of a client is wrong here. The shrunk scenario keeps what the failure depends
+/// on, and loses everything else.
 #[test]
 fn a_failing_scenario_is_shrunk_to_what_its_failure_needs() {
     let mut scenario = random_scenario(5);
@@ -199,7 +200,7 @@ fn a_failing_scenario_is_shrunk_to_what_its_failure_needs() {
         plain_scenario(vec![plain_request(9001, Method::Get, 0, 10), wrong], Ending::Closes);
     scenario.connections.extend(with_wrong.connections);
     assert!(beside > 1, "there is something to lose");
-    // As if every POST of more than a thousand bytes were answered wrongly.
+    // As if every POST of more than a thousand bytes got a wrong response.
     let plays = |scenario: &RandomScenario| -> Option<Failure> {
         let requests = scenario.connections.iter().flat_map(|connection| &connection.requests);
         let mut mailboxes =
@@ -217,17 +218,17 @@ fn a_failing_scenario_is_shrunk_to_what_its_failure_needs() {
     assert_eq!((small.origins.len(), small.world), (1, Faults::None), "{small}");
 }
 
-/// The model has to notice an innocent connection that is not served, and to know a break from an
-/// end.
+/// The checks have to report a well-behaved connection that is not served, and to distinguish a
+/// reset from an orderly end.
 #[test]
 fn wrong_behaviour_is_reported() {
-    // 504 is not what an innocent client may get.
+    // A well-behaved client may not get 504.
     let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
     assert_eq!(fails(&scenario), None);
     scenario.connections[0].requests[0].response.delay_ms = 100_000;
     let failure = fails(&scenario).expect("a delay beyond `first_byte_ms`");
     assert_eq!(failure.kind, "unserved", "{}", failure.details);
-    // What ends by close, and is cut.
+    // A body that ends with its connection, and is cut.
     let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
     let answer = &mut scenario.connections[0].requests[0].response;
     answer.framing = BodyFraming::UntilClose;

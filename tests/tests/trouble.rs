@@ -1,4 +1,4 @@
-//! What can go wrong in a simulated world does: a kind of trouble that never shows tests nothing.
+//! Every kind of fault of a simulated world occurs: a fault that never occurs tests nothing.
 
 use std::collections::BTreeMap;
 
@@ -6,10 +6,10 @@ use millrace_sim::{Faults, World};
 use millrace_tests::scenario::Scenario;
 use millrace_tests::simulated;
 
-/// Short scenarios that meet everything together: names, pipes, several workers, many clients.
-const STORIES: &[&str] = &["names", "keep_alive", "splice_upload", "crowd", "websocket"];
+/// Short scenarios that together exercise everything: names, pipes, several workers, many clients.
+const SCENARIOS: &[&str] = &["names", "keep_alive", "splice_upload", "crowd", "websocket"];
 
-/// What a machine that works does as well.
+/// Faults that also occur on a working machine.
 const BENIGN: &[&str] = &[
     "spurious wake",
     "spurious readable",
@@ -20,7 +20,7 @@ const BENIGN: &[&str] = &[
     "slow turn",
 ];
 
-/// What only happens where something is broken.
+/// Faults that only occur on a broken machine or network.
 const HOSTILE: &[&str] = &[
     "clock jumps",
     "failed connect",
@@ -41,7 +41,7 @@ const HOSTILE: &[&str] = &[
     "wrong address",
 ];
 
-/// How often what happened, over the seeds of all scenarios.
+/// Returns how often each fault occurred, over the seeds of all scenarios.
 fn fault_counts(faults: Faults, seeds: u64) -> BTreeMap<&'static str, u64> {
     let mut counts = BTreeMap::new();
     let scenarios: Vec<Scenario> = Scenario::all()

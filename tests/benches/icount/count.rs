@@ -8,11 +8,12 @@ use millrace_tests::border;
 
 use crate::script::Script;
 
-/// What the counts depend on beside the code: the compiler, the C library and the instruction sets
-/// that it and memchr choose by, and who counts. Two tables compare only if this is equal.
+/// Returns a description of everything besides the code that the counts depend on: the compiler,
+/// the C library, the instruction sets that the C library and memchr choose by, and the version of
+/// valgrind. Two tables are comparable only if their descriptions are equal.
 ///
 /// # Errors
-/// What is missing for counting at all.
+/// Returns an error if a tool for counting is missing.
 pub(crate) fn maker() -> Result<String, String> {
     if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
         return Err("the baseline is one of x86-64 Linux".to_owned());
@@ -41,11 +42,11 @@ fn first_line(program: &str, arguments: &[&str]) -> Option<String> {
     text.lines().next().filter(|_| output.status.success()).map(str::to_owned)
 }
 
-/// Instructions per exchange of each script, by the difference of a run and a longer one, so
-/// that starting and first connections cancel out.
+/// Counts instructions per exchange of each script. The difference of a short and a long run
+/// cancels out the start and the first connections.
 ///
 /// # Errors
-/// What failed, with what it said.
+/// Returns the output of the run that failed.
 pub(crate) fn count(scripts: &[Script]) -> Result<Vec<(String, u64)>, String> {
     let mut rows = Vec::new();
     for script in scripts {
@@ -58,15 +59,15 @@ pub(crate) fn count(scripts: &[Script]) -> Result<Vec<(String, u64)>, String> {
     Ok(rows)
 }
 
-/// A script under callgrind.
+/// A run of a script under callgrind.
 struct Run {
     child: Child,
     out: PathBuf,
 }
 
 impl Run {
-    /// The environment is empty and the program's name has always the same length, so that its
-    /// stack begins at the same place: what copies cost depends on their alignment.
+    /// Starts the run. The environment is empty and the length of the program's name is constant,
+    /// so that the stack begins at the same place: the cost of a copy depends on its alignment.
     fn start(script: &Script, exchanges: u32) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let (folder, name) = (program.parent(), program.file_name());
@@ -91,7 +92,7 @@ impl Run {
         Ok(Self { child, out })
     }
 
-    /// The instructions that were collected.
+    /// Returns the collected instructions.
     fn end(self) -> Result<u64, String> {
         let output = self.child.wait_with_output().map_err(|error| error.to_string())?;
         let profile = fs::read_to_string(&self.out).unwrap_or_default();

@@ -9,11 +9,11 @@ use millrace_tests::growth::{self, Cost, FieldPlace, Size};
 /// The argument of the runs under callgrind.
 pub(crate) const PLAY: &str = "play-linear";
 
-/// Of each kind of message, so many cases are counted at the default limits too: the most
-/// expensive, and as many of those that grow most.
+/// Cases of each kind of message that are also counted at the default limits: this number of the
+/// most expensive ones, and this number of those that grow most.
 const CHOSEN: usize = 2;
 
-/// What callgrind runs.
+/// Plays the cases that the environment names. Callgrind runs this.
 pub(crate) fn play() -> ExitCode {
     growth::play_from_environment(|_| {});
     ExitCode::SUCCESS
@@ -40,7 +40,7 @@ pub(crate) fn check() -> ExitCode {
     }
 }
 
-/// Counts, and prints the most that each kind of message costs and grows by.
+/// Counts the cases, and prints the highest cost and growth of each kind of message.
 fn count() -> Result<Vec<Cost>, String> {
     let all: Vec<usize> = (0..growth::cases().len()).collect();
     let mut costs = measure(&all, Size::SMALL)?;
@@ -65,9 +65,9 @@ fn count() -> Result<Vec<Cost>, String> {
     Ok(costs)
 }
 
-/// Counts these cases, and counts each case alone that costs too much. The worker has work that comes
-/// once in many exchanges. It comes at another time in a run of one case; what the message itself
-/// costs is the same.
+/// Counts `cases`, and counts each case that costs too much again alone. Some work of the worker is
+/// due once in many exchanges, and in a run of one case it falls on another exchange. The work for
+/// the message itself stays the same.
 fn measure(cases: &[usize], size: Size) -> Result<Vec<Cost>, String> {
     let mut costs = growth::measure(&[PLAY], cases, size)?;
     let again = costs.iter().filter(|cost| cost.is_too_much()).map(|cost| cost.case);

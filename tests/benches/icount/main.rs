@@ -1,10 +1,11 @@
-//! Counts the instructions that a request costs in the proxy's own stages, by fixed scripts over
-//! the simulator under callgrind, and compares with the baseline (docs/measuring/cost.md).
+//! Counts the instructions that a request costs in the stages of the proxy. Fixed scripts run over
+//! the simulator under callgrind, and the counts are compared with the baseline
+//! (docs/measuring/cost.md).
 //!
-//! Then counts messages at half and at full size, to see that the work for them is linear.
+//! Then it counts messages at half and at full size, to check that the work for them is linear.
 //!
-//! Without arguments: both. `--accept`: writes the baseline. `--linear`: the second only. `play
-//! SCRIPT COUNT` and `play-linear`: what runs under callgrind.
+//! Without arguments it does both. `--accept` writes the baseline, `--linear` does only the second
+//! part. `play SCRIPT COUNT` and `play-linear` run under callgrind.
 
 mod count;
 mod linear;
@@ -16,7 +17,7 @@ use std::process::ExitCode;
 use millrace_tests::counts::{self, Table, Verdict};
 
 fn main() -> ExitCode {
-    // Cargo tells every bench that it is one.
+    // Cargo passes `--bench` to every bench.
     let words: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
@@ -43,7 +44,7 @@ fn play_one(name: &str, exchanges: &str) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Counts every script; then compares with the baseline, or replaces it.
+/// Counts every script, then compares the counts with the baseline or replaces it.
 fn compare(accept: bool) -> ExitCode {
     let maker = match count::maker() {
         Ok(maker) => maker,

@@ -1,4 +1,5 @@
-//! Plays a script: clients and an origin in the simulated world, the proxy's own worker between.
+//! Plays a script: clients and an origin in the simulated world, and the proxy's own worker between
+//! them.
 
 use std::cell::Cell;
 use std::net::SocketAddr;
@@ -24,20 +25,20 @@ use crate::script::{NUMBER, PING, Script};
 
 /// Virtual time that a script may take.
 const TIME: Duration = Duration::from_secs(600);
-/// The seed of every script's world; any would do, but it must stay.
+/// The seed of every script's world. Any value works, but it must not change.
 const SEED: u64 = 1;
-/// Time between two turns under load: longer than anything is under way, so that each turn finds
-/// what all clients, or their origin, have sent meanwhile.
+/// Time between two turns under load. No transmission takes longer, so each turn finds everything
+/// that the clients, or the origin, have sent meanwhile.
 const PACE: Duration = Duration::from_micros(100);
-/// Bytes of the cache of those scripts that have one.
+/// Bytes of the cache, for scripts with a cache.
 const CACHE_BYTES: usize = 8 << 20;
-/// Letters that a mailbox holds.
+/// Messages that a mailbox holds.
 const MAILBOX_CAPACITY: usize = 16;
 
 /// Plays `exchanges` exchanges of a script.
 ///
 /// # Panics
-/// When a client does not get what its script says.
+/// Panics if a client does not receive what its script expects.
 pub(crate) fn play(script: &Script, exchanges: u32) {
     let world = World::new(SEED, Faults::None);
     let listener = world.actor_listen(&Address::Tcp(local()));
@@ -66,7 +67,7 @@ pub(crate) fn play(script: &Script, exchanges: u32) {
     assert_eq!(ended, RunOutcome::Done, "{}: {} of {exchanges} exchanges", script.name, done.get());
 }
 
-/// A worker that is busy elsewhere for a while after each turn: what becomes ready gathers.
+/// A worker that pauses after each turn, so that ready events accumulate.
 struct Paced {
     worker: Worker<Border>,
     world: World,
@@ -125,7 +126,7 @@ fn worker(world: &World, config: Arc<Config>, listen: SocketAddr) -> Worker<Bord
     Worker::new(engine, setup).expect("a simulated engine takes its listener")
 }
 
-/// A cache that needs no kernel.
+/// Returns a cache that needs no kernel.
 fn cache() -> Arc<Cache> {
     let slab = Slab::on_heap(CACHE_BYTES).expect("enough for some blocks");
     let (bytes, object_bytes) = (CACHE_BYTES as u64, CACHE_BYTES as u64 / 8);
@@ -137,7 +138,8 @@ fn local() -> SocketAddr {
     SocketAddr::from(([127, 0, 0, 1], 0))
 }
 
-/// The clients: each asks again as soon as it has its answers, until all exchanges were begun.
+/// The clients. Each sends its next requests as soon as it has its responses, until all exchanges
+/// have begun.
 struct Clients<'a> {
     script: &'a Script,
     request: Vec<u8>,
@@ -147,12 +149,12 @@ struct Clients<'a> {
     done: Rc<Cell<u32>>,
 }
 
-/// One connection and what came of it.
+/// A connection and its state.
 #[derive(Default)]
 struct BenchClient {
     socket: Option<ActorSocket>,
     inbox: Vec<u8>,
-    /// Answers that are due.
+    /// Responses that are due.
     due: u32,
 }
 
@@ -167,7 +169,7 @@ impl Actor for Clients<'_> {
 }
 
 impl BenchClient {
-    /// Does the next thing; false when there is none for now.
+    /// Performs the next action. Returns false if there is none for now.
     fn step(
         &mut self,
         world: &World,
@@ -211,7 +213,7 @@ impl BenchClient {
         true
     }
 
-    /// Takes one answer off the inbox, if it is there and as it should be.
+    /// Takes one response from the inbox if it is complete, and checks it.
     fn take_response(&mut self, world: &World, socket: ActorSocket, script: &Script) -> bool {
         let Some(head) = head_length(&self.inbox) else { return false };
         let words = String::from_utf8_lossy(&self.inbox[..head]);
@@ -237,7 +239,7 @@ impl BenchClient {
     }
 }
 
-/// The origin: answers each request that is whole, on every connection that comes.
+/// The origin: responds to each complete request, on every connection.
 struct Origin<'a> {
     script: &'a Script,
     listener: ActorSocket,
@@ -270,7 +272,7 @@ impl Actor for Origin<'_> {
     }
 }
 
-/// The request with a number where one is wanted.
+/// Returns the request with `number` in place of [`NUMBER`].
 fn numbered(request: &[u8], number: u32) -> Vec<u8> {
     let wanted = request.windows(NUMBER.len()).position(|bytes| bytes == NUMBER.as_bytes());
     let mut request = request.to_vec();
@@ -280,7 +282,7 @@ fn numbered(request: &[u8], number: u32) -> Vec<u8> {
     request
 }
 
-/// The length of the first request that came to the origin; `None`: it is not whole.
+/// Returns the length of the first request that reached the origin, or `None` if it is incomplete.
 fn request_length(script: &Script, inbox: &[u8]) -> Option<usize> {
     if script.tunnel {
         return inbox.starts_with(PING).then_some(PING.len());
@@ -294,7 +296,7 @@ fn head_length(bytes: &[u8]) -> Option<usize> {
     bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// The payload of a whole chunked body without extensions and trailers.
+/// Returns the payload of a complete chunked body without extensions and trailers.
 fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     let mut payload = Vec::new();
     while let Some(at) = rest.windows(2).position(|two| two == b"\r\n") {
@@ -306,7 +308,7 @@ fn unchunked(mut rest: &[u8]) -> Vec<u8> {
     payload
 }
 
-/// Reads what has come; false if nothing has.
+/// Reads the available bytes. Returns false if there are none.
 fn receive(world: &World, socket: ActorSocket, inbox: &mut Vec<u8>) -> bool {
     match world.read(socket, usize::MAX) {
         ReadResult::Bytes(bytes) => inbox.extend(bytes),
@@ -316,7 +318,7 @@ fn receive(world: &World, socket: ActorSocket, inbox: &mut Vec<u8>) -> bool {
     true
 }
 
-/// Writes everything: the buffers of a kind world hold more than any message here.
+/// Writes all of `bytes`: the buffers of a world without faults hold more than any message here.
 fn write(world: &World, socket: ActorSocket, bytes: &[u8]) {
     assert_eq!(world.write(socket, bytes), Ok(bytes.len()));
 }

@@ -1,34 +1,35 @@
-//! The fixed scripts: what the clients send and expect, and what the origin answers.
+//! The fixed scripts: what the clients send and expect, and how the origin responds.
 
-/// One kind of request, again and again.
+/// A kind of request that is repeated.
 pub(crate) struct Script {
     /// The row's name in the baseline.
     pub(crate) name: &'static str,
     /// The program's arguments.
     pub(crate) command: &'static [&'static str],
-    /// What a client sends for one exchange; `ORIGIN` stands for the origin's address, and
-    /// [`NUMBER`] for a number that no other exchange has.
+    /// The bytes that a client sends for one exchange. `ORIGIN` stands for the address of the
+    /// origin, and [`NUMBER`] for a number that is unique to the exchange.
     pub(crate) request: String,
-    /// What the origin answers to one request, head and body.
+    /// The origin's response to one request, header and body.
     pub(crate) answer: Vec<u8>,
-    /// The body that the client has to get, as it crosses its connection.
+    /// The body that the client has to receive, as it crosses its connection.
     pub(crate) body: Vec<u8>,
-    /// Clients at a time. With several, a turn of the worker handles a completion of each, as
-    /// under load; alone, each completion has a turn of its own.
+    /// Number of concurrent clients. With several, a turn of the worker handles a completion of
+    /// each, as under load. With one, each completion has a turn of its own.
     pub(crate) clients: usize,
-    /// Requests that a client sends at once.
+    /// Number of requests that a client sends at once.
     pub(crate) pipelined: u32,
-    /// Whether each client connection serves one exchange only.
+    /// Whether each client connection serves only one exchange.
     pub(crate) closes: bool,
-    /// Whether the exchange is a tunnel: `request` opens it, [`PING`] goes through, `answer`
-    /// comes back.
+    /// Whether the exchange is a tunnel: `request` opens it, [`PING`] goes through it, and
+    /// `response` comes back.
     pub(crate) tunnel: bool,
-    /// Exchanges of the shorter and of the longer run; multiples of what all clients send at once,
-    /// so that both end alike. The shorter one ends when every table and buffer has its size.
+    /// Exchanges of the short and of the long run. They are multiples of the requests that all
+    /// clients send at once, so that both runs end alike. When the short run ends, every table and
+    /// buffer has its final size.
     pub(crate) exchanges: [u32; 2],
 }
 
-/// What stands for a number, in as many digits.
+/// The placeholder for a number, with the same number of digits.
 pub(crate) const NUMBER: &str = "00000000";
 
 /// The first bytes that a client sends through its tunnel.
@@ -81,7 +82,7 @@ pub(crate) fn all() -> Vec<Script> {
         cached(Script::new("hit-8k", CACHED, GET, 8 * 1024)),
         cached(Script::new("hit-1k-browser", CACHED, BROWSER, 1024)),
         Script::new("uncacheable-1k", CACHED, GET, 1024),
-        // Long enough that the cache is full before the shorter run ends.
+        // Long enough that the cache is full before the short run ends.
         Script {
             exchanges: [1536, 2048],
             ..cached(Script::new("fill-8k", CACHED, GET_ANOTHER, 8 * 1024))
@@ -89,7 +90,8 @@ pub(crate) fn all() -> Vec<Script> {
     ]
 }
 
-/// Four chunks from the origin; one receive makes one chunk of them for the client.
+/// Returns the script with a response in four chunks. One receive turns them into one chunk for the
+/// client.
 fn chunked(mut script: Script) -> Script {
     let mut answer = format!("{RESPONSE}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
     for chunk in script.body.chunks(script.body.len().div_ceil(4)) {
@@ -102,8 +104,8 @@ fn chunked(mut script: Script) -> Script {
     script
 }
 
-/// Stored with the first exchange, and read from the cache in all that are counted, unless each
-/// asks for something else.
+/// Returns the script with a cache. The first exchange stores the response, and all exchanges that
+/// are counted read it from the cache, unless each has a URL of its own.
 fn cached(mut script: Script) -> Script {
     let answer = String::from_utf8(script.answer).expect("letters");
     script.answer = answer.replace("no-store", "max-age=31536000").into_bytes();
@@ -121,7 +123,7 @@ fn tunnel(mut script: Script) -> Script {
     Script { tunnel: true, closes: true, clients: 8, exchanges: [96, 128], ..script }
 }
 
-/// Bytes by whose place a shift would show.
+/// Returns bytes that depend on their position, so that a shift shows.
 fn pattern(size: usize) -> Vec<u8> {
     (0..size).map(|at| b'a' + (at % 23) as u8).collect()
 }
@@ -139,7 +141,7 @@ const POST: &str = "POST /form HTTP/1.1\r\nHost: www.example.test\r\nAccept: */*
 const ABSOLUTE: &str = "GET http://ORIGIN/n/8k HTTP/1.1\r\nHost: ORIGIN\r\nAccept: */*";
 const CONNECT: &str = "CONNECT ORIGIN HTTP/1.1\r\nHost: ORIGIN";
 
-/// A head as browsers send it, of about 700 bytes.
+/// A request header as browsers send it, of about 700 bytes.
 const BROWSER: &str = "GET /assets/app.4f1c9be2.js?v=20260401 HTTP/1.1\r\n\
     Host: www.example.test\r\n\
     Connection: keep-alive\r\n\
@@ -157,7 +159,7 @@ const BROWSER: &str = "GET /assets/app.4f1c9be2.js?v=20260401 HTTP/1.1\r\n\
     Accept-Language: en-GB,en;q=0.9,de;q=0.8\r\n\
     Cookie: session=8f14e45fceea167a5a36dedd4bea2543; theme=dark; consent=yes";
 
-/// The origin's answer up to its framing: what a small server sends.
+/// The origin's response header up to its framing, as a small server sends it.
 const RESPONSE: &str = "HTTP/1.1 200 OK\r\nServer: origin/1.0\r\n\
     Date: Wed, 01 Apr 2026 12:00:00 GMT\r\nContent-Type: application/octet-stream\r\n\
     Last-Modified: Tue, 31 Mar 2026 08:15:00 GMT\r\nETag: \"69cb8a14-400\"\r\n\

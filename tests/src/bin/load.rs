@@ -1,16 +1,18 @@
 //! Steady load for `scripts/never-down` and `scripts/back-at-once`: an origin, and clients that
-//! count exactly what failed.
+//! count every failure.
 //!
 //! ```text
-//! load origin                                    says `origin at ADDRESS` and serves until killed
-//! load run PROXY RATE WEBSOCKETS SECONDS         loads PROXY, says what happened, ends
+//! load origin                                    prints `origin at ADDRESS` and serves until
+//! killed
+//! load run PROXY RATE WEBSOCKETS SECONDS         sends load to PROXY, prints the results, ends
 //! ```
 //!
 //! Every line of `run` is one JSON object: `{"open": n}` once all WebSockets are open,
 //! `{"failed": why}` for a request, `{"dropped": why, "opened": t, "at": t}` for a WebSocket (which
-//! is then opened anew), `{"gap": seconds, "at": t}` when nobody had an answer for so long until
-//! then, and at the end the sums; `t` is seconds since 1970. A request is tried once: the only
-//! connection that is not used again is one whose last answer said so.
+//! is then opened again), `{"gap": seconds, "at": t}` for a time without any response that ends at
+//! `t`, and at the end the sums. `t` is in seconds since 1970. A request is tried once. A
+//! connection is
+//! reused unless its last response announced the end.
 #![forbid(unsafe_code)]
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -20,24 +22,24 @@ use std::sync::{Arc, Barrier, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Threads that send requests; each has one kept connection.
+/// Threads that send requests. Each has one persistent connection.
 const CLIENTS: u64 = 16;
-/// Of so many requests one goes over a connection of its own.
+/// One in this number of requests uses a connection of its own.
 const NEW_EACH: u64 = 8;
-/// Between two messages of a WebSocket.
+/// Interval between two messages of a WebSocket.
 const MESSAGE_EVERY: Duration = Duration::from_secs(1);
-/// Before a WebSocket that was dropped is opened anew: where nobody listens, that fails at once.
+/// Delay before a dropped WebSocket is opened again. Without a listener, connecting fails at once.
 const OPEN_AGAIN: Duration = Duration::from_millis(10);
-/// A time without an answer that is worth telling.
+/// The shortest time without a response that is reported.
 const GAP_MIN: Duration = Duration::from_millis(10);
-/// What a client waits for; far above what anything takes.
+/// Limit of every wait of a client, far above any expected duration.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Threads hold a few hundred bytes.
+/// Stack of a thread, which needs a few hundred bytes.
 const STACK_BYTES: usize = 64 * 1024;
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nnever down.\n";
 const SWITCHING: &[u8] =
     b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n";
-/// A WebSocket message of four bytes (RFC 6455 section 5.2), from a client masked by zeros.
+/// A WebSocket message of four bytes from a client, masked with zeros (RFC 6455 section 5.2).
 const CLIENT_FRAME: [u8; 6] = [0x82, 0x84, 0, 0, 0, 0];
 const SERVER_FRAME: [u8; 2] = [0x82, 0x04];
 
@@ -66,14 +68,14 @@ fn thread<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> Resul
     std::thread::Builder::new().stack_size(STACK_BYTES).spawn(body)
 }
 
-/// Serves each connection on a thread: answers requests, echoes WebSocket messages.
+/// Serves each connection on a thread: responds to requests and echoes WebSocket messages.
 fn origin() -> Result<()> {
     let listener = TcpListener::bind("127.0.0.1:0")?;
     println!("origin at {}", listener.local_addr()?);
     for stream in listener.incoming() {
         let stream = stream?;
         stream.set_nodelay(true)?;
-        // One that ends, or breaks, has been served.
+        // The end of a connection, or its reset, is not an error.
         thread(move || serve(stream))?;
     }
     Ok(())
@@ -95,12 +97,12 @@ fn serve(mut stream: TcpStream) -> Result<()> {
     }
 }
 
-/// Whether a head has this line, whatever the case of its letters.
+/// Returns whether a header has this line, ignoring case.
 fn holds(head: &[u8], line: &[u8]) -> bool {
     head.windows(line.len()).any(|part| part.eq_ignore_ascii_case(line))
 }
 
-/// Reads up to the empty line; nothing of these tests follows it at once.
+/// Reads up to the empty line. In these tests, no byte follows it directly.
 fn read_head(stream: &mut TcpStream) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -117,7 +119,7 @@ fn read_head(stream: &mut TcpStream) -> Result<Vec<u8>> {
     Ok(head)
 }
 
-/// What the clients have done so far.
+/// The results of the clients so far.
 #[derive(Default)]
 struct Sums {
     requests: AtomicU64,
@@ -125,12 +127,13 @@ struct Sums {
     messages: AtomicU64,
     dropped: AtomicU64,
     ending: AtomicBool,
-    /// When somebody last had an answer.
+    /// Time of the last response to any client.
     answered: Mutex<Option<Instant>>,
 }
 
 impl Sums {
-    // Sums are read once all threads have ended, and `ending` guards nothing: relaxed is enough.
+    // The sums are read after all threads have ended, and `ending` guards no data, so relaxed
+    // ordering is enough.
     fn add(sum: &AtomicU64) {
         sum.fetch_add(1, Ordering::Relaxed);
     }
@@ -139,10 +142,10 @@ impl Sums {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Somebody has an answer, or the load is over: tells for how long nobody had one.
+    /// Reports the time since the last response, at a response or at the end of the load.
     fn tell_gap(&self) {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
-        // Read under the lock, so that the times of all clients stand in one order.
+        // Read under the lock, so that the times of all clients are in order.
         let moment = Instant::now();
         let gap = answered.replace(moment).map_or(Duration::ZERO, |before| moment - before);
         if gap >= GAP_MIN {
@@ -185,7 +188,7 @@ fn run(proxy: SocketAddr, rate: u64, websockets: usize, length: Duration) -> Res
     Ok(())
 }
 
-/// Sends requests at their times; one that is late is sent at once.
+/// Sends requests at their scheduled times. A late request is sent at once.
 fn ask(proxy: SocketAddr, first: Instant, every: Duration, sums: &Sums) {
     let (mut kept, mut due) = (None, first);
     for number in 1.. {
@@ -243,7 +246,7 @@ fn connect(proxy: SocketAddr) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Keeps one WebSocket open, and opens it anew when it was dropped.
+/// Keeps one WebSocket open, and opens it again after a drop.
 fn keep_open(proxy: SocketAddr, number: usize, sums: &Sums, opened: &Barrier) {
     let mut is_first = true;
     while !sums.is_ending() {
@@ -279,7 +282,7 @@ fn open(proxy: SocketAddr) -> Result<TcpStream> {
     }
 }
 
-/// Sends messages and compares what comes back, until the load ends.
+/// Sends messages and compares their echoes until the load ends.
 fn echo(stream: &mut TcpStream, mut message: u32, sums: &Sums) -> Result<()> {
     while !sums.is_ending() {
         let bytes = message.to_be_bytes();
@@ -297,7 +300,7 @@ fn echo(stream: &mut TcpStream, mut message: u32, sums: &Sums) -> Result<()> {
     Ok(())
 }
 
-/// Seconds since 1970.
+/// Returns the seconds since 1970.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |since| since.as_secs_f64())
 }

@@ -13,10 +13,10 @@ use super::script::{Act, HOST, OWN, Script, said};
 use crate::corpus::origin::{Seen, default_response};
 use crate::strict::{self, Ambiguity, Message, RequestContext};
 
-/// Between two things that one side says: long enough that the proxy reads them apart.
+/// Pause between two writes of one side, long enough that the proxy reads them separately.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// An address as it is written.
+/// Parses an address.
 pub(super) fn address(text: &str) -> SocketAddr {
     text.parse().expect("an address literal")
 }
@@ -27,50 +27,51 @@ pub(super) struct Actors {
     listener: ActorSocket,
     connections: Vec<Connection>,
     answers: VecDeque<Vec<Act>>,
-    /// Everything that came to the client.
+    /// All bytes that the client received.
     pub(super) received: Vec<u8>,
-    /// The requests that came to the origin.
+    /// The requests that reached the origin.
     pub(super) seen: Vec<Message>,
-    /// What the origin was asked and said, a connection each.
+    /// The requests and responses of each origin connection.
     pub(super) given: Vec<RequestReceived>,
-    /// What came to the origin and could be read in two ways.
+    /// Ambiguous input that reached the origin, with the reason.
     pub(super) doubtful: Vec<(Vec<u8>, Ambiguity)>,
     /// Whether the client's connection has ended.
     pub(super) over: Rc<Cell<bool>>,
 }
 
-/// What happened on a connection of the origin's.
+/// The exchanges of an origin connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RequestReceived {
-    /// What each answer answers. Of an early one, whose request never became whole, it is made up.
+    /// The request of each response. For an early response whose request never completed, it is
+    /// made up.
     pub(super) asked: Vec<RequestContext>,
-    /// The answers, as the script has them.
+    /// The bytes of the responses, as the script has them.
     pub(super) said: Vec<u8>,
-    /// After the last of them the connection ends: what the script has for later requests there is
-    /// never said.
+    /// Whether the connection ends after the last response. Responses that the script has for later
+    /// requests are then never sent.
     pub(super) ends: bool,
 }
 
-/// A socket, and what is to be said at it.
+/// A socket and the bytes to send on it.
 struct Sender {
-    /// `None` once closed.
+    /// `None` once it is closed.
     socket: Option<ActorSocket>,
     acts: VecDeque<Act>,
-    /// What of the first act was not taken yet.
+    /// The bytes of the first act that were not accepted yet.
     rest: Vec<u8>,
-    /// Nothing is said before.
+    /// Nothing is sent before this time.
     after: Instant,
 }
 
-/// A connection at the origin.
+/// An origin connection.
 struct Connection {
-    /// Its index in [`Actors::given`].
+    /// The index in [`Actors::given`].
     number: usize,
     speaker: Sender,
     input: Vec<u8>,
-    /// What comes is no request any more: after a switch, or something doubtful.
+    /// Input is no longer parsed as requests: after an upgrade, or after ambiguous input.
     raw: bool,
-    /// The answer to a request whose head is here has begun.
+    /// The response to the request whose header has arrived has begun.
     begun: bool,
 }
 
@@ -102,7 +103,7 @@ impl Actor for Actors {
 impl Actors {
     pub(super) fn new(world: &World, script: &Script) -> Self {
         let listener = world.actor_listen(&Address::Tcp(address(HOST)));
-        // A client that has said its part ends its stream, so that every connection ends.
+        // A client that has sent everything ends its stream, so that every connection ends.
         let mut acts: VecDeque<_> = script.client.iter().cloned().collect();
         if !acts.iter().any(|act| matches!(act, Act::End | Act::Reset)) {
             acts.push_back(Act::End);
@@ -130,7 +131,7 @@ impl Actors {
         world.close(self.listener);
     }
 
-    /// What was seen, for messages.
+    /// Describes what was seen, for messages.
     pub(super) fn state(&self) -> String {
         let given = self.given.iter().map(|given| format!("said {}", given.said.escape_ascii()));
         let seen = self.seen.iter().map(|seen| Seen::Whole(seen.clone()).to_string());
@@ -173,7 +174,7 @@ impl Actors {
         }
     }
 
-    /// Takes every whole request from the input and answers it.
+    /// Takes every complete request from the input and responds to it.
     fn take(&mut self, index: usize) {
         while !self.connections[index].raw {
             let connection = &mut self.connections[index];
@@ -202,7 +203,7 @@ impl Actors {
         }
     }
 
-    /// Begins an answer that does not wait for its request's end.
+    /// Begins a response that does not wait for the end of its request.
     fn response_head(&mut self, index: usize) {
         let connection = &self.connections[index];
         let early = self.answers.front().is_some_and(|acts| acts.contains(&Act::Body));
@@ -232,7 +233,7 @@ impl Sender {
         Self { socket: Some(socket), acts, rest: Vec::new(), after: world.now() }
     }
 
-    /// Says what can be said now; gives when to look again.
+    /// Sends what can be sent now. Returns when to try again.
     fn step(&mut self, world: &World, client: bool) -> Option<Instant> {
         let socket = self.socket?;
         if client && world.connected(socket).is_none() {
@@ -269,7 +270,7 @@ impl Sender {
         Some(self.after)
     }
 
-    /// Writes what is left; false while the proxy does not take it.
+    /// Writes the remaining bytes. Returns false while the proxy does not accept them.
     fn flush(&mut self, world: &World, socket: ActorSocket) -> bool {
         while !self.rest.is_empty() {
             match world.write(socket, &self.rest) {

@@ -1,4 +1,4 @@
-//! What must hold after a connection, whatever was sent.
+//! The checks after a connection, whatever was sent.
 
 use super::actors::{Actors, RequestReceived};
 use super::script::{Script, said};
@@ -9,7 +9,7 @@ use crate::corpus::responses::read_responses;
 use crate::corpus::valid;
 use crate::strict::{self, Field, Message, RequestContext};
 
-/// Fields that the program writes anew, in whatever words.
+/// Fields whose values the program writes itself.
 const OWN_WORDS: [&str; 9] = [
     "connection",
     "content-length",
@@ -22,10 +22,10 @@ const OWN_WORDS: [&str; 9] = [
     "trailer",
 ];
 
-/// Compares what both sides saw with what the other sent.
+/// Compares what each side saw with what the other side sent.
 pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
     let sent = said(&script.client);
-    // What goes through a tunnel is nobody's to judge.
+    // The content of a tunnel is not checked.
     if script.role == Role::Forward && sent.windows(8).any(|it| it == b"CONNECT ") {
         return Ok(());
     }
@@ -39,7 +39,7 @@ pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
     if reading.all {
         check_nothing_more(&reading.requests, &actors.seen).map_err(|(_, why)| why)?;
     }
-    // An early answer may belong to a request of which only a part came.
+    // An early response may belong to a request of which only a part arrived.
     let asked: Vec<RequestContext> =
         actors.given.iter().flat_map(|given| given.asked.clone()).collect();
     let answers = read_responses(&actors.received, &asked).map_err(|doubt| {
@@ -65,12 +65,13 @@ pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
     Ok(())
 }
 
-/// The program's own answers have none.
+/// Returns whether the response has Via. The program's own responses have none.
 fn has_via(answer: &Message) -> bool {
     answer.fields.iter().any(|field| field.is("via"))
 }
 
-/// A request is of what the client sent, and is not sent twice if that may not be.
+/// Checks that a request consists of what the client sent, and that it is not sent twice unless
+/// that is allowed.
 fn check_request(message: &Message, seen: &[Message], sent: &[u8]) -> Result<(), String> {
     let (method, target) = (message.method(), message.target());
     let times =
@@ -96,7 +97,7 @@ fn check_request(message: &Message, seen: &[Message], sent: &[u8]) -> Result<(),
     }
 }
 
-/// What was sent, with the bytes from 0x80 in the form in which they go on in a target.
+/// Returns the sent bytes, with bytes from 0x80 percent-encoded as in a forwarded target.
 fn percent_encoded(sent: &[u8]) -> Vec<u8> {
     let encoded = sent.iter().flat_map(|byte| match byte {
         0x80.. => format!("%{byte:02X}").into_bytes(),
@@ -105,7 +106,7 @@ fn percent_encoded(sent: &[u8]) -> Vec<u8> {
     encoded.collect()
 }
 
-/// The answers of a connection of the origin's, if each has one meaning and all are whole.
+/// Returns the responses of an origin connection if each has one meaning and all are complete.
 fn expected_responses(given: &RequestReceived) -> Option<Vec<Message>> {
     let mut rest = &given.said[..];
     let mut answers = Vec::new();
@@ -126,8 +127,9 @@ fn expected_responses(given: &RequestReceived) -> Option<Vec<Message>> {
     rest.is_empty().then_some(answers)
 }
 
-/// An answer is one of those that the origin gave. Where all of these have one meaning it has the
-/// status and the body of one; else it is at least made of what the origin said.
+/// Checks that a response is one of those that the origin sent. If all of these have one meaning,
+/// it has the status and the body of one of them. Otherwise it must at least consist of bytes that
+/// the origin sent.
 fn check_response(
     answer: &Message,
     given: &[RequestReceived],
@@ -148,7 +150,7 @@ fn check_response(
     }
 }
 
-/// The first field that stands in none of the sources.
+/// Returns the first field that is in none of the sources.
 fn made_up(fields: &[Field], sources: &[&[u8]], added: &[&str]) -> Option<String> {
     let stands = |field: &Field| {
         let name = field.name.as_bytes();
@@ -162,27 +164,27 @@ fn made_up(fields: &[Field], sources: &[&[u8]], added: &[&str]) -> Option<String
     Some(format!("{}: {}", strange.name, escaped(&strange.value)))
 }
 
-/// Whether the bytes of `part` are in `whole` in this order, perhaps with others between: chunk
-/// sizes, folds. The space that a fold becomes may have been a tab.
+/// Returns whether the bytes of `part` occur in `whole` in this order, with any bytes between them
+/// (chunk sizes, folds). A space of `part` may match a tab, because a fold becomes a space.
 fn is_within(part: &[u8], whole: &[u8]) -> bool {
     let mut whole = whole.iter();
     part.iter().all(|byte| whole.any(|other| other == byte || (*byte == b' ' && *other == b'\t')))
 }
 
-/// A check that cannot fail shows nothing.
+/// These tests prove that the checks can fail.
 #[cfg(test)]
 mod tests {
     use millrace_sim::{Faults, World};
 
     use super::*;
 
-    /// Two requests as a client sends them, without what a proxy adds.
+    /// Two requests as a client sends them, without the fields that a proxy adds.
     const SENT: &[u8] = b"\0POST /a HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length: 2\r\n\r\nab\
                           GET /b HTTP/1.1\r\nHost: a\r\n\r\n";
     const ANSWER: &str = "HTTP/1.1 200 OK\r\nVia: 1.1 m\r\nContent-Length: 4\r\n\r\nyes!";
 
-    /// What is said where the origin saw `seen` and the client `received`; each request was
-    /// answered by the same four bytes.
+    /// Runs the check for an origin that saw `seen` and a client that `received`. Each request got
+    /// the same response with four bytes of body.
     fn said(seen: &[&str], received: &str) -> Result<(), String> {
         let world = World::new(1, Faults::None);
         let script = Script::parse(SENT);

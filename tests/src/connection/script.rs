@@ -1,64 +1,65 @@
-//! What happens on a connection, as bytes: a form that a fuzzer can change anywhere and that a
+//! The events of a connection, as bytes: a format that a fuzzer can change anywhere and that a
 //! person can still read.
 //!
-//! The first byte chooses the role and the world (see [`Script::parse`]). What follows is what the
-//! client sends, with marks in it: the byte 0xF5, which no message needs, and a letter.
+//! The first byte chooses the role and the world (see [`Script::parse`]). The other bytes are what
+//! the client sends, with marks between them: the byte 0xF5, which no message needs, and a letter.
 //!
 //! | letter | means |
 //! | --- | --- |
-//! | `o` | the origin's next answer begins; each request at the origin takes one, in order |
-//! | `c` | the client goes on |
-//! | `\|` | what stands before is read before what follows is sent |
-//! | `e` | whose turn it is ends its side: the client its stream, the origin its connection |
-//! | `r` | whose turn it is resets its connection |
-//! | `h` | in an answer: what stands before is said at the request's head, the rest at its end |
+//! | `o` | the origin's next response begins; each request at the origin takes one, in order |
+//! | `c` | the client continues |
+//! | `\|` | the bytes before are read before the bytes after it are sent |
+//! | `e` | the current side ends: the client its stream, the origin its connection |
+//! | `r` | the current side resets its connection |
+//! | `h` | in a response: the bytes before are sent at the request header, the rest at its end |
 //!
 //! Before another byte the mark means both bytes.
 
 use crate::corpus::case::Case;
 use crate::corpus::literal::{Role, Step, Substitutions, fill};
 
-/// Where the origin listens.
+/// The address of the origin.
 pub const HOST: &str = "127.0.0.1:8000";
-/// Where the proxy listens.
+/// The address of the proxy.
 pub const OWN: &str = "127.0.0.1:8001";
 
 const MARK: u8 = 0xf5;
 
-/// Bytes of a script; what is longer tells nothing that a shorter one would not.
+/// Limit of a script in bytes. Longer scripts test nothing that shorter ones do not.
 const BYTES_MAX: usize = 8192;
 
-/// Bytes that are sent alone where a script is cut everywhere; the rest goes at once.
+/// Bytes that are sent one by one if a script is split everywhere. The rest is sent at once.
 const ALONE_MAX: usize = 200;
 
-/// One thing to do at a socket.
+/// One action on a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Act {
-    /// Send these bytes and let them be read.
+    /// Send these bytes, and let the other side read them.
     Say(Vec<u8>),
-    /// Wait for the request's end.
+    /// Wait for the end of the request.
     Body,
-    /// End the stream, or an origin its connection.
+    /// End the stream, or, at an origin, the connection.
     End,
     /// Reset the connection.
     Reset,
 }
 
-/// A connection to be played.
+/// The connection to play.
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) role: Role,
-    /// Whether the world cuts and delays.
+    /// Whether the world splits and delays.
     pub(super) unkind: bool,
-    /// Of the world.
+    /// The seed of the world.
     pub(super) seed: u64,
     pub(super) client: Vec<Act>,
     pub(super) answers: Vec<Vec<Act>>,
 }
 
 impl Script {
-    /// Reads any bytes. Of the first one bit 0 means a forward proxy, bit 1 every byte alone, bit 2
-    /// a world that cuts and delays, whose seed the other bits are.
+    /// Parses arbitrary bytes. In the first byte, bit 0 selects a forward proxy, bit 1 sends every
+    /// byte separately, and bit 2 selects a world that splits and delays, whose seed is in the
+    /// other bits.
     pub(super) fn parse(data: &[u8]) -> Self {
         let (flags, rest) = data.split_first().map_or((0, data), |(flags, rest)| (*flags, rest));
         let rest = &rest[..rest.len().min(BYTES_MAX)];
@@ -118,7 +119,7 @@ impl Script {
     }
 }
 
-/// All bytes that are said: nothing is after an end.
+/// Returns all bytes that are sent. There are none after an end.
 pub(super) fn said(acts: &[Act]) -> Vec<u8> {
     let mut all = Vec::new();
     for act in acts {
@@ -131,8 +132,8 @@ pub(super) fn said(acts: &[Act]) -> Vec<u8> {
     all
 }
 
-/// A case of the hostile corpus as a script for [`super::fuzz_connection`]; `None` if it is too
-/// long. `cut` says whether every byte comes alone.
+/// Converts a case of the hostile corpus to a script for [`super::fuzz_connection`], or returns
+/// `None` if it is too long. `cut` sends every byte separately.
 pub fn of_case(case: &Case, role: Role, cut: bool) -> Option<Vec<u8>> {
     let place = Substitutions {
         host: HOST.to_owned(),

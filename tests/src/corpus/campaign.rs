@@ -1,4 +1,4 @@
-//! Many mutants, in lanes side by side, and what came of them in sum.
+//! Runs many mutants against several programs at once, and sums up the results.
 
 use std::fmt;
 use std::thread;
@@ -13,40 +13,41 @@ use super::random::Random;
 use super::shrink::shrink;
 use super::templates::Templates;
 
-/// Lanes side by side, half of them of either role: some always wait for the kernel.
+/// Concurrent programs, half of them of either role, because some always wait for the kernel.
 const LANES: u64 = 6;
 
-/// Failures after which a lane gives up: more would hardly tell more, and some take as long as the
-/// runner's patience.
+/// Failures after which a thread stops. More would hardly add information, and some take as long as
+/// the limit of a wait.
 const FAILURES_MAX: usize = 8;
 
-/// Which mutants to run.
+/// The mutants to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// Of the program.
+    /// The engine of the program.
     pub engine: &'a str,
-    /// Where the sequences begin.
+    /// The seed of the random sequences.
     pub seed: u64,
-    /// How many.
+    /// Number of mutants.
     pub mutants: u64,
-    /// Only this one of them.
+    /// Runs only the mutant with this number.
     pub only: Option<u64>,
 }
 
-/// What came of mutants.
+/// The results of the mutants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct CampaignStats {
-    /// How many were run.
+    /// Number of mutants that were run.
     pub run: u64,
-    /// Of how many a whole request reached the origin.
+    /// Mutants of which a complete request reached the origin.
     pub reached: u64,
-    /// Those whose first request is valid and was forwarded.
+    /// Mutants whose first request is valid and was forwarded.
     pub forwarded: u64,
-    /// Valid ones that were answered as a section has it for what is not served, or not so large.
+    /// Valid requests that got the status that an RFC section defines for unsupported or oversized
+    /// requests.
     pub ruled: u64,
-    /// Valid ones that were refused as malformed, as docs/refused.md tells.
+    /// Valid requests that were refused as malformed, as docs/refused.md lists.
     pub refused: u64,
-    /// What is wrong, with the mutant, made small.
+    /// The violations, each with its shrunk mutant.
     pub failures: Vec<String>,
 }
 
@@ -61,7 +62,7 @@ impl CampaignStats {
         }
     }
 
-    /// Counts the valid messages of the corpus itself, whose outcomes other tests have proved.
+    /// Counts the valid messages of the corpus itself, whose outcomes other tests check.
     pub fn add_literals(&mut self, cases: &[Case]) {
         for outcome in cases.iter().flat_map(|case| &case.outcomes) {
             self.forwarded += u64::from(outcome.reaches());
@@ -84,7 +85,7 @@ impl CampaignStats {
         self.failures.extend(other.failures);
     }
 
-    /// Valid requests that were refused as malformed, of a thousand.
+    /// Returns how many of a thousand valid requests were refused as malformed.
     pub fn refused_per_mille(&self) -> u64 {
         let valid = self.forwarded + self.ruled + self.refused;
         (self.refused * 1000).div_ceil(valid.max(1))
@@ -112,7 +113,7 @@ impl fmt::Display for CampaignStats {
 /// Runs the mutants of a plan.
 ///
 /// # Panics
-/// If a lane cannot be started.
+/// Panics if a program cannot be started.
 pub fn run(cases: &[Case], plan: Plan<'_>) -> CampaignStats {
     let stocks = [Role::Boost, Role::Forward].map(|role| (role, Templates::new(cases, role)));
     let lanes = if plan.only.is_some() { 1 } else { LANES };
@@ -128,8 +129,8 @@ pub fn run(cases: &[Case], plan: Plan<'_>) -> CampaignStats {
     })
 }
 
-/// Runs each mutant of the plan whose index leaves `first` when divided by `lanes`. Even ones are a
-/// booster's, odd ones a forward proxy's.
+/// Runs the mutants of the plan whose index modulo `lanes` is `first`. Even indices run against a
+/// reverse proxy, odd ones against a forward proxy.
 fn run_lane(
     cases: &[Case],
     stocks: &[(Role, Templates); 2],
@@ -152,7 +153,7 @@ fn run_lane(
                     let again = mutant::run(smaller, stock, &lane);
                     again.is_err_and(|(same, _)| same == wrong)
                 };
-                // Each try of one that hangs takes as long as the runner's patience.
+                // Each attempt of a mutant that hangs takes as long as the limit of a wait.
                 let small = match wrong {
                     Violation::Hangs => mutant.clone(),
                     _ => shrink(&mutant, *role, fails),
@@ -168,7 +169,7 @@ fn run_lane(
         tally.run += 1;
         index += lanes;
     }
-    // Even after all of that the program serves: the corpus' first forwarded case still passes.
+    // The program still serves after all mutants: the first forwarded case of the corpus passes.
     let plain = cases.iter().find(|case| case.runs(*role) && case.outcomes == [Outcome::Forwarded]);
     if let Some(Err(why)) = plain.map(|case| judge::run(case, &lane, Pace::Whole)) {
         tally.failures.push(format!("{role:?}, after all mutants of lane {first}: {why}"));
@@ -176,10 +177,11 @@ fn run_lane(
     tally
 }
 
-/// Runs mutants before a proxy that forwards everything; gives what the judge calls wrong.
+/// Runs mutants before a proxy that forwards everything. Returns the violations that the checks
+/// report.
 ///
 /// # Panics
-/// If the lane cannot be started.
+/// Panics if the proxy cannot be started.
 pub fn run_before_relay(cases: &[Case], seed: u64, mutants: u64) -> Vec<Failure> {
     let stock = Templates::new(cases, Role::Boost);
     let lane = ProgramUnderTest::relay();

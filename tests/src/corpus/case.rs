@@ -1,49 +1,50 @@
-//! Cases and the files that they stand in.
+//! Cases and their files.
 
 use std::fs;
 use std::path::Path;
 
 use super::literal::{Role, unescaped};
 
-/// What must become of one request of a case.
+/// The expected outcome of one request of a case.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
-    /// It reached the origin and the origin's answer reached the client.
+    /// The request reached the origin, and the origin's response reached the client.
     Forwarded,
-    /// The program answered for itself and closed; no byte reached the origin.
+    /// The program sent its own response and closed. No byte reached the origin.
     Refused(OwnResponse),
-    /// As `Refused`, but the origin may have seen the beginning of it, never the whole.
+    /// As `Refused`, but a part of the request may have reached the origin, never all of it.
     Cut(OwnResponse),
-    /// The program answered for itself; no byte reached the origin.
+    /// The program sent its own response. No byte reached the origin.
     Served(OwnResponse),
-    /// It reached the origin, and the client saw the program's own answer.
+    /// The request reached the origin, and the client got the program's own response.
     Answered(OwnResponse),
-    /// The origin answered before the request's end, and the answer reached the client; the origin
-    /// may or may not have seen the rest.
+    /// The origin responded before the end of the request, and the response reached the client. The
+    /// rest of the request may have reached the origin.
     Early,
-    /// It reached the origin; the client saw at most the beginning of an answer.
+    /// The request reached the origin. The client saw at most a part of a response.
     Aborted,
-    /// Nothing reached the client, at most a beginning reached the origin.
+    /// Nothing reached the client, and at most a part of the request reached the origin.
     Closed,
-    /// The client has gone; the origin may have seen the request, or the beginning of it.
+    /// The client left. The request, or a part of it, may have reached the origin.
     Left,
-    /// A tunnel is open: what follows is between the client and the origin.
+    /// A tunnel is open. The bytes that follow are between the client and the origin.
     Tunnel,
-    /// The origin switched protocols; then the client saw these bytes, which the origin sent back.
+    /// The origin switched protocols. The client then received these bytes, which the origin
+    /// echoed.
     Upgraded(String),
 }
 
-/// An answer of the program's own.
+/// A response that the program makes itself.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OwnResponse {
     /// Its status.
     pub status: u16,
-    /// What its body says, in part; in whatever case.
+    /// A part of its body, in any case.
     pub words: String,
 }
 
 impl Outcome {
-    /// Whether the whole request reaches the origin.
+    /// Returns whether the complete request reaches the origin.
     pub fn reaches(&self) -> bool {
         matches!(
             self,
@@ -56,7 +57,7 @@ impl Outcome {
         )
     }
 
-    /// The program's own answer, if that is what the client sees.
+    /// Returns the program's own response, if the client gets it.
     pub fn own(&self) -> Option<&OwnResponse> {
         match self {
             Self::Refused(own) | Self::Cut(own) | Self::Served(own) | Self::Answered(own) => {
@@ -66,48 +67,51 @@ impl Outcome {
         }
     }
 
-    /// Whether the client sees what the origin answered.
+    /// Returns whether the client gets the origin's response.
     pub fn shows(&self) -> bool {
         matches!(self, Self::Forwarded | Self::Early | Self::Upgraded(_))
     }
 }
 
-/// One connection of a client, and what must come of it.
+/// One client connection and its expected outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Case {
-    /// Unique in the whole corpus.
+    /// Unique in the corpus.
     pub name: String,
-    /// The folder it stands in: a class of hostile messages.
+    /// The folder of the case, which is a class of hostile messages.
     pub class: String,
     /// The file and line, for messages.
     pub place: String,
-    /// Only under this command; `None`: under both.
+    /// The role in which the case runs; `None`: both.
     pub role: Option<Role>,
-    /// Whether the RFC allows to send what is refused here: it then stands in docs/refused.md.
+    /// Whether an RFC allows the message that is refused here. It is then listed in
+    /// docs/refused.md.
     pub valid: bool,
     /// What the client sends.
     pub sent: Vec<String>,
-    /// What the origin must see, a block a message; empty: what was sent, as it was sent.
+    /// The messages that the origin must see, one per block; empty: the sent ones, unchanged.
     pub seen: Vec<Vec<String>>,
-    /// What the origin says, a block a message; a missing one is an answer that names the request.
+    /// The responses of the origin, one per block. The default is a response that names the
+    /// request.
     pub said: Vec<Vec<String>>,
-    /// What the client must see, a block a message; a missing one is what the origin said.
+    /// The messages that the client must receive, one per block. The default is the origin's
+    /// response.
     pub received: Vec<Vec<String>>,
-    /// What becomes of each request.
+    /// The outcome of each request.
     pub outcomes: Vec<Outcome>,
 }
 
 impl Case {
-    /// Whether it is to be run under this command.
+    /// Returns whether the case runs in this role.
     pub fn runs(&self, role: Role) -> bool {
         self.role.is_none_or(|only| only == role)
     }
 }
 
-/// Reads every case below `folder`, in the order of the files' names.
+/// Reads every case below `folder`, in the order of the file names.
 ///
 /// # Panics
-/// If a file cannot be read or a line is not understood; the corpus is part of the test.
+/// Panics if a file cannot be read or a line is invalid; the corpus is part of the test.
 pub fn load(folder: &Path) -> Vec<Case> {
     let mut cases = Vec::new();
     for class in sorted(folder) {

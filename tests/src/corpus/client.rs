@@ -12,7 +12,7 @@ use super::origin::Origin;
 use super::timeouts::{PATIENCE, PAUSE, TRICKLE};
 use crate::strict::{self, Message, RequestContext};
 
-/// A client: what it has received and not yet looked at.
+/// A client with the bytes that it has received and not yet parsed.
 pub struct Client {
     /// `None` after a reset.
     stream: Option<TcpStream>,
@@ -20,12 +20,12 @@ pub struct Client {
     ended: bool,
 }
 
-/// How the bytes of a literal are cut into segments.
+/// How the bytes of a literal are split into segments.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pace {
-    /// As the literal says.
+    /// As the literal specifies.
     Whole,
-    /// The first bytes each alone, so that a pause falls into every token.
+    /// The first bytes one by one, so that a pause falls into every token.
     EveryByte,
 }
 
@@ -33,7 +33,7 @@ impl Client {
     /// Connects.
     ///
     /// # Errors
-    /// If the program does not accept, in the system's words.
+    /// Returns the error of the system if the program does not accept.
     pub fn connect(address: SocketAddr) -> Result<Self, String> {
         let stream = TcpStream::connect_timeout(&address, PATIENCE)
             .map_err(|error| format!("the program does not accept: {error}"))?;
@@ -44,11 +44,11 @@ impl Client {
         Ok(Self { stream: Some(stream), received: Vec::new(), ended: false })
     }
 
-    /// Does the steps of a literal. That the program no longer reads is not an error: what it
-    /// answered is looked at later.
+    /// Performs the steps of a literal. It is not an error if the program no longer reads: its
+    /// response is checked later.
     ///
     /// # Errors
-    /// If an answer that is waited for does not come.
+    /// Returns an error if an awaited response does not come.
     pub fn send(&mut self, steps: &[Step], pace: Pace, origin: &Origin) -> Result<(), String> {
         let mut waits = 0;
         let connects =
@@ -81,7 +81,8 @@ impl Client {
         self.ended = true;
     }
 
-    /// One byte a segment; beyond the first bytes, where all tokens are, the rest at once.
+    /// Sends one byte per segment. After the first bytes, which contain all tokens, it sends the
+    /// rest at once.
     fn trickle(&mut self, bytes: &[u8]) {
         const ALONE: usize = 400;
         let (alone, rest) = bytes.split_at(bytes.len().min(ALONE));
@@ -94,7 +95,7 @@ impl Client {
         let _ = self.write(rest);
     }
 
-    /// Waits until `count` answers have come since the beginning, interim ones included.
+    /// Waits until `count` responses have come since the beginning, including interim ones.
     fn wait(&mut self, count: usize, first: &RequestContext) -> Result<(), String> {
         let later = RequestContext::with("GET");
         loop {
@@ -117,10 +118,10 @@ impl Client {
         }
     }
 
-    /// Takes the next answer, interim ones too.
+    /// Takes the next response, including interim ones.
     ///
     /// # Errors
-    /// If it is doubtful, or does not come to its end.
+    /// Returns an error if the response is ambiguous or incomplete.
     pub fn answer(&mut self, asked: &RequestContext) -> Result<Message, String> {
         loop {
             match strict::response(&self.received, asked, self.ended) {
@@ -141,27 +142,27 @@ impl Client {
         }
     }
 
-    /// Waits for so many bytes, or the end, and takes them.
+    /// Waits for `length` bytes, or the end, and takes them.
     ///
     /// # Errors
-    /// If neither comes.
+    /// Returns an error if neither comes.
     pub fn bytes(&mut self, length: usize) -> Result<Vec<u8>, String> {
         while self.received.len() < length && self.read()? {}
         let length = length.min(self.received.len());
         Ok(self.received.drain(..length).collect())
     }
 
-    /// Says that nothing more will be sent.
+    /// Ends the stream to the program.
     pub fn finish(&mut self) {
         if let Some(stream) = &self.stream {
             let _ = stream.shutdown(Shutdown::Write);
         }
     }
 
-    /// Takes everything up to the connection's end; a reset is an end too.
+    /// Takes everything up to the end of the connection. A reset is an end too.
     ///
     /// # Errors
-    /// If the end does not come.
+    /// Returns an error if the end does not come.
     pub fn rest(&mut self) -> Result<Vec<u8>, String> {
         while self.read()? {}
         Ok(std::mem::take(&mut self.received))
@@ -171,7 +172,7 @@ impl Client {
         self.stream.as_mut().map_or(Ok(()), |stream| stream.write_all(bytes))
     }
 
-    /// Gives whether the connection goes on.
+    /// Returns whether the connection continues.
     fn read(&mut self) -> Result<bool, String> {
         let mut chunk = [0; 65536];
         let Some(stream) = &mut self.stream else { return Ok(false) };

@@ -1,28 +1,29 @@
-//! Whether a message is the one that was expected.
+//! Comparison of a message with the expected one.
 
 use super::literal::{ANY, escaped};
 use crate::strict::{Field, Framing, Message};
 
-/// Fields that the program adds of its own accord; a case that names one says what it must hold.
+/// Fields that the program adds itself. A case that names one of them states its value.
 pub(crate) const ADDED_TO_REQUESTS: [&str; 6] =
     ["via", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "connection"];
 pub(crate) const ADDED_TO_RESPONSES: [&str; 3] = ["via", "date", "connection"];
 
-/// Fields that may stand elsewhere than where they were received: RFC 9110 section 7.2 wants Host
-/// first, and what is for one hop is written anew for the next.
+/// Fields whose position may change: RFC 9110 section 7.2 wants Host first, and hop-by-hop fields
+/// are written anew for the next hop.
 const MOVED: [&str; 3] = ["host", "te", "upgrade"];
 
-/// Whether a message is what was expected, but for fields that the program adds.
+/// Returns whether a message is the expected one, apart from fields that the program adds.
 pub(crate) fn same(expected: &Message, got: &Message, added: &[&str]) -> Result<(), String> {
     let starts = match (&expected.start, &got.start) {
         (a, b) if a == b => true,
-        // The reason phrase means nothing (RFC 9112 section 4) and may be replaced.
+        // The reason phrase has no meaning (RFC 9112 section 4) and may be replaced.
         _ => got.status() != 0 && got.status() == expected.status(),
     };
     if !starts {
         return Err(format!("{:?} instead of {:?}", got.start, expected.start));
     }
-    // An answer that ends with its connection may go on in chunks: then nothing need be closed.
+    // A response that ends with its connection may be forwarded in chunks. The connection then need
+    // not close.
     let chunked = (expected.framing, got.framing) == (Framing::UntilClose, Framing::Chunked);
     for name in added {
         let named = expected.fields.iter().any(|field| field.is(name));
@@ -68,7 +69,7 @@ fn compare_values(name: &str, expected: &[Field], got: &[Field]) -> Result<(), S
     };
     let (mut expected, mut got) = (values(expected), values(got));
     if name == "connection" {
-        // Options have no case.
+        // Connection options are case-insensitive.
         for value in expected.iter_mut().chain(&mut got) {
             value.make_ascii_lowercase();
         }

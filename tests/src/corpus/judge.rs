@@ -1,4 +1,4 @@
-//! Runs one case in a lane and compares everything that was seen with what must be.
+//! Runs one case against a program and compares everything that was seen with the expectations.
 
 use super::case::{Case, Outcome, OwnResponse};
 use super::client::{Client, Pace};
@@ -9,7 +9,7 @@ use super::plan::{Item, plan};
 use super::program::ProgramUnderTest;
 use crate::strict::{self, Framing, Message, RequestContext};
 
-/// The request that proves, after a case, that its connection still stands between two messages.
+/// The request after a case, which proves that its connection is between two messages.
 const PROBE: &str = "/the-next-request";
 
 /// The target of every request whose client resets its connection.
@@ -18,10 +18,10 @@ const LEFT: &str = "/left";
 /// Runs a case.
 ///
 /// # Errors
-/// Says what differed from what must be.
+/// Returns the difference from the expectations.
 pub fn run(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> {
     talk(case, lane, pace).map_err(|why| {
-        // What is left of a failed case must not be taken for a part of the next.
+        // The remains of a failed case must not count for the next case.
         let _ = lane.origin.settle();
         let seen = lane.origin.begin(Vec::new());
         match seen.iter().find(|seen| matches!(seen, Seen::Doubtful(..))) {
@@ -41,7 +41,8 @@ fn talk(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> 
         let target = item.request.as_ref()?.target().to_owned();
         Some((target, item.said.clone()?))
     });
-    // An early answer is given at the head: its request may have no expected whole.
+    // An early response is sent at the request header. Its request may have no complete expected
+    // form.
     let late = lane.origin.begin(script.collect());
     if let Some(late) = late.iter().find(|seen| !matches!(seen, Seen::Cut(_)) && !is_left(seen)) {
         return Err(format!("something reached the origin after an earlier case's end: {late}"));
@@ -58,7 +59,8 @@ fn talk(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> 
     let probe = match (closes, early) {
         (true, _) => false,
         (false, false) => probe(&mut client, lane, tunnel).map(|()| true)?,
-        // Whether the connection goes on depends on whether the rest of the body was read in time.
+        // Whether the connection continues depends on whether the rest of the body was read in
+        // time.
         (false, true) => {
             client.finish();
             false
@@ -73,7 +75,7 @@ fn talk(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> 
     Ok(())
 }
 
-/// Receives what one request comes to; gives whether the connection must end with it.
+/// Receives the outcome of one request. Returns whether the connection must end with it.
 fn receive(item: &Item<'_>, client: &mut Client) -> Result<bool, String> {
     match item.outcome {
         Outcome::Forwarded | Outcome::Early => {
@@ -146,7 +148,8 @@ fn own_answer(
     Ok(answer)
 }
 
-/// The next request on the connection, which must get the next answer, or the end of the tunnel.
+/// Sends the next request on the connection, which must get the next response, or the end of the
+/// tunnel.
 fn probe(client: &mut Client, lane: &ProgramUnderTest, tunnel: bool) -> Result<(), String> {
     let lines = [
         format!("GET {{{PROBE}}} HTTP/1.1"),
@@ -169,7 +172,7 @@ fn probe(client: &mut Client, lane: &ProgramUnderTest, tunnel: bool) -> Result<(
 }
 
 /// Compares what the origin saw with what it must see. Requests on different connections may
-/// overtake each other; what counts is that each is there once, and nothing else is.
+/// overtake each other, so only their number is compared: each must arrive once, and nothing else.
 fn compare_seen(items: &[Item<'_>], probe: bool, seen: &[Seen]) -> Result<(), String> {
     let mut left: Vec<&Message> = Vec::new();
     let may_cut = items
@@ -207,8 +210,8 @@ fn compare_seen(items: &[Item<'_>], probe: bool, seen: &[Seen]) -> Result<(), St
     }
 }
 
-/// Whether it is of a client that has gone. Nothing tells when the proxy has finished with such a
-/// one, so it may be seen in any later case.
+/// Returns whether the request is of a client that left. The end of its processing is unknown, so
+/// it may arrive during any later case.
 fn is_left(seen: &Seen) -> bool {
     match seen {
         Seen::Whole(message) => message.target() == LEFT,

@@ -1,10 +1,10 @@
-//! Responses with the faults that the program rewrites, and with mutations on top, before its
-//! cache: whatever the client receives has one meaning, and nothing is stored, or updates what is
-//! stored, that was read from LF line ends or folded values.
+//! Responses with the faults that the program rewrites, and with mutations in addition, before its
+//! cache. Whatever the client receives must have one meaning. A response with LF line ends or
+//! folded values must neither be stored nor update a stored response.
 //!
-//! A mutant is up to three requests for one target. The second one is answered by the mutated
-//! response; the third shows what the cache made of it. The judge of the client is
-//! [`crate::strict`]. What is ambiguous is decided here, from the bytes that the origin sent.
+//! A mutant is up to three requests for one target. The second one gets the mutated response. The
+//! third shows its effect on the cache. The client's input is parsed by [`crate::strict`]. This
+//! module decides from the bytes of the origin whether a response is ambiguous.
 
 use std::fmt;
 use std::thread;
@@ -17,43 +17,43 @@ use super::random::Random;
 use super::responses::read_responses;
 use crate::strict::{Field, Message, RequestContext};
 
-/// Lanes side by side, half of them of either role.
+/// Concurrent programs, half of them of either role.
 const LANES: u64 = 6;
 
-/// Failures after which a lane gives up.
+/// Failures after which a thread stops.
 const FAILURES_MAX: usize = 8;
 
-/// The response that an update is about: stored, and fresh for a minute.
+/// The stored response that an update changes, fresh for a minute.
 const STORED: &str = "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nCache-Control: max-age=60\r\n\
                       Content-Length: 2\r\n\r\nok";
 /// The response to the last request, if it reaches the origin.
 const LAST: &str = "HTTP/1.1 200 OK\r\nCache-Control: no-store\r\nContent-Length: 4\r\n\r\nlast";
-/// A field of mutated responses alone.
+/// A field that only mutated responses have.
 const MARK: &str = "x-mark";
 
-/// What the mutated response is to the cache.
+/// How the cache may use the mutated response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum CacheUse {
-    /// New, and may be stored for all that its fields say.
+    /// A new response whose fields allow storing it.
     Store,
-    /// A 304 to a request that validates what is stored.
+    /// A 304 to a request that validates the stored response.
     Validate,
-    /// The response to a HEAD, which may update what is stored.
+    /// The response to a HEAD, which may update the stored response.
     Head,
 }
 
-/// What came of mutants.
+/// The results of the mutants.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct LenientStats {
-    /// How many were run.
+    /// Number of mutants that were run.
     pub run: u64,
     /// Ambiguous responses that reached the client in the strict form.
     pub rewritten: u64,
-    /// Responses that were stored, or updated what is stored.
+    /// Responses that were stored or updated a stored one.
     pub stored: u64,
-    /// Responses that were answered with 502.
+    /// Responses that were replaced by a 502.
     pub refused: u64,
-    /// What is wrong, with the mutant.
+    /// The violations, each with its mutant.
     pub failures: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ impl fmt::Display for LenientStats {
 /// Runs `mutants` of the sequence that begins at `seed`, or `only` one of them.
 ///
 /// # Panics
-/// If a lane cannot be started.
+/// Panics if a program cannot be started.
 pub fn run(engine: &str, seed: u64, mutants: u64, only: Option<u64>) -> LenientStats {
     let lanes = if only.is_some() { 1 } else { LANES };
     thread::scope(|scope| {
@@ -156,8 +156,8 @@ fn play(
     Ok(())
 }
 
-/// Whether a stored response has something of the mutant. Of a response to HEAD the cache takes
-/// over the fields of freshness alone.
+/// Returns whether a stored response contains a part of the mutant. From a response to HEAD, the
+/// cache takes only the freshness fields.
 fn has_update(kind: CacheUse, answer: &Message) -> bool {
     let renews = |field: &Field| field.is("cache-control") && field.value.ends_with(b"max-age=90");
     is_marked(answer) || (kind == CacheUse::Head && answer.fields.iter().any(renews))
@@ -167,8 +167,8 @@ fn is_marked(answer: &Message) -> bool {
     answer.fields.iter().any(|field| field.is(MARK))
 }
 
-/// Sends one request on a connection of its own. Gives what the client received, and whether the
-/// origin saw nothing of it.
+/// Sends one request on a connection of its own. Returns the response, and whether the request did
+/// not reach the origin.
 fn ask(
     lane: &ProgramUnderTest,
     (method, fields): (&str, &str),
@@ -192,8 +192,8 @@ fn ask(
     Ok((answers, is_hit))
 }
 
-/// A response of this kind, mostly with some of the faults that are rewritten, and mutated half of
-/// the time.
+/// Returns a response of this kind, usually with some of the faults that the program rewrites, and
+/// mutated with a probability of one half.
 fn response(kind: CacheUse, random: &mut Random) -> Vec<u8> {
     let mut bytes = Vec::new();
     if random.below(6) == 0 {
@@ -226,11 +226,11 @@ fn response(kind: CacheUse, random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// Writes a header, each fault of it with some probability.
+/// Writes a header, with each of its faults at some probability.
 fn header(lines: &[&str], out: &mut Vec<u8>, random: &mut Random) {
     let ends = ["\r\n", "\n"];
     let end = ends[usize::from(random.below(3) == 0)];
-    // One line ends otherwise than the others.
+    // One line ends differently.
     let odd = if random.below(8) == 0 { random.below(lines.len() + 1) } else { usize::MAX };
     let (spaces, folds) = (random.below(3) == 0, random.below(3) == 0);
     for (number, line) in lines.iter().enumerate() {
@@ -252,7 +252,7 @@ fn header(lines: &[&str], out: &mut Vec<u8>, random: &mut Random) {
     out.extend_from_slice(ends[usize::from(is_odd)].as_bytes());
 }
 
-/// What is wrong with the headers of a response as sent, up to the final one.
+/// The faults in the headers of a response as sent, up to the final one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Faults {
     /// A line ends in LF alone, or begins with white space.
@@ -262,7 +262,7 @@ struct Faults {
 }
 
 impl Faults {
-    /// Reads lines until the first empty one, whichever way it ends, and goes on behind it if the
+    /// Reads lines until the first empty one, with either line end, and continues behind it if the
     /// response is interim.
     fn of(said: &[u8]) -> Self {
         let mut faults = Self::default();

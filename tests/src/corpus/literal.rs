@@ -1,9 +1,8 @@
-//! The literals of a case: bytes written so that a person can read them, and the few marks between
-//! them.
+//! The literals of a case: bytes in a readable form, and the marks between them.
 
 use std::ops::Range;
 
-/// Which command the program was started with.
+/// The command of the program.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// `millrace boost`: targets are in origin-form.
@@ -12,57 +11,58 @@ pub enum Role {
     Forward,
 }
 
-/// What the literals are filled in with.
+/// The values of the placeholders.
 #[derive(Clone, Debug)]
 pub struct Substitutions {
     /// The origin's address and port.
     pub host: String,
-    /// What `{/path}` becomes in what a client sends.
+    /// The role, which decides what `{/path}` becomes in the client's bytes.
     pub role: Role,
     /// The program's own address and port.
     pub own: String,
-    /// What the program calls itself in Via.
+    /// The program's pseudonym in Via.
     pub via: String,
 }
 
-/// One thing to do on a connection.
+/// One action on a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Send these bytes, in one segment if the kernel likes.
+    /// Send these bytes, in one segment if the kernel does so.
     Bytes(Vec<u8>),
-    /// Let the other side read what was sent.
+    /// Let the other side read the bytes before.
     Pause,
-    /// A client waits for one more answer, an interim one counts.
+    /// A client waits for one more response, which may be interim.
     Wait,
-    /// A client says that it will send no more.
+    /// A client ends its stream.
     End,
-    /// A client resets its connection and is gone.
+    /// A client resets its connection and leaves.
     Reset,
-    /// An origin waits for the end of the request; what stands before is sent at its head.
+    /// An origin waits for the end of the request. It sends the bytes before this step at the
+    /// request header.
     Body,
     /// An origin closes the connection.
     Close,
 }
 
-/// A literal, filled in.
+/// A literal with its placeholders replaced.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Literal {
-    /// What to do, in order; no two neighbours are both `Bytes`.
+    /// The actions, in order; no two neighbours are both `Bytes`.
     pub steps: Vec<Step>,
-    /// Where in the joined bytes the origin's address stands: a mutant that went elsewhere would
-    /// ask a server that is not ours.
+    /// Where the origin's address is in the joined bytes. A mutant of it would send requests to a
+    /// server that is not ours.
     pub fixed: Vec<Range<usize>>,
     length: usize,
 }
 
 impl Literal {
-    /// A literal that is only bytes.
+    /// Returns a literal that consists only of bytes.
     pub fn of(bytes: Vec<u8>) -> Self {
         let length = bytes.len();
         Self { steps: vec![Step::Bytes(bytes)], fixed: Vec::new(), length }
     }
 
-    /// All its bytes, the marks between them left out.
+    /// Returns all bytes, without the marks between them.
     pub fn bytes(&self) -> Vec<u8> {
         let mut all = Vec::with_capacity(self.length);
         for step in &self.steps {
@@ -90,12 +90,13 @@ impl Literal {
     }
 }
 
-/// Fills in a block of lines, each of which ends in CR LF unless its last character is a backslash.
+/// Replaces the placeholders in a block of lines. Each line ends in CR LF unless its last character
+/// is a backslash.
 ///
-/// `sent` says whether a client of a forward proxy sends it: then `{/path}` is in absolute-form.
+/// `sent` says whether a client sends it: for a forward proxy, `{/path}` is then in absolute-form.
 ///
 /// # Errors
-/// Says which mark or escape is unknown.
+/// Returns the mark or escape that is unknown.
 pub fn fill(lines: &[String], place: &Substitutions, sent: bool) -> Result<Literal, String> {
     let mut literal = Literal::default();
     for line in lines {
@@ -134,7 +135,7 @@ fn fill_line(
     Ok(())
 }
 
-/// Where the brace that `text` begins with is closed.
+/// Returns the position of the brace that closes the first one of `text`.
 fn closing(text: &str) -> Option<usize> {
     let bytes = text.as_bytes();
     (1..bytes.len()).find(|at| bytes[*at] == b'}' && bytes[*at - 1] != b'\\')
@@ -183,7 +184,7 @@ fn mark(mark: &str, place: &Substitutions, sent: bool, to: &mut Literal) -> Resu
     Ok(())
 }
 
-/// The byte that the escape at the beginning of `text` means, and the length of the escape.
+/// Returns the byte of the escape at the beginning of `text`, and the length of the escape.
 fn escape(text: &str) -> Result<(u8, usize), String> {
     let simple = |byte| Ok((byte, 2));
     match text.as_bytes().get(1) {
@@ -201,10 +202,10 @@ fn escape(text: &str) -> Result<(u8, usize), String> {
     }
 }
 
-/// A text without its escapes; it has no marks.
+/// Returns a text without its escapes. It has no marks.
 ///
 /// # Errors
-/// Says which escape is unknown.
+/// Returns the escape that is unknown.
 pub fn unescaped(text: &str) -> Result<String, String> {
     let mut bytes = Vec::new();
     let mut rest = text;
@@ -218,7 +219,7 @@ pub fn unescaped(text: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Bytes as a literal of one line, for messages about failures.
+/// Returns bytes as a literal of one line, for messages.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut text = String::new();
     for byte in bytes {
@@ -236,7 +237,7 @@ pub fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// Stands in an expected value for whatever the program wrote there.
+/// Stands in an expected value for any value that the program writes.
 pub const ANY: &str = "{any}";
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! One mutant against the program: whatever reaches the origin must be accepted by the strict
-//! parser, every connection must end, and what is valid must be forwarded.
+//! One mutant against the program. Whatever reaches the origin must pass the strict parser, every
+//! connection must end, and valid requests must be forwarded.
 
 use std::thread;
 
@@ -13,54 +13,55 @@ use super::timeouts::PAUSE;
 use super::valid::{self, ValidRequest};
 use crate::strict::{self, Message, RequestContext};
 
-/// What came of a mutant that nothing is wrong with.
+/// The outcome of a mutant without a violation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MutantOutcome {
-    /// A whole request reached the origin.
+    /// A complete request reached the origin.
     pub reached: bool,
-    /// What became of its first request, if that is valid.
+    /// The outcome of the first request, if it is valid.
     pub fate: Option<RequestOutcome>,
 }
 
-/// What became of a valid request.
+/// The outcome of a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestOutcome {
-    /// The origin saw it, or failed.
+    /// The origin received it, or failed.
     Forwarded,
-    /// It was answered as a section of the RFC has it for what this proxy does not serve, or does
-    /// not serve at such a size: see [`by_rule`].
+    /// It got the status that an RFC section defines for requests that this proxy does not support,
+    /// or not at this size: see [`by_rule`].
     Ruled,
-    /// It was refused as malformed, is of a kind that docs/refused.md tells, and for such a reason.
+    /// It was refused as malformed, for a reason that docs/refused.md lists for this kind.
     Refused,
 }
 
-/// What is wrong with what came of a mutant. A shrunk mutant fails in the same way.
+/// A violation. A shrunk mutant has the same one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
-    /// Something doubtful reached the origin.
+    /// An ambiguous request reached the origin.
     DoubtfulRequest,
-    /// Something doubtful reached the client.
+    /// An ambiguous response reached the client.
     DoubtfulAnswer,
-    /// The origin saw a request that nobody sent.
+    /// The origin received a request that no client sent.
     Smuggled,
-    /// A valid request was refused for a reason that docs/refused.md does not tell.
+    /// A valid request was refused for a reason that docs/refused.md does not list.
     Untold,
     /// A connection did not end, or could not begin.
     Hangs,
 }
 
-/// A failure: what, and the story.
+/// A failure: the violation, and a description.
 pub type Failure = (Violation, String);
 
-/// Whether a status of the program's own says that it does not serve this, or not at this size.
+/// Returns whether a status of the program's own means that the request is unsupported, or too
+/// large.
 pub fn by_rule(status: u16) -> bool {
     matches!(status, 403 | 405 | 413 | 414 | 417 | 431 | 501 | 505 | 508)
 }
 
-/// Runs a mutant in the lane.
+/// Runs a mutant against the program.
 ///
 /// # Errors
-/// Shows what came of it.
+/// Returns the violation.
 pub fn run(
     mutant: &Mutant,
     stock: &Templates,
@@ -68,7 +69,7 @@ pub fn run(
 ) -> Result<MutantOutcome, Failure> {
     let place = lane.place();
     let script = mutant.script(&place).map(|(target, mut answer)| {
-        // The connection ends with the answer, so that whatever is wrong with it is over.
+        // The connection ends with the response, and with it every effect of a malformed response.
         answer.steps.push(Step::Close);
         (target, answer)
     });
@@ -80,7 +81,7 @@ pub fn run(
     }
     let verdict = talk(&segments, stock, lane);
     verdict.map_err(|(wrong, why)| {
-        // What is left of it must not be taken for a part of the next.
+        // The remains of a mutant must not count for the next one.
         let _ = lane.origin.settle();
         lane.origin.begin(Vec::new());
         let said = script.map(|(_, said)| format!("\n  origin says: {}", escaped(&said.bytes())));
@@ -152,7 +153,7 @@ fn fate(
         own.status == status && body.contains(&own.words.to_lowercase())
     };
     match status {
-        // A TRACE or OPTIONS that went no further, and an origin that failed.
+        // A TRACE or OPTIONS that the program responded to, and an origin that failed.
         200..=399 | 500 | 502..=504 => Ok(Some(RequestOutcome::Forwarded)),
         _ if by_rule(status) => Ok(Some(RequestOutcome::Ruled)),
         _ if first.odd && stock.told.iter().any(told) => Ok(Some(RequestOutcome::Refused)),
@@ -160,15 +161,15 @@ fn fate(
     }
 }
 
-/// Where every byte that was sent belongs to a valid request, the origin sees these requests and no
-/// other; one that may be repeated may be seen again.
+/// Checks that, if every sent byte belongs to a valid request, the origin receives these requests
+/// and no others. A repeatable request may arrive again.
 pub(crate) fn check_nothing_more(
     requests: &[ValidRequest],
     whole: &[Message],
 ) -> Result<(), Failure> {
     let mut left: Vec<&ValidRequest> = requests.iter().collect();
     for message in whole {
-        // RFC 9110 section 9.2.2: those that a proxy may send again.
+        // RFC 9110 section 9.2.2: the methods that a proxy may repeat.
         let repeatable =
             matches!(message.method(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
         match left.iter().position(|request| is(message, request)) {

@@ -1,16 +1,17 @@
-//! Changes of a message that somebody who knows HTTP would try: at bytes, words, numbers, lines,
-//! chunks, and between two messages.
+//! Changes to a message that an HTTP expert would try: to bytes, words, numbers, lines and chunks,
+//! and between two messages.
 //!
-//! A change knows nothing of addresses: in what is mutated an address is one character of the
-//! private range (see `stock.rs`), so that no change makes another server's of it.
+//! A change does not know addresses. A template contains a private-range character in place of an
+//! address (see `templates.rs`), so no change can produce the address of another server.
 
 use std::ops::Range;
 
 use super::random::Random;
 
-/// Changes `bytes` in one to four ways; `other` is another message, for splices.
+/// Changes `bytes` in one to four ways. `other` is another message, for splices.
 pub(super) fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
-    // A third of the mutants stay near what is valid: both sides of the judge have to be met.
+    // A third of the mutants stay close to valid messages, so that both branches of the checks are
+    // exercised.
     let mild = random.below(3) == 0;
     for _ in 0..=random.below(4) {
         if bytes.is_empty() {
@@ -57,8 +58,8 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// The faults that are rewritten in responses, in all lines of the header or in one. In requests
-/// they are refused.
+/// Adds faults that the program rewrites in responses, to all lines of the header or to one. In
+/// requests these faults are refused.
 fn weaken(bytes: &mut Vec<u8>, random: &mut Random) {
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |end| end + 4);
     let first = line_at(bytes, 0).end.min(head);
@@ -88,13 +89,13 @@ fn weaken(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Changes that leave a valid request valid, nearly always.
+/// Applies a change that nearly always keeps a valid request valid.
 fn change_mildly(bytes: &mut Vec<u8>, random: &mut Random) {
     match random.below(7) {
         0 => change_case(bytes, random),
         1 => insert_line(bytes, random.choose(&PLAIN_FIELDS), random),
         2 => {
-            // White space that belongs to no value.
+            // White space that is not part of a value.
             let line = line_at(bytes, place(bytes, random));
             let text = &bytes[line.clone()];
             if let Some(colon) = text.iter().position(|byte| *byte == b':') {
@@ -129,7 +130,7 @@ fn change_mildly(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// A position; most of what matters stands near the beginning of a long message.
+/// Returns a position. Near the beginning of a long message it is more likely.
 fn place(bytes: &[u8], random: &mut Random) -> usize {
     let reach = if random.below(4) == 0 { bytes.len() } else { bytes.len().min(600) };
     random.below(reach)
@@ -139,7 +140,7 @@ fn insert(bytes: &mut Vec<u8>, at: usize, new: &[u8]) {
     bytes.splice(at..at, new.iter().copied());
 }
 
-/// The line, its end included, that a position lies in.
+/// Returns the line around a position, including its end.
 fn line_at(bytes: &[u8], at: usize) -> Range<usize> {
     let at = at.min(bytes.len());
     let start = bytes[..at].iter().rposition(|byte| *byte == b'\n').map_or(0, |lf| lf + 1);
@@ -147,7 +148,7 @@ fn line_at(bytes: &[u8], at: usize) -> Range<usize> {
     start..end.map_or(bytes.len(), |lf| at + lf + 1)
 }
 
-/// The longest range around a position, or after it, whose bytes all fit.
+/// Returns the longest range around a position, or after it, whose bytes all fit.
 fn range_at(bytes: &[u8], at: usize, fits: impl Fn(u8) -> bool) -> Option<Range<usize>> {
     let first = at + bytes.get(at..)?.iter().position(|byte| fits(*byte))?;
     let start = bytes[..first].iter().rposition(|byte| !fits(*byte)).map_or(0, |before| before + 1);
@@ -155,7 +156,7 @@ fn range_at(bytes: &[u8], at: usize, fits: impl Fn(u8) -> bool) -> Option<Range<
     Some(start..end.map_or(bytes.len(), |end| first + end))
 }
 
-/// What is made of a number.
+/// Changes a number.
 fn change_number(bytes: &mut Vec<u8>, random: &mut Random) {
     let at = place(bytes, random);
     let hex = random.below(2) == 0;
@@ -211,7 +212,7 @@ fn change_word(bytes: &mut Vec<u8>, random: &mut Random) {
 
 fn change_case(bytes: &mut [u8], random: &mut Random) {
     let line = line_at(bytes, place(bytes, random));
-    // Of a field its name, and seldom its value; of another line anything.
+    // In a field, its name and rarely its value; in another line, any word.
     let colon = bytes[line.clone()].iter().position(|byte| *byte == b':');
     let name = colon.map_or(line.clone(), |colon| line.start..line.start + colon);
     let range = if random.below(4) == 0 { line } else { name };
@@ -228,7 +229,7 @@ fn change_case(bytes: &mut [u8], random: &mut Random) {
     }
 }
 
-/// Ends a line in another way, joins it with the next one, or folds it.
+/// Ends a line differently, joins it with the next one, or folds it.
 fn change_line_end(bytes: &mut Vec<u8>, random: &mut Random) {
     const ENDS: [&[u8]; 14] = [
         b"\n",
@@ -251,7 +252,7 @@ fn change_line_end(bytes: &mut Vec<u8>, random: &mut Random) {
     bytes.splice(text..line.end, random.choose(&ENDS).iter().copied());
 }
 
-/// White space where none belongs, or more of it than there was.
+/// Adds white space where none belongs, or more of it.
 fn change_space(bytes: &mut Vec<u8>, random: &mut Random) {
     const SPACES: [&[u8]; 8] = [b" ", b"\t", b"  ", b"\x0b", b"\x0c", b"\xa0", b"\0", b"\r"];
     let line = line_at(bytes, place(bytes, random));
@@ -273,7 +274,7 @@ fn change_space(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Lines twice, missing, in another order, moved, or cut in two.
+/// Repeats, removes, reorders, moves or splits lines.
 fn change_lines(bytes: &mut Vec<u8>, random: &mut Random) {
     let one = line_at(bytes, place(bytes, random));
     let text = bytes[one.clone()].to_owned();
@@ -296,14 +297,14 @@ fn change_lines(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// A line before another one, but never the first.
+/// Inserts a line before another one, but never before the first.
 fn insert_line(bytes: &mut Vec<u8>, line: &[u8], random: &mut Random) {
     let at = line_at(bytes, place(bytes, random)).end;
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(at, |end| end + 2);
     insert(bytes, at.min(head), line);
 }
 
-/// Where the lines begin that look like chunk sizes.
+/// Returns the lines that look like chunk sizes.
 fn chunk_lines(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut lines = Vec::new();
     let mut at = 0;
@@ -354,7 +355,7 @@ fn change_chunk(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// An extension or a chunk more, where there are chunks.
+/// Adds an extension or a chunk to a chunked message.
 fn change_chunk_mildly(bytes: &mut Vec<u8>, random: &mut Random) {
     let body = bytes.windows(4).position(|four| four == b"\r\n\r\n");
     let framed = bytes.to_ascii_lowercase().windows(7).any(|seven| seven == b"chunked");
@@ -368,7 +369,7 @@ fn change_chunk_mildly(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// A beginning of one message and an end of another, cut at lines or anywhere.
+/// Joins the beginning of one message and the end of another, cut at lines or anywhere.
 fn splice(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let (mut at, mut from) = (place(bytes, random), place(other, random));
     if random.below(3) > 0 {

@@ -1,8 +1,8 @@
-//! The recording origin: every byte that reaches it goes through the strict parser.
+//! The recording origin. Every byte that reaches it goes through the strict parser.
 //!
-//! One thread looks at all connections in turn. So a pass over them that begins after a moment has
-//! seen every byte that was sent before it, which is what lets a case know that nothing more of it
-//! will come, without waiting for a while.
+//! One thread polls all connections in turn. A pass over them that begins after a moment has seen
+//! every byte that was sent before it. A case therefore knows that no more of its bytes will
+//! arrive, without waiting for some time.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -15,14 +15,14 @@ use super::literal::{Literal, Step, escaped};
 use super::timeouts::{PATIENCE, PAUSE};
 use crate::strict::{self, Message};
 
-/// Something that reached the origin.
+/// A message, or a part of one, that reached the origin.
 #[derive(Clone, Debug)]
 pub enum Seen {
     /// A request with one meaning.
     Whole(Message),
-    /// A connection's end inside a request that had one meaning so far.
+    /// The end of a connection inside a request that had one meaning so far.
     Cut(Vec<u8>),
-    /// A request that could be read in two ways, with the reason.
+    /// An ambiguous request, with the reason.
     Doubtful(Vec<u8>, String),
 }
 
@@ -48,9 +48,9 @@ struct OriginState {
     seen: Vec<Seen>,
     /// Connections inside a request, after the last pass.
     busy: usize,
-    /// Counts the passes that were asked for.
+    /// The number of requested passes.
     asked: u64,
-    /// The greatest count that a whole pass has begun after; `passed <= asked`.
+    /// The highest `asked` that preceded the begin of a complete pass; `passed <= asked`.
     passed: u64,
     ended: bool,
 }
@@ -79,10 +79,10 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Starts it.
+    /// Starts the origin.
     ///
     /// # Panics
-    /// If there is no loopback port to be had.
+    /// Panics if no loopback port is available.
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
         let address = listener.local_addr().expect("a bound socket has an address");
@@ -93,28 +93,28 @@ impl Origin {
         Self { address, shared }
     }
 
-    /// Answers from now on by this script: target and answer; every other target is answered by
-    /// [`default_answer`]. Gives what was seen since the last script, and forgets it.
+    /// Responds by this script from now on: pairs of target and response. Every other target gets
+    /// [`default_response`]. Returns what was seen since the last script, and clears it.
     pub fn begin(&self, script: Vec<(String, Literal)>) -> Vec<Seen> {
         let mut state = self.shared.state();
         state.script = script;
         std::mem::take(&mut state.seen)
     }
 
-    /// Waits until everything that was sent to the origin before this call has been read, and what
-    /// it asks for has been said.
+    /// Waits until everything that was sent to the origin before this call has been read, and its
+    /// responses have been sent.
     ///
     /// # Errors
-    /// If that does not come to pass within [`PATIENCE`].
+    /// Returns an error if this takes longer than [`PATIENCE`].
     pub fn catch_up(&self) -> Result<(), String> {
         self.wait(|_| true).map(|_| ())
     }
 
-    /// As `catch_up`, and waits until no request is incomplete. Gives what was seen since the
+    /// Like `catch_up`, and waits until no request is incomplete. Returns what was seen since the
     /// script began.
     ///
     /// # Errors
-    /// If that does not come to pass within [`PATIENCE`].
+    /// Returns an error if this takes longer than [`PATIENCE`].
     pub fn settle(&self) -> Result<Vec<Seen>, String> {
         self.wait(|state| state.busy == 0).map(|state| state.seen.clone())
     }
@@ -144,7 +144,7 @@ impl Drop for Origin {
     }
 }
 
-/// What the origin answers where the script says nothing: the method and the target as a body.
+/// Returns the response for a target that the script does not have: method and target as the body.
 pub fn default_response(method: &str, target: &str) -> Vec<u8> {
     let body = format!("{method} {target}");
     let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", body.len());
@@ -152,7 +152,7 @@ pub fn default_response(method: &str, target: &str) -> Vec<u8> {
     format!("{head}{body}").into_bytes()
 }
 
-/// How long the thread rests when a pass found nothing.
+/// How long the thread sleeps after a pass without bytes.
 const REST: Duration = Duration::from_micros(150);
 
 fn serve(listener: &TcpListener, shared: &OriginShared) {
@@ -180,17 +180,17 @@ fn serve(listener: &TcpListener, shared: &OriginShared) {
     }
 }
 
-/// What is made of the bytes that come.
+/// How input is handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ReadMode {
-    /// They are requests.
+    /// It is parsed as requests.
     Http,
-    /// The answer came early and this side is closed; closing with unread bytes would take the
-    /// answer away from the proxy.
+    /// The response came early, and this side is closed. Closing with unread bytes would destroy
+    /// the response before the proxy reads it.
     Closing,
-    /// After a switch of protocols: they are sent back.
+    /// After an upgrade: it is echoed.
     Echo,
-    /// There will be no more.
+    /// The input has ended.
     Ended,
 }
 
@@ -198,14 +198,14 @@ struct OriginConnection {
     stream: TcpStream,
     input: Vec<u8>,
     mode: ReadMode,
-    /// How many steps of the answer were done at the head of the request in `input`.
+    /// How many steps of the response were performed at the header of the request in `input`.
     said: usize,
 }
 
 impl OriginConnection {
     fn new(stream: TcpStream) -> Self {
         stream.set_nonblocking(true).expect("sockets can be made non-blocking");
-        // Without it a second small segment would wait for the first one's acknowledgement.
+        // Otherwise a second small segment would wait for the acknowledgement of the first one.
         let _ = stream.set_nodelay(true);
         Self { stream, input: Vec::new(), mode: ReadMode::Http, said: 0 }
     }
@@ -214,7 +214,7 @@ impl OriginConnection {
         matches!(self.mode, ReadMode::Http | ReadMode::Closing) && !self.input.is_empty()
     }
 
-    /// Reads and answers what has come. Gives whether anything had.
+    /// Reads the available bytes and responds to them. Returns whether there were any.
     fn poll(&mut self, shared: &OriginShared) -> bool {
         let mut moved = false;
         let mut chunk = [0; 65536];
@@ -243,7 +243,7 @@ impl OriginConnection {
         self.mode = ReadMode::Ended;
     }
 
-    /// Takes every whole request from the input and answers it.
+    /// Takes every complete request from the input and responds to it.
     fn take(&mut self, shared: &OriginShared) {
         if self.mode == ReadMode::Echo {
             let bytes = std::mem::take(&mut self.input);
@@ -279,7 +279,7 @@ impl OriginConnection {
         }
     }
 
-    /// Says what the script has before the request's end.
+    /// Sends the part of the response that the script has before the end of the request.
     fn response_head(&mut self, shared: &OriginShared) {
         let end = self.input.windows(4).position(|four| four == b"\r\n\r\n");
         let (Some(end), 0) = (end, self.said) else { return };
@@ -294,7 +294,7 @@ impl OriginConnection {
         }
     }
 
-    /// Gives whether the connection goes on.
+    /// Returns whether the connection continues.
     fn say(&mut self, steps: &[Step]) -> bool {
         for step in steps {
             match step {
@@ -310,7 +310,7 @@ impl OriginConnection {
         true
     }
 
-    /// Sends all of it, however long the proxy takes; gives whether it took it.
+    /// Sends all of `bytes`, however long the proxy takes. Returns whether the proxy accepted them.
     fn send(&mut self, mut bytes: &[u8]) -> bool {
         let begun = Instant::now();
         while !bytes.is_empty() {

@@ -1,23 +1,23 @@
-//! A case, filled in for a lane: what is expected of each of its requests.
+//! A case with its placeholders replaced: the expectations of each request.
 
 use super::case::{Case, Outcome};
 use super::literal::{Literal, Role, Substitutions, escaped, fill};
 use super::origin::default_response;
 use crate::strict::{self, Message, RequestContext};
 
-/// One request of a case, filled in for a lane.
+/// One request of a case, with its placeholders replaced.
 pub(super) struct Item<'a> {
     pub(super) outcome: &'a Outcome,
     pub(super) asked: RequestContext,
-    /// What the origin must see of it, if it must see all of it.
+    /// The request that the origin must receive, if it must receive all of it.
     pub(super) request: Option<Message>,
-    /// What the origin says to it, if it is not the default answer.
+    /// The origin's response, if it is not the default one.
     pub(super) said: Option<Literal>,
-    /// The interim answers and the final one that the client must see, if they are the origin's.
+    /// The interim responses and the final one that the client must receive from the origin.
     pub(super) answers: Vec<Message>,
 }
 
-/// Fills in what is expected.
+/// Returns the expectations of a case.
 pub(super) fn plan<'a>(case: &'a Case, place: &Substitutions) -> Result<Vec<Item<'a>>, String> {
     let old = case.sent.iter().any(|line| line.ends_with("HTTP/1.0"));
     let mut seen = requests(case, place)?.into_iter();
@@ -48,7 +48,7 @@ pub(super) fn plan<'a>(case: &'a Case, place: &Substitutions) -> Result<Vec<Item
     Ok(items)
 }
 
-/// What the origin must see: the case's own blocks, or else what was sent.
+/// Returns the requests that the origin must receive: the case's own blocks, or else the sent ones.
 fn requests(case: &Case, place: &Substitutions) -> Result<Vec<Message>, String> {
     let whole = |bytes: &[u8]| match strict::request(bytes) {
         Ok(Some(message)) => Ok(message),
@@ -89,11 +89,11 @@ fn answers(bytes: &[u8], asked: &RequestContext) -> Result<Vec<Message>, String>
     }
 }
 
-/// Checks the corpus itself: whoever writes that a message must be refused although the strict
-/// parser accepts it must say that it is valid, so that it stands in docs/refused.md.
+/// Checks the corpus itself. A case that refuses a message that the strict parser accepts must mark
+/// it as valid, so that docs/refused.md lists it.
 ///
 /// # Errors
-/// Names what is said wrongly.
+/// Returns the error in the case.
 pub fn check(case: &Case) -> Result<(), String> {
     let place = |role| Substitutions {
         host: "127.0.0.1:1".to_owned(),

@@ -1,4 +1,4 @@
-//! One running program and the origin behind it.
+//! A running program and the origin behind it.
 
 use std::collections::VecDeque;
 use std::env;
@@ -16,26 +16,26 @@ use super::relay;
 use super::timeouts::PATIENCE;
 use crate::real;
 
-/// A program with an origin of its own; the program ends with the lane.
+/// A program with an origin of its own. Dropping this ends the program.
 pub struct ProgramUnderTest {
-    /// What it was started as.
+    /// The role of the program.
     pub role: Role,
-    /// Where it listens.
+    /// The address of the program.
     pub address: SocketAddr,
     /// The origin behind it.
     pub origin: Origin,
-    /// What the program calls itself in Via.
+    /// The program's pseudonym in Via.
     via: String,
-    /// `None` where something else than the program stands before the origin.
+    /// `None` if something else than the program is before the origin.
     child: Option<Child>,
     said: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl ProgramUnderTest {
-    /// Starts an origin and the program before it, on this engine.
+    /// Starts an origin, and the program before it on this engine.
     ///
     /// # Panics
-    /// If the program is missing or does not say where it listens.
+    /// Panics if the program is missing or does not print its address.
     pub fn start(role: Role, engine: &str) -> Self {
         Self::start_with(role, engine, &["--no-cache"])
     }
@@ -43,7 +43,7 @@ impl ProgramUnderTest {
     /// Like [`start`](Self::start), with the program's cache.
     ///
     /// # Panics
-    /// As there.
+    /// Panics as `start` does.
     pub fn caching(role: Role, engine: &str) -> Self {
         Self::start_with(role, engine, &["--cache-memory", "16M"])
     }
@@ -83,10 +83,10 @@ impl ProgramUnderTest {
         }
     }
 
-    /// A lane without the program: before the origin stands a proxy that forwards everything.
+    /// Starts an origin with a proxy before it that forwards everything, instead of the program.
     ///
     /// # Panics
-    /// If there is no loopback port to be had.
+    /// Panics if no loopback port is available.
     pub fn relay() -> Self {
         let origin = Origin::start();
         let address = relay::start(origin.address);
@@ -94,7 +94,7 @@ impl ProgramUnderTest {
         Self { role: Role::Boost, address, origin, via, child: None, said }
     }
 
-    /// What the literals of a case are filled in with here.
+    /// Returns the values of the placeholders of a case.
     pub fn place(&self) -> Substitutions {
         Substitutions {
             host: self.origin.address.to_string(),
@@ -104,7 +104,7 @@ impl ProgramUnderTest {
         }
     }
 
-    /// Learns from a first request what the program calls itself in Via.
+    /// Learns the program's pseudonym in Via from a first request.
     fn introduced(mut self) -> Self {
         let lines = ["GET {/} HTTP/1.1", "Host: {host}", "Connection: close", ""];
         let first = fill(&lines.map(str::to_owned), &self.place(), true).expect("known marks");
@@ -123,13 +123,13 @@ impl ProgramUnderTest {
         self
     }
 
-    /// The last lines that the program said.
+    /// Returns the last lines of the program's standard error.
     pub fn words(&self) -> String {
         let said = self.said.lock().expect("nobody panics holding it");
         said.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
-    /// Whether the program has ended, which it must not.
+    /// Returns a message if the program has ended, which it must not.
     pub fn ended(&mut self) -> Option<String> {
         match self.child.as_mut()?.try_wait() {
             Ok(Some(status)) => Some(format!("the program ended ({status}): {}", self.words())),
@@ -156,7 +156,7 @@ fn arguments(role: Role, origin: SocketAddr) -> Vec<String> {
         arguments.push(argument.to_owned());
     }
     if role == Role::Forward {
-        // Every address but those of this machine: no mutant may try to leave it.
+        // Every address except those of this machine: no mutant may leave it.
         for network in [
             "0.0.0.0/2",
             "64.0.0.0/3",
@@ -174,7 +174,8 @@ fn arguments(role: Role, origin: SocketAddr) -> Vec<String> {
     arguments
 }
 
-/// The program under test: `MILLRACE` names it, else it lies beside this test's folder.
+/// Returns the path of the program under test: `MILLRACE`, or the program beside the folder of this
+/// test.
 fn program() -> PathBuf {
     match env::var_os("MILLRACE") {
         Some(path) => PathBuf::from(path),

@@ -5,12 +5,12 @@
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of this seed.
+    /// Returns the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The sequence of one mutant among those of a seed: each can be made again alone.
+    /// Returns the sequence of one mutant of a seed. Each can be generated alone.
     pub fn of(seed: u64, index: u64) -> Self {
         let mut random = Self(seed);
         Self(random.next() ^ index.wrapping_mul(0xff51_afd7_ed55_8ccd))
@@ -24,13 +24,13 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// A number in `0..bound`; 0 if the bound is 0.
+    /// Returns a number in `0..bound`; 0 if the bound is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         let bound = (bound as u64).max(1);
         usize::try_from(self.next() % bound).expect("below a usize")
     }
 
-    /// One of `choices`, of which there is at least one.
+    /// Returns one of `choices`, which must not be empty.
     pub fn choose<'a, T: ?Sized>(&mut self, choices: &[&'a T]) -> &'a T {
         choices[self.below(choices.len())]
     }

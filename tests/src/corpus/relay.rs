@@ -1,11 +1,11 @@
-//! A proxy that forwards whatever comes: what the judge must find out.
+//! A proxy that forwards everything, which the checks must detect.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread;
 
-/// Takes connections on a loopback port of its own for as long as the test's process lives, and
-/// passes their bytes to the origin and back. Gives the port's address.
+/// Accepts connections on a loopback port of its own until the process ends, and forwards their
+/// bytes to the origin and back. Returns the port's address.
 pub(super) fn start(origin: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a loopback port");
     let address = listener.local_addr().expect("a bound socket has an address");
@@ -23,7 +23,7 @@ pub(super) fn start(origin: SocketAddr) -> SocketAddr {
 }
 
 fn pass(mut from: TcpStream, mut to: TcpStream) {
-    // Without it a second small segment would wait for the first one's acknowledgement.
+    // Otherwise a second small segment would wait for the acknowledgement of the first one.
     let _ = to.set_nodelay(true);
     let mut bytes = [0; 16 * 1024];
     while let Ok(length) = from.read(&mut bytes) {

@@ -1,17 +1,17 @@
-//! The answers on a client's connection, of which nobody says which request each answers.
+//! The responses on a client connection. They do not say which request each of them answers.
 
 use std::collections::HashSet;
 
 use crate::strict::{self, Message, RequestContext};
 
-/// Every answer at the client must have one meaning; the last one may be cut.
+/// Checks that every response at the client has one meaning. The last one may be cut.
 ///
-/// Which of the answers are the program's own, and which request each of the others answers, is not
-/// known: pipelined requests may reach the origin in any order. The program's own have no Via. One
-/// reading that fits is enough; gives the whole answers of it.
+/// It is unknown which responses the program made itself, and which request each of the others
+/// belongs to: pipelined requests may reach the origin in any order. The program's own responses
+/// have no Via. One interpretation that fits is enough, and its complete responses are returned.
 ///
 /// # Errors
-/// Says what is doubtful in one of the readings, where none fits.
+/// Returns the ambiguity in one of the interpretations, if none fits.
 pub(crate) fn read_responses(
     received: &[u8],
     asked: &[RequestContext],
@@ -30,18 +30,19 @@ pub(crate) fn read_responses(
     Ok(answers)
 }
 
-/// The ways to read the answers at a client.
+/// The possible interpretations of the responses at a client.
 struct Interpretations<'a> {
     received: &'a [u8],
-    /// What was asked for, each kind once.
+    /// The different requests, each with its count.
     kinds: &'a [(RequestContext, usize)],
-    /// Where no reading fits, with how many of each kind left: without it the time would grow
-    /// with the readings, not with the answers.
+    /// Positions without a fitting interpretation, each with the remaining requests of every kind.
+    /// Without this table the time would grow with the interpretations instead of the responses.
     failed: HashSet<(usize, Vec<usize>)>,
 }
 
 impl Interpretations<'_> {
-    /// The answers from `at` on, the last one first, with `left` requests of each kind to answer.
+    /// Returns the responses from `at` on, the last one first, with `left` remaining requests of
+    /// each kind.
     fn fit(&mut self, at: usize, left: &mut Vec<usize>) -> Result<Vec<Message>, String> {
         let rest = &self.received[at..];
         if rest.is_empty() {
@@ -61,7 +62,7 @@ impl Interpretations<'_> {
             .map(|method| (RequestContext::with(method), None));
         for (asked, kind) in asked.chain(own).collect::<Vec<_>>() {
             let verdict = match strict::response(rest, &asked, true) {
-                // What follows is not HTTP.
+                // The bytes that follow are not HTTP.
                 Ok(Some(message)) if message.status() == 101 => Ok(vec![message]),
                 Ok(Some(message)) => {
                     let kind = kind.filter(|_| !message.interim());

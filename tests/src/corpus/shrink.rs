@@ -1,12 +1,12 @@
-//! Makes a mutant that fails smaller for as long as it fails in the same way.
+//! Shrinks a failing mutant while it fails in the same way.
 
 use super::literal::Role;
 use super::templates::Mutant;
 
-/// Tries at most.
+/// Maximum number of attempts.
 const TRIES_MAX: usize = 400;
 
-/// The smallest mutant found that still `fails`.
+/// Returns the smallest mutant found that still `fails`.
 pub fn shrink(mutant: &Mutant, role: Role, mut fails: impl FnMut(&Mutant) -> bool) -> Mutant {
     let mut best = mutant.clone();
     let mut tries = 0;
@@ -24,7 +24,7 @@ pub fn shrink(mutant: &Mutant, role: Role, mut fails: impl FnMut(&Mutant) -> boo
     ] {
         keeps(&plainer, &mut best);
     }
-    // Halves, then quarters, down to single bytes, of what both sides say.
+    // Halves, then quarters, down to single bytes, of both sides.
     for of_origin in [true, false] {
         let length = |mutant: &Mutant| bytes(mutant, of_origin).len();
         let mut part = length(&best) / 2;

@@ -1,4 +1,4 @@
-//! docs/refused.md: the valid messages that are refused all the same.
+//! docs/refused.md: the valid messages that are refused.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -6,13 +6,14 @@ use std::path::Path;
 
 use super::case::{Case, Outcome};
 
-/// Compares the table with the corpus: a row for each case marked `valid`, and no other row.
+/// Compares the table with the corpus. There must be a row for each case marked `valid`, and no
+/// other row.
 ///
-/// A row is `| name of the case | section | status | reason |`; other lines are prose. What follows
-/// below a further heading is about responses.
+/// A row is `| name of the case | section | status | reason |`; other lines are prose. The lines
+/// below the next heading are about responses.
 ///
 /// # Errors
-/// Names the rows that are missing, superfluous or without a section or a reason.
+/// Returns the rows that are missing, superfluous or without a section or a reason.
 pub fn compare(file: &Path, cases: &[Case]) -> Result<(), String> {
     let text = fs::read_to_string(file).map_err(|error| format!("{}: {error}", file.display()))?;
     let mut rows = BTreeSet::new();
@@ -38,7 +39,7 @@ pub fn compare(file: &Path, cases: &[Case]) -> Result<(), String> {
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
 
-/// The status of the refusal in a case; 0 if there is none.
+/// Returns the status of the refusal in a case, or 0 if there is none.
 fn status(case: &Case) -> u16 {
     let mut refusals = case.outcomes.iter().filter_map(|outcome| match outcome {
         Outcome::Refused(own) | Outcome::Cut(own) | Outcome::Served(own) => Some(own.status),

@@ -1,8 +1,8 @@
-//! What is mutated: the messages of the corpus, as templates.
+//! The input of mutations: the messages of the corpus, as templates.
 //!
-//! In a template an address is one character of Unicode's private range, which a change can move,
-//! repeat or lose, but not turn into another address: a mutant at a forward proxy must not ask a
-//! server that is not ours.
+//! A template contains one private-range Unicode character in place of an address. A change can
+//! move, repeat or remove it, but not turn it into another address: a mutant at a forward proxy
+//! must not send requests to a server that is not ours.
 
 use super::case::{Case, Outcome, OwnResponse};
 use super::literal::{Literal, Role, Substitutions, escaped, fill};
@@ -11,16 +11,17 @@ use super::random::Random;
 
 /// Stands for the origin's address and port.
 const HOST: &str = "\u{e000}";
-/// Stands for the program's own.
+/// Stands for the program's own address and port.
 const OWN: &str = "\u{e001}";
 
 /// The templates of one role.
 pub struct Templates {
     role: Role,
     seeds: Vec<Template>,
-    /// Which of them are forwarded as they are: the nearest relatives of what gets through.
+    /// Indices of those that are forwarded unchanged, which are closest to what the program
+    /// accepts.
     forwarded: Vec<usize>,
-    /// The refusals of valid messages that docs/refused.md tells.
+    /// The refusals of valid messages that docs/refused.md lists.
     pub(super) told: Vec<OwnResponse>,
 }
 
@@ -31,24 +32,25 @@ struct Template {
     said: Option<Vec<u8>>,
 }
 
-/// A message that nobody wrote, and what the origin says to it.
+/// A mutated message, and the origin's response to it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Mutant {
-    /// The case that it came from.
+    /// The name of its case.
     pub name: String,
-    /// What the client sends, a template.
+    /// The client's bytes, as a template.
     pub sent: Vec<u8>,
-    /// What the origin says to a request for `target`, a template; else its default answer.
+    /// The origin's response to a request for `target`, as a template; `None`: the default
+    /// response.
     pub said: Option<Vec<u8>>,
-    /// The target that `said` answers.
+    /// The target that gets `said`.
     pub target: String,
-    /// Where what is sent is cut into segments, in thousandths of it.
+    /// Where the client's bytes are split into segments, in thousandths of their length.
     pub cuts: Vec<usize>,
 }
 
 impl Templates {
-    /// The cases of the corpus that may be mutated in such a role: all but those that open tunnels,
-    /// whose content is nobody's to judge, and those that name other servers.
+    /// Returns the cases of the corpus that may be mutated in this role. It excludes those that
+    /// open tunnels, whose content is not checked, and those that name other servers.
     pub fn new(cases: &[Case], role: Role) -> Self {
         let place = Substitutions {
             host: HOST.to_owned(),
@@ -79,7 +81,7 @@ impl Templates {
         stock
     }
 
-    /// The mutant that this sequence makes.
+    /// Returns the mutant of this sequence.
     pub fn mutant(&self, random: &mut Random) -> Mutant {
         loop {
             let seed = self.pick(random);
@@ -113,7 +115,7 @@ impl Templates {
 }
 
 impl Mutant {
-    /// The segments that the client sends at such a place.
+    /// Returns the segments that the client sends, with these substitutions.
     pub(crate) fn segments(&self, place: &Substitutions) -> Vec<Vec<u8>> {
         let sent = expand(&self.sent, place);
         let mut cuts: Vec<_> = self.cuts.iter().map(|cut| cut * sent.len() / 1000).collect();
@@ -123,13 +125,13 @@ impl Mutant {
         cuts.windows(2).map(|cut| sent[cut[0]..cut[1]].to_owned()).collect()
     }
 
-    /// What the origin says there.
+    /// Returns the origin's response, with these substitutions.
     pub(crate) fn script(&self, place: &Substitutions) -> Option<(String, Literal)> {
         let said = expand(self.said.as_ref()?, place);
         Some((self.target.clone(), Literal::of(said)))
     }
 
-    /// What both sides say, to be read: in the form of the corpus.
+    /// Returns both sides in the format of the corpus, for messages.
     pub(super) fn story(&self) -> String {
         let shown = |template: &[u8]| {
             let text = escaped(template).replace(&escaped(HOST.as_bytes()), "{host}");
@@ -144,13 +146,13 @@ impl Mutant {
         format!("  client: {sent}{said}{cuts}")
     }
 
-    /// Whether it may be sent in this role.
+    /// Returns whether the mutant may be sent in this role.
     pub(super) fn may_run(&self, role: Role) -> bool {
         is_ours(&self.sent, role)
     }
 }
 
-/// Whether a template leads to no other server than the lane's origin, and opens no tunnel.
+/// Returns whether a template names no server but the origin under test, and opens no tunnel.
 fn is_ours(sent: &[u8], role: Role) -> bool {
     let ours = |at: usize| {
         let rest = &sent[at..];

@@ -1,13 +1,12 @@
-//! How long the two sides of a case wait.
+//! Time limits and pauses of both sides of a case.
 
 use std::time::Duration;
 
-/// How long anything may take before it counts as hanging. It bounds a failure; no success waits
-/// for it.
+/// Limit of every wait before it counts as hung. It bounds a failure; no success waits for it.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The pause between two segments: long enough that the other side nearly always reads them one by
-/// one. No verdict depends on it.
+/// The pause between two segments, long enough that the other side nearly always reads them one by
+/// one. No outcome depends on it.
 pub const PAUSE: Duration = Duration::from_millis(4);
 
 /// The pause between single bytes.

@@ -1,14 +1,14 @@
-//! Which requests a client may send: the grammar of RFC 9110, 9112 and 3986 as a sender has to keep
-//! to it, neither narrower nor wider.
+//! The requests that a client may send: the grammar of RFC 9110, 9112 and 3986 for senders, neither
+//! narrower nor wider.
 //!
-//! The strict parser says what may leave a proxy; this one says what a proxy has no right to
-//! refuse without a reason. It shares no code with either. Where the RFCs leave it open whether a
-//! proxy serves something (another version, an expectation, CONNECT, a body whose end is stated
-//! twice), a request is not valid here: nothing is concluded from it.
+//! The strict parser decides what may leave a proxy. This parser decides what a proxy must not
+//! refuse without a reason. It shares no code with either. The RFCs leave some support to the
+//! proxy: another version, an expectation, CONNECT, a body with two framings. Such a request is not
+//! valid here, so nothing follows from it.
 
 use super::literal::Role;
 
-/// A request that a client may send, as an origin has to see it.
+/// A request that a client may send, as the origin has to receive it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ValidRequest {
     /// A token.
@@ -17,25 +17,25 @@ pub struct ValidRequest {
     pub target: String,
     /// The content, chunks joined.
     pub body: Vec<u8>,
-    /// Whether it is of a kind that docs/refused.md tells: a host that is odd, a number that some
-    /// read otherwise, more of something than anyone needs.
+    /// Whether it is of a kind that docs/refused.md lists: an unusual host, a number that parsers
+    /// read differently, or an excessive number of items.
     pub odd: bool,
 }
 
-/// The valid requests at the beginning of what a client sends.
+/// The valid requests at the beginning of the client's bytes.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ValidRequests {
-    /// In the order of their sending.
+    /// In the order in which they were sent.
     pub requests: Vec<ValidRequest>,
-    /// Whether they are everything: no byte is left.
+    /// Whether they use all bytes.
     pub all: bool,
 }
 
-/// Reads requests until one is not valid or not whole.
+/// Reads requests until one is invalid or incomplete.
 pub fn read(sent: &[u8], role: Role) -> ValidRequests {
     let mut reading = ValidRequests::default();
     let mut rest = sent;
-    // RFC 9112 section 2.2: an empty line before a request is to be ignored.
+    // RFC 9112 section 2.2: an empty line before a request is ignored.
     while !rest.is_empty() {
         rest = rest.strip_prefix(b"\r\n").unwrap_or(rest);
         let Some((request, after)) = request(rest, role) else { return reading };
@@ -62,7 +62,7 @@ fn request(input: &[u8], role: Role) -> Option<(ValidRequest, &[u8])> {
     }
     check_host(&fields, authority, old)?;
     check_fields(method, &fields)?;
-    // An old client need not repeat in Host what the target names.
+    // An HTTP/1.0 client need not repeat the host of the target in Host.
     let mut odd = is_odd(method, &fields) || authority.is_some_and(is_odd_host);
     let body = body(&fields, old, &mut rest, &mut odd)?;
     if method == "TRACE" && !body.is_empty() {
@@ -71,7 +71,7 @@ fn request(input: &[u8], role: Role) -> Option<(ValidRequest, &[u8])> {
     Some((ValidRequest { method: method.to_owned(), target, body, odd }, rest))
 }
 
-/// Whether a head is of a kind that docs/refused.md tells.
+/// Returns whether a header is of a kind that docs/refused.md lists.
 fn is_odd(method: &str, fields: &[Field]) -> bool {
     let options = fields.iter().filter(|(name, _)| name == "connection");
     let options: usize = options.map(|(_, options)| options.split(',').count()).sum();
@@ -83,7 +83,7 @@ fn is_odd(method: &str, fields: &[Field]) -> bool {
     method.len() > 32 || options > 32 || fields.iter().any(odd)
 }
 
-/// A host that no resolver takes, or not each in the same way.
+/// Returns whether a host is one that resolvers reject or read differently.
 fn is_odd_host(host: &str) -> bool {
     let (name, port) = match host.rfind(':') {
         Some(colon) if !host.ends_with(']') => host.split_at(colon),
@@ -102,7 +102,7 @@ fn is_odd_host(host: &str) -> bool {
                 || numeric && name.parse::<std::net::Ipv4Addr>().is_err())
 }
 
-/// A line without its CR LF, and what follows.
+/// Returns a line without its CR LF, and the rest.
 fn line(input: &[u8]) -> Option<(&[u8], &[u8])> {
     let end = input.windows(2).position(|two| two == b"\r\n")?;
     Some((&input[..end], &input[end + 2..]))
@@ -122,7 +122,7 @@ fn fields(rest: &mut &[u8]) -> Option<Vec<Field>> {
         if value.iter().any(|byte| matches!(byte, 0..=8 | 10..=31 | 127)) {
             return None;
         }
-        // High bytes are opaque: each as a character of its own will do for comparisons.
+        // High bytes are opaque. One character for each is enough for comparisons.
         let value: String = value.iter().map(|byte| char::from(*byte)).collect();
         fields.push((name.to_ascii_lowercase(), value.trim_matches([' ', '\t']).to_owned()));
     }
@@ -133,7 +133,7 @@ fn is_token(word: &str) -> bool {
     !word.is_empty() && word.bytes().all(plain)
 }
 
-/// The authority of a target, if it names one, and the target as an origin sees it.
+/// Returns the authority of a target, if it has one, and the target as the origin receives it.
 fn split_target<'a>(
     method: &str,
     target: &'a str,
@@ -162,8 +162,8 @@ fn is_target(method: &str, target: &str) -> bool {
     path.starts_with('/') && is_encoded(path, b":@/") && is_encoded(query, b":@/?")
 }
 
-/// RFC 3986 section 2: unreserved characters, sub-delimiters, whole escapes, and what else is
-/// allowed there.
+/// RFC 3986 section 2: unreserved characters, sub-delimiters, complete escapes, and the characters
+/// in `also`.
 fn is_encoded(text: &str, also: &[u8]) -> bool {
     let bytes = text.as_bytes();
     let hex = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_hexdigit);
@@ -175,7 +175,7 @@ fn is_encoded(text: &str, also: &[u8]) -> bool {
     })
 }
 
-/// RFC 9112 section 3.2: one Host, and where the target names an authority the same one.
+/// RFC 9112 section 3.2: one Host, which equals the authority of the target if it has one.
 fn check_host(fields: &[Field], authority: Option<&str>, old: bool) -> Option<()> {
     let mut hosts = fields.iter().filter(|(name, _)| name == "host").map(|(_, host)| &host[..]);
     let host = match (hosts.next(), hosts.next()) {
@@ -199,9 +199,9 @@ fn check_host(fields: &[Field], authority: Option<&str>, old: bool) -> Option<()
     (sound && port.bytes().all(|byte| byte.is_ascii_digit())).then_some(())
 }
 
-/// What a client may not say, or may say and has no claim to.
+/// Rejects fields that a client may not send, and fields that a proxy need not support.
 fn check_fields(method: &str, fields: &[Field]) -> Option<()> {
-    /// RFC 9110 section 7.6.1: fields for every recipient may not be named as options.
+    /// RFC 9110 section 7.6.1: fields for every recipient may not be connection options.
     const FOR_ALL: [&str; 12] = [
         "authorization",
         "cache-control",
@@ -252,7 +252,7 @@ fn take<'a>(rest: &mut &'a [u8], length: usize) -> Option<&'a [u8]> {
 }
 
 fn chunks(rest: &mut &[u8], odd: &mut bool) -> Option<Vec<u8>> {
-    /// Of RFC 9110 section 6.5.1, those that no sender of sense puts there.
+    /// The fields of RFC 9110 section 6.5.1 that no reasonable sender puts into trailers.
     const BEFORE_THE_BODY: [&str; 8] = [
         "authorization",
         "content-length",
@@ -314,7 +314,7 @@ fn are_extensions(text: &[u8]) -> bool {
     false
 }
 
-/// What follows spaces and tabs.
+/// Returns the text after leading spaces and tabs.
 fn after_blanks(text: &[u8]) -> &[u8] {
     let blanks = text.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
     &text[blanks..]

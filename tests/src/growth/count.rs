@@ -1,4 +1,4 @@
-//! Counts the instructions of each exchange: this program under callgrind.
+//! Counts the instructions of each exchange by running this program under callgrind.
 
 use std::collections::HashMap;
 use std::fs;
@@ -19,7 +19,7 @@ impl Run {
     /// Starts this program with these arguments, and this variable in its environment.
     ///
     /// # Errors
-    /// Why valgrind does not start.
+    /// Returns why valgrind does not start.
     pub(super) fn start(
         arguments: &[&str],
         variable: (&str, &str),
@@ -47,10 +47,10 @@ impl Run {
         Ok(Self { child, profile })
     }
 
-    /// The instructions of each exchange that was played.
+    /// Returns the instructions of each exchange.
     ///
     /// # Errors
-    /// What the run printed, if it failed.
+    /// Returns the output of the run if it failed.
     pub(super) fn end(self) -> Result<Vec<u64>, String> {
         let output = self.child.wait_with_output().map_err(|error| error.to_string())?;
         let profile = fs::read_to_string(&self.profile).unwrap_or_default();
@@ -64,8 +64,8 @@ impl Run {
     }
 }
 
-/// The instructions of each exchange in a profile: of each part but the first, which ends before
-/// the first exchange, the inclusive cost of each site.
+/// Returns the instructions of each exchange in a profile. They are the inclusive costs of the call
+/// sites in each part except the first, which ends before the first exchange.
 fn counts(profile: &str) -> Vec<u64> {
     let mut functions: HashMap<&str, usize> = HashMap::new();
     let mut parts: Vec<[u64; SITES]> = Vec::new();
@@ -75,7 +75,7 @@ fn counts(profile: &str) -> Vec<u64> {
             parts.push([0; SITES]);
             site = None;
         } else if let Some((kind, function)) = function_of(line) {
-            // A name stands where its number comes for the first time.
+            // A name stands where its number first occurs.
             let (number, name) = function.split_once(' ').unwrap_or((function, ""));
             if let Some(site) = number_of(name) {
                 functions.insert(number, site);
@@ -90,12 +90,12 @@ fn counts(profile: &str) -> Vec<u64> {
     parts.into_iter().skip(1).flatten().collect()
 }
 
-/// A line that begins a function's lines (`fn`), or names one that is called (`cfn`).
+/// Parses a line that begins the lines of a function (`fn`) or names a callee (`cfn`).
 fn function_of(line: &str) -> Option<(&str, &str)> {
     line.split_once('=').filter(|(kind, _)| matches!(*kind, "fn" | "cfn"))
 }
 
-/// The cost in a line of a position and a cost; 0 for any other line.
+/// Returns the cost in a line with a position and a cost; 0 for any other line.
 fn cost_of(line: &str) -> u64 {
     let is_position =
         line.starts_with(|first: char| first.is_ascii_digit() || "+-*".contains(first));

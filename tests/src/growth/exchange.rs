@@ -1,19 +1,20 @@
-//! The exchanges that a field is played in: in a request, in a response, in both, in what is stored.
+//! The exchanges that contain a field: in a request, in a response, in both, or in a stored
+//! response.
 
 use super::message::{FieldShape, PATH, QUERY};
 
-/// Where the field under test is, and the path that the message takes.
+/// The place of the field under test, and the path of its message.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum FieldPlace {
-    /// In a request for something new, whose response varies by the field and is stored.
+    /// In a request that misses the cache. Its response varies by the field and is stored.
     Request,
-    /// In a request that a stored response fits.
+    /// In a request that matches a stored response.
     RequestHit,
-    /// In a request for an upgrade and in its response 101.
+    /// In a request for an upgrade and in its 101 response.
     Upgrade,
-    /// In the interim and the final response to a request for something new; it is stored.
+    /// In the interim and the final response to a request that misses; the final one is stored.
     Response,
-    /// In a stored response, which fits a second request.
+    /// In a stored response that matches a second request.
     Hit,
     /// In no message. The response is stored stale, for the next exchange.
     Stored,
@@ -25,12 +26,12 @@ pub enum FieldPlace {
     Post,
     /// In a request through a forward proxy, and in its response.
     Forward,
-    /// In a request to a booster that selects routes by path and does not trust its clients.
+    /// In a request to a reverse proxy that selects routes by path and does not trust its clients.
     Routed,
 }
 
 impl FieldPlace {
-    /// All of them, in the order in which they are played.
+    /// All places, in the order in which they are played.
     pub const ALL: [Self; 11] = [
         Self::Request,
         Self::RequestHit,
@@ -45,7 +46,7 @@ impl FieldPlace {
         Self::Routed,
     ];
 
-    /// Whether a message of it has the field.
+    /// Returns whether a message of this place has the field.
     pub(super) fn has_field(self) -> bool {
         self != Self::Stored
     }
@@ -54,12 +55,12 @@ impl FieldPlace {
 /// A service of the proxy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Service {
-    /// A booster that trusts its clients.
+    /// A reverse proxy that trusts its clients.
     #[default]
     Booster,
     /// A forward proxy with a user.
     ForwardProxy,
-    /// A booster that selects routes by path and does not trust its clients.
+    /// A reverse proxy that selects routes by path and does not trust its clients.
     RoutedBooster,
 }
 
@@ -70,9 +71,9 @@ pub struct Exchange {
     pub request: Vec<u8>,
     /// The responses that the origin sends, unless it validates.
     pub responses: Vec<Vec<u8>>,
-    /// What the origin sends to a request with `If-None-Match`, if not the same.
+    /// The origin's response to a request with `If-None-Match`, if it differs.
     pub validated: Option<Vec<u8>>,
-    /// Whether the cache is cleared before.
+    /// Whether the cache is cleared before the exchange.
     pub is_first: bool,
     /// The service that the request is sent to.
     pub service: Service,
@@ -86,15 +87,15 @@ pub(super) struct Case<'a> {
     request_lines: String,
     /// The lines of the field in a response.
     response_lines: String,
-    /// What follows in the target of a request, if it is [`QUERY`] or [`PATH`].
+    /// The suffix of the request target, if the field is [`QUERY`] or [`PATH`].
     target: String,
 }
 
-/// Where the origin listens, in the simulated world.
+/// The address of the origin in the simulated world.
 pub(super) const ORIGIN: &str = "127.0.0.1:8000";
 /// The token of the one user of the forward proxy.
 const TOKEN: &str = "token-of-the-build-machine-0123456789";
-/// That user, as in a file of users.
+/// That user, in the format of a password file.
 pub(super) const USER: &str =
     "build:token:b9811f5832444e38b517890ea2b80edd7716052dbfeebf73ecd6d1415b9c9ef2\n";
 
@@ -104,7 +105,7 @@ const UPGRADE: &str = "Connection: upgrade\r\nUpgrade: a\r\n";
 const LENGTH: &str = "Content-Length: 2\r\n";
 
 impl<'a> Case<'a> {
-    /// A case with so many bytes of the field in a request and in a response.
+    /// Returns a case with these numbers of bytes of the field in a request and in a response.
     pub(super) fn new(name: &'a str, shape: FieldShape, request: usize, response: usize) -> Self {
         let lines = |bytes: usize| {
             let first = begin_of(name);
@@ -122,7 +123,7 @@ impl<'a> Case<'a> {
         Self { name, request_lines: String::new(), response_lines: String::new(), target }
     }
 
-    /// One exchange of each of [`Kind::ALL`].
+    /// Returns one exchange for each of [`FieldPlace::ALL`].
     pub(super) fn exchanges(&self) -> Vec<Exchange> {
         let host = if self.name == "host" { "" } else { HOST };
         let get = self.request("GET /r", host);
@@ -164,13 +165,13 @@ impl<'a> Case<'a> {
         ]
     }
 
-    /// A request with the field.
+    /// Returns a request with the field.
     fn request(&self, start: &str, lines: &str) -> Vec<u8> {
         let Self { request_lines, target, .. } = self;
         request(&format!("{start}{target} HTTP/1.1"), &format!("{lines}{request_lines}"))
     }
 
-    /// A response with the field.
+    /// Returns a response with the field.
     fn response(&self, status: &str, lines: &str) -> Vec<u8> {
         response(status, &format!("{lines}{}", self.response_lines))
     }
@@ -187,7 +188,8 @@ impl Exchange {
     }
 }
 
-/// What the first value of a field begins with, so that the proxy reads on, as with a sound value.
+/// Returns the beginning of a field's first value that makes the proxy continue to parse it, as it
+/// does for a valid value.
 fn begin_of(name: &str) -> &'static str {
     match name {
         "age" => "0,",
@@ -197,15 +199,15 @@ fn begin_of(name: &str) -> &'static str {
     }
 }
 
-/// Lines as parameters of a query.
+/// Returns lines as parameters of a query.
 fn query(lines: &str) -> String {
     let parameters =
         lines.replace("\r\n", "+&").replace(',', "&").replace(['"', ' ', '\\', ':'], "+");
     format!("?{parameters}")
 }
 
-/// The first `bytes` bytes of a path whose segments are the members of lists. Blanks, quotes and
-/// backslashes become what origins read in different ways.
+/// Returns the first `bytes` bytes of a path whose segments are the members of lists. Blanks,
+/// quotes and backslashes become characters that origins read differently.
 fn path(lines: &str, bytes: usize) -> String {
     // A path with dot segments and an encoded slash is refused without a comparison.
     let blank = if lines.contains("..") { "//%40" } else { "/%2f;%40" };

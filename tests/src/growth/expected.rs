@@ -1,11 +1,11 @@
-//! The path that each exchange takes. A message that is refused early costs little, so each refusal
-//! is listed here, and every other exchange has to take the path of its kind.
+//! The expected path of each exchange. A message that is refused early costs little. Therefore each
+//! refusal is listed here, and every other exchange has to take the path of its kind.
 
 use super::exchange::FieldPlace;
 use super::message::FieldShape;
 use super::play::Seen;
 
-/// What client and origin see of a field in this shape and kind.
+/// Returns what client and origin see of a field with this shape in this place.
 pub(super) fn expected(name: &str, shape: FieldShape, kind: FieldPlace) -> Seen {
     let other = match name {
         // The length of a body is refused unless it is certain.
@@ -13,12 +13,12 @@ pub(super) fn expected(name: &str, shape: FieldShape, kind: FieldPlace) -> Seen 
         "connection" if has_many_members(shape) => malformed(kind),
         "host" => in_request(kind, 400),
         "expect" => in_request(kind, 417),
-        // No user has the token.
+        // The token is unknown.
         "proxy-authorization" if kind == FieldPlace::Forward => Some(seen(407, 0)),
         "upgrade" if kind == FieldPlace::Upgrade => match shape {
             _ if has_many_members(shape) => Some(seen(400, 0)),
             FieldShape::Bound => None,
-            // No protocol is a token, so that nothing is offered.
+            // No protocol is a token, so none is offered.
             _ => Some(seen(502, 1)),
         },
         "vary" if kind == FieldPlace::Hit && has_many_names(shape) => Some(seen(200, 1)),
@@ -37,7 +37,7 @@ pub(super) fn expected(name: &str, shape: FieldShape, kind: FieldPlace) -> Seen 
         "cache-control" => match (kind, shape) {
             // `no-cache` in a request.
             (FieldPlace::RequestHit, FieldShape::Argument) => Some(validated(200)),
-            // A string that does not end hides directives.
+            // An unterminated string hides directives.
             (FieldPlace::Hit, FieldShape::Open) => Some(seen(200, 1)),
             _ => None,
         },
@@ -46,7 +46,7 @@ pub(super) fn expected(name: &str, shape: FieldShape, kind: FieldPlace) -> Seen 
     other.unwrap_or_else(|| usual(kind))
 }
 
-/// What is seen of a message that is not refused.
+/// Returns what is seen of a message that is not refused.
 fn usual(kind: FieldPlace) -> Seen {
     match kind {
         FieldPlace::RequestHit | FieldPlace::Hit => seen(200, 0),
@@ -57,7 +57,7 @@ fn usual(kind: FieldPlace) -> Seen {
     }
 }
 
-/// What is seen of a message that is refused in each kind. A refused response is not stored.
+/// Returns what is seen of a refused message. A refused response is not stored.
 fn malformed(kind: FieldPlace) -> Option<Seen> {
     match kind {
         FieldPlace::Response | FieldPlace::Head | FieldPlace::Post => Some(seen(502, 1)),
@@ -67,8 +67,8 @@ fn malformed(kind: FieldPlace) -> Option<Seen> {
     }
 }
 
-/// What is seen of a request that is refused with this status, in the kinds in which it has the
-/// field.
+/// Returns what is seen of a request refused with this status, for places that have the field in
+/// the request.
 fn in_request(kind: FieldPlace, status: u16) -> Option<Seen> {
     let has_it = matches!(
         kind,
@@ -81,13 +81,13 @@ fn in_request(kind: FieldPlace, status: u16) -> Option<Seen> {
     has_it.then(|| seen(status, 0))
 }
 
-/// Whether the shape has more members, empty ones included, than a bounded list may have.
+/// Returns whether the shape has more members, including empty ones, than a bounded list may have.
 fn has_many_members(shape: FieldShape) -> bool {
     use FieldShape::{Blanks, Bound, Dots, Open, Parameters};
     !matches!(shape, Parameters | Blanks | Dots | Open | Bound)
 }
 
-/// Whether the shape has more different members than `Vary` may have.
+/// Returns whether the shape has more different members than `Vary` may have.
 fn has_many_names(shape: FieldShape) -> bool {
     use FieldShape::{CrossedEmpty, Empty, Same};
     has_many_members(shape) && !matches!(shape, Empty | Same | CrossedEmpty)

@@ -1,12 +1,12 @@
-//! Field values of any size: which fields, and in which shapes.
+//! Field values of any size: the fields and their shapes.
 
 use std::fmt::Write;
 
 use millrace_config::options::{OptionRow, ValueType};
 use millrace_http1::FieldName;
 
-/// How the value of a field is built. Quadratic work depends on the shape of a list: on empty
-/// members, on members that all differ, on other fields that the members name.
+/// The structure of a field value. Quadratic work depends on the shape of a list: on empty members,
+/// on members that all differ, and on other fields that the members name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldShape {
     /// `,,,,`
@@ -29,23 +29,23 @@ pub enum FieldShape {
     Dots,
     /// `bytes=0-0,1-1,2-2`
     Ranges,
-    /// Backslashes in a string that does not end.
+    /// Backslashes in an unterminated string.
     Open,
     /// A line for each member, long enough that no message has more than [`FIELDS_MAX`] fields.
     Lines,
-    /// Half of the bytes are `k0,k1,k2`, the other half fields of these names. They have a value of
-    /// one byte, again because of [`FIELDS_MAX`].
+    /// `k0,k1,k2` in half of the bytes, and fields with these names in the other half. Their values
+    /// have one byte, also because of [`FIELDS_MAX`].
     Crossed,
-    /// Half of the bytes are `,,,,` behind one name, the other half fields of other names.
+    /// `,,,,` with one name in half of the bytes, and fields with other names in the other half.
     CrossedEmpty,
-    /// As many members as the parser takes, and fields of other names in the other bytes.
+    /// As many members as the parser accepts, and fields with other names in the other bytes.
     Bound,
-    /// `no-cache="k0,k1"` in half of the bytes, and fields of these names in the other half.
+    /// `no-cache="k0,k1"` in half of the bytes, and fields with these names in the other half.
     Argument,
 }
 
 impl FieldShape {
-    /// All of them.
+    /// All shapes.
     pub const ALL: [Self; 16] = [
         Self::Empty,
         Self::Same,
@@ -65,14 +65,14 @@ impl FieldShape {
         Self::Argument,
     ];
 
-    /// Lines of the field `name` with `bytes` bytes in all, line ends included, or a few less.
+    /// Returns lines of the field `name`, at most `bytes` bytes in total with their line ends.
     pub(super) fn lines(self, name: &str, bytes: usize) -> String {
         let mut out = String::with_capacity(bytes);
         self.write(&mut out, name, bytes, bytes / 2);
         out
     }
 
-    /// Writes lines up to `end`; what has two parts up to `half`, then up to `end`.
+    /// Writes lines up to `end`. A shape with two parts writes the first one up to `half`.
     fn write(self, out: &mut String, name: &str, end: usize, half: usize) {
         match self {
             Self::Empty => line(out, name, "", end, |out, _| out.push(',')),
@@ -149,8 +149,8 @@ fn line(
     out.push_str("\r\n");
 }
 
-/// The members of a list that is not refused for their number, in each kind of message. A request
-/// for an upgrade has one protocol and one option of `Connection` already.
+/// Returns the most members that a list may have without being refused, in every kind of message. A
+/// request for an upgrade already has one protocol and one option of `Connection`.
 fn members_at_bound(name: &str) -> usize {
     match name {
         "upgrade" => 7,
@@ -194,8 +194,8 @@ pub(super) const QUERY: &str = "(query)";
 /// The name that stands for the path of a request's target.
 pub(super) const PATH: &str = "(path)";
 
-/// The names of fields: all that the parser knows, those that options make the cache read, and one
-/// that is unknown, one of those that begin with `x-forwarded-`; and [`QUERY`] and [`PATH`].
+/// Returns the names of fields: all that the parser knows, those that options make the cache read,
+/// one unknown name, one that begins with `x-forwarded-`, and [`QUERY`] and [`PATH`].
 pub(super) fn names() -> Vec<String> {
     let known = FieldName::known_names().map(str::to_owned);
     let named = named_by_options().into_iter().map(|(_, _, name)| name);
@@ -203,10 +203,10 @@ pub(super) fn names() -> Vec<String> {
     known.chain(named).chain(others).collect()
 }
 
-/// A field that the routed booster passes on from clients that it does not trust.
+/// A field that the reverse proxy with routes forwards from untrusted clients.
 pub(super) const PASSED: &str = "x-forwarded-unknown";
 
-/// The options that take the name of a field, each with its type and such a name.
+/// Returns the options that take a field name, each with its type and such a name.
 fn named_by_options() -> Vec<(&'static OptionRow, &'static str, String)> {
     let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command("boost"));
     rows.filter(|row| matches!(row.value_type, ValueType::FieldName | ValueType::FieldOrCookie))
@@ -214,8 +214,8 @@ fn named_by_options() -> Vec<(&'static OptionRow, &'static str, String)> {
         .collect()
 }
 
-/// The options that name all these fields, and those that name cookies and parameters as the
-/// shapes have them.
+/// Returns options that name all these fields, and options that name cookies and parameters that
+/// the shapes contain.
 pub(super) fn options() -> Vec<String> {
     let mut words =
         ["--cache-key", "cookie:k*", "--cache-ignore-query", "k1*"].map(str::to_owned).to_vec();

@@ -1,4 +1,4 @@
-//! Whether the work for a message grows with its bytes, not with their square.
+//! Checks that the work for a message grows with its bytes, not with their square.
 //!
 //! Each list-valued field that the code may read is played in every kind of message and in many
 //! shapes, at half and at full size, through the proxy's own worker over the simulator. Callgrind
@@ -25,18 +25,18 @@ pub use message::FieldShape;
 pub use play::{Seen, play, play_with};
 pub use size::Size;
 
-/// What the instructions of a message may grow by when its size doubles.
+/// The highest allowed growth of a message's instructions when its size doubles.
 pub const GROWTH_MAX: f64 = 2.3;
 
-/// The instructions that one message may cost, at the default limits: about 10 ms.
+/// The most instructions that one message may cost at the default limits: about 10 ms.
 pub const INSTRUCTIONS_MAX: u64 = 30_000_000;
 
-/// What one message cost.
+/// The cost of one message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// The number of its case: a field in a shape.
+    /// The number of its case, which is a field in a shape.
     pub case: usize,
-    /// The path that it took.
+    /// The place of the field.
     pub kind: FieldPlace,
     /// Instructions at half of the size.
     pub half: u64,
@@ -45,12 +45,12 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// How often `half` is in `full`.
+    /// Returns `full / half`.
     pub fn growth(&self) -> f64 {
         self.full as f64 / self.half as f64
     }
 
-    /// Whether it cost more than a message may.
+    /// Returns whether it cost more than a message may.
     pub fn is_too_much(&self) -> bool {
         self.growth() > GROWTH_MAX || self.full > INSTRUCTIONS_MAX
     }
@@ -64,13 +64,14 @@ impl fmt::Display for Cost {
     }
 }
 
-/// Every field in every shape.
+/// Returns every field in every shape.
 pub fn cases() -> Vec<(String, FieldShape)> {
     let shapes = |name: String| FieldShape::ALL.map(|shape| (name.clone(), shape));
     names().into_iter().flat_map(shapes).collect()
 }
 
-/// The exchanges of these cases: of each one all kinds at half of the size, then all at full size.
+/// Returns the exchanges of these cases: for each case, all places at half of the size, then all at
+/// full size.
 pub fn exchanges(numbers: &[usize], size: Size) -> Vec<Exchange> {
     let cases = cases();
     let of = |&number: &usize| {
@@ -83,14 +84,14 @@ pub fn exchanges(numbers: &[usize], size: Size) -> Vec<Exchange> {
     numbers.iter().flat_map(of).collect()
 }
 
-/// The variable that says what [`play_asked`] plays.
+/// The environment variable that selects the cases of [`play_from_environment`].
 const PLAYED: &str = "GROWTH_PLAYED";
 
-/// Counts the instructions of these cases at this size and at its half. This program, run with the
-/// arguments `player`, calls [`play_asked`]; there is one run for each processor.
+/// Counts the instructions of these cases at this size and at half of it. Runs this program with
+/// the arguments `player`, once for each processor, and each run calls [`play_from_environment`].
 ///
 /// # Errors
-/// What failed.
+/// Returns what failed.
 pub fn measure(player: &[&str], numbers: &[usize], size: Size) -> Result<Vec<Cost>, String> {
     let runs = thread::available_parallelism().map_or(1, usize::from);
     let shares: Vec<&[usize]> = numbers.chunks(numbers.len().div_ceil(runs)).collect();
@@ -113,11 +114,11 @@ pub fn measure(player: &[&str], numbers: &[usize], size: Size) -> Result<Vec<Cos
     Ok(costs)
 }
 
-/// Plays what [`measure`] asked this process for. The work of `reader`, which is called with each
-/// request, counts as the worker's.
+/// Plays the cases that [`measure`] put into the environment. The work of `reader`, which is called
+/// with each request, counts as the worker's.
 ///
 /// # Panics
-/// When it was not asked, or a message takes another path than it is counted for.
+/// Panics if the variable is missing, or if a message takes another path than expected.
 pub fn play_from_environment(reader: fn(&[u8])) {
     let played = std::env::var(PLAYED).expect("`measure` sets it");
     let words = played.split(' ').map(|word| word.parse().expect("`measure` writes numbers"));
@@ -129,7 +130,7 @@ pub fn play_from_environment(reader: fn(&[u8])) {
     assert!(strayed.is_empty(), "other paths than expected:\n{}", strayed.join("\n"));
 }
 
-/// The exchanges of these cases that took another path than expected.
+/// Returns the exchanges of these cases that took another path than expected.
 fn strayed(numbers: &[usize], seen: &[Seen]) -> Vec<String> {
     let cases = cases();
     let kinds = numbers.iter().flat_map(|&number| {
@@ -144,7 +145,7 @@ fn strayed(numbers: &[usize], seen: &[Seen]) -> Vec<String> {
         .collect()
 }
 
-/// The costs of these cases, from the counts in the order of [`exchanges`].
+/// Returns the costs of these cases, from counts in the order of [`exchanges`].
 fn paired<'a>(numbers: &'a [usize], counts: &'a [u64]) -> impl Iterator<Item = Cost> + 'a {
     let count = FieldPlace::ALL.len();
     numbers.iter().zip(counts.chunks(2 * count)).flat_map(move |(&case, counts)| {
@@ -169,7 +170,8 @@ mod tests {
         cases().iter().position(is_it).expect("there is such a case")
     }
 
-    /// [`play_asked`] checks all that is counted; these are seen without callgrind.
+    /// [`play_from_environment`] checks everything that is counted. This test checks the paths
+    /// without callgrind.
     #[test]
     fn each_kind_takes_its_path() {
         for (name, shape) in [
@@ -189,8 +191,8 @@ mod tests {
         }
     }
 
-    /// A field is played if the parser knows its name. A name that code compares as text is not
-    /// known, so no list may be among those.
+    /// A field is played if the parser knows its name. A name that code compares as text is unknown
+    /// to the parser, so no list may be among those.
     #[test]
     fn only_fields_with_one_value_are_compared_as_text() {
         const COMPARED: [&str; 2] = ["name == b\"", "name.eq_ignore_ascii_case(b\""];
@@ -241,7 +243,7 @@ mod tests {
         }
     }
 
-    /// A message of the shortest name has the most fields.
+    /// A message with the shortest name has the most fields.
     #[test]
     fn no_message_is_refused_for_the_number_of_its_fields() {
         let shortest = names().into_iter().map(|name| name.len()).min();

@@ -1,6 +1,6 @@
-//! Plays exchanges: one client and one origin in the simulated world, the proxy's own worker between
-//! them. Nothing new happens for a while after each exchange, so that all its work is done before
-//! the next one begins.
+//! Plays exchanges: one client and one origin in the simulated world, and the proxy's own worker
+//! between them. A pause follows each exchange, so that all its work is done before the next one
+//! begins.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -30,12 +30,12 @@ use super::site::{SITES, site};
 use super::size::Size;
 use crate::border::{self, Border};
 
-/// Where the booster listens, in the simulated world.
+/// The address of the reverse proxy in the simulated world.
 const REVERSE_PROXY: &str = "127.0.0.1:8001";
-/// Where the forward proxy listens, in the simulated world.
+/// The address of the forward proxy in the simulated world.
 const FORWARD_PROXY: &str = "127.0.0.1:8002";
 
-/// Where the booster with routes listens, in the simulated world.
+/// The address of the reverse proxy with routes in the simulated world.
 const ROUTED_REVERSE_PROXY: &str = "127.0.0.1:8003";
 
 /// What a client and the origin saw of an exchange.
@@ -45,25 +45,26 @@ pub struct Seen {
     pub status: u16,
     /// Requests that reached the origin.
     pub asked: u32,
-    /// Whether the origin responded that the stored response is still valid.
+    /// Whether the origin confirmed the stored response.
     pub is_validated: bool,
 }
 
-/// Virtual time between the beginnings of two exchanges. Everything that one causes ends before.
+/// Virtual time between the beginnings of two exchanges. All effects of an exchange end before the
+/// next.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Virtual time between the halves of a message. Whatever its size, its longest line arrives in
-/// more than one receive. A line that is whole at once is read by a quicker reader, which would make
-/// a message that needs several receives look like growth.
+/// Virtual time between the halves of a message. It makes the longest line arrive in more than one
+/// receive, whatever the size. A line that arrives at once takes a faster path of the parser. A
+/// message that needs several receives would then look like growth.
 const GAP: Duration = Duration::from_micros(200);
-/// Virtual time that all exchanges may take.
+/// Limit of all exchanges in virtual time.
 const TIME: Duration = Duration::from_secs(10_000);
-/// Bytes of the cache: room for a few of the largest responses.
+/// Bytes of the cache: enough for a few of the largest responses.
 const CACHE_BYTES: usize = 4 << 20;
 /// Messages that a mailbox of the worker holds.
 const MAILBOX_CAPACITY: usize = 16;
 
-/// Callgrind enters this before every [`SITES`] exchanges: it writes a part of its profile, and
-/// counts from 0 again.
+/// Callgrind enters this function before every [`SITES`] exchanges: it then writes a part of its
+/// profile and restarts counting from 0.
 #[inline(never)]
 fn part_ends() {
     std::hint::black_box(());
@@ -72,10 +73,10 @@ fn part_ends() {
 /// The name of that function in a profile.
 pub(super) const PART_ENDS: &str = "millrace_tests::growth::play::part_ends";
 
-/// What the actors and the worker share.
+/// The state that the actors and the worker share.
 struct ExchangeWorld {
     exchanges: Vec<Exchange>,
-    /// The exchange that is played: `at <= exchanges.len()`.
+    /// The index of the current exchange: `at <= exchanges.len()`.
     at: Cell<usize>,
     seen: RefCell<Vec<Seen>>,
 }
@@ -89,15 +90,15 @@ impl ExchangeWorld {
 /// Plays the exchanges, with the header limits of this size.
 ///
 /// # Panics
-/// When the configuration is refused, or the simulated world ends before the exchanges.
+/// Panics if the configuration is refused, or if the simulated world ends before the exchanges.
 pub fn play(exchanges: Vec<Exchange>, size: Size) -> Vec<Seen> {
     play_with(exchanges, size, |_| {})
 }
 
-/// As [`play`]. The work of `reader`, which is called with each request, counts as the worker's.
+/// Like [`play`]. The work of `reader`, which is called with each request, counts as the worker's.
 ///
 /// # Panics
-/// As [`play`].
+/// Panics as [`play`] does.
 pub fn play_with(exchanges: Vec<Exchange>, size: Size, reader: fn(&[u8])) -> Vec<Seen> {
     let world = World::new(1, Faults::None);
     let origin = address(ORIGIN);
@@ -116,12 +117,12 @@ pub fn play_with(exchanges: Vec<Exchange>, size: Size, reader: fn(&[u8])) -> Vec
     stage.seen.take()
 }
 
-/// The worker: its turns are counted for the exchange that is played.
+/// The worker. Its turns are counted for the current exchange.
 struct CountedWorker {
     worker: Worker<Border>,
     stage: Rc<ExchangeWorld>,
     reader: fn(&[u8]),
-    /// Exchanges whose request the reader was called with.
+    /// Number of exchanges whose request was passed to the reader.
     read: usize,
 }
 
@@ -140,18 +141,18 @@ impl SimWorker for CountedWorker {
     }
 }
 
-/// Collected, as the worker's turn is.
+/// Collected like a turn of the worker.
 #[inline(never)]
 fn read(reader: fn(&[u8]), request: &[u8]) {
     reader(request);
 }
 
-/// The name of that function, as callgrind's pattern.
+/// The name of that function, as a callgrind pattern.
 pub(super) const READ: &str = "millrace_tests::growth::play::read";
 
-/// A booster that trusts its clients and has every part that reads lists, a forward proxy with a
-/// user, and a booster that selects routes by path and trusts no client. They come in the order of
-/// [`Service`].
+/// Returns three services in the order of [`Service`]: a reverse proxy that trusts its clients and
+/// has every part that parses lists, a forward proxy with a user, and a reverse proxy that selects
+/// routes by path and trusts no client.
 fn configure(size: Size) -> Config {
     let Size { request, response } = size;
     let fields = message::FIELDS_MAX;
@@ -187,8 +188,8 @@ fn configure(size: Size) -> Config {
     config
 }
 
-/// The booster with routes. No path that is played leads to the route `/other` in any reading, so
-/// that all readings of it are compared.
+/// Returns the routes of the reverse proxy with routes. No played path leads to the route `/other`
+/// in any reading, so that the proxy compares all readings.
 fn routes() -> String {
     let route = format!("origins = [\"http://{ORIGIN}\"]\npass-fields = [\"{PASSED}\"]\n");
     format!(
@@ -243,14 +244,14 @@ fn address_of(service: Service) -> &'static str {
     }
 }
 
-/// The client: a connection for each exchange.
+/// The client, with a connection for each exchange.
 struct Client {
     stage: Rc<ExchangeWorld>,
     cache: Arc<Cache>,
     played: Option<ExchangeProgress>,
 }
 
-/// The exchange that is played, as the client sees it.
+/// The current exchange as the client sees it.
 struct ExchangeProgress {
     socket: ActorSocket,
     outbox: Outbox,
@@ -259,7 +260,7 @@ struct ExchangeProgress {
     until: Instant,
 }
 
-/// What is still to be sent on a connection: each message in two halves, with a [`GAP`] after each.
+/// The bytes to send on a connection: each message in two halves, with a [`GAP`] after each.
 #[derive(Default)]
 struct Outbox {
     pieces: VecDeque<Vec<u8>>,
@@ -272,7 +273,7 @@ impl Outbox {
         self.pieces.extend([first, second].map(<[u8]>::to_vec));
     }
 
-    /// Sends the next piece if its time has come; gives the time of the one after it.
+    /// Sends the next half if its time has come. Returns the time of the one after it.
     fn send(&mut self, world: &World, socket: ActorSocket) -> Option<Instant> {
         if world.now() >= self.next
             && let Some(piece) = self.pieces.pop_front()
@@ -347,14 +348,14 @@ fn status(response: &[u8]) -> u16 {
     digits.and_then(|digits| digits.parse().ok()).unwrap_or_default()
 }
 
-/// The origin: sends what the exchange says, to each request that is whole.
+/// The origin: sends the responses of the exchange to each complete request.
 struct Origin {
     stage: Rc<ExchangeWorld>,
     listener: ActorSocket,
     connections: Vec<Connection>,
 }
 
-/// A connection of the proxy's to the origin.
+/// A connection from the proxy to the origin.
 struct Connection {
     socket: ActorSocket,
     inbox: Vec<u8>,
@@ -374,7 +375,8 @@ impl Actor for Origin {
 }
 
 impl Connection {
-    /// Receives what has come, and responds to a request that is whole. False: it was closed.
+    /// Receives the available bytes, and responds to a complete request. Returns false if the
+    /// connection was closed.
     fn receive(&mut self, world: &World, stage: &ExchangeWorld) -> bool {
         loop {
             match world.read(self.socket, usize::MAX) {
@@ -397,7 +399,7 @@ impl Connection {
         let at = stage.at.get();
         stage.seen.borrow_mut()[at].asked += 1;
         let exchange = &stage.exchanges[at];
-        // The proxy writes the condition after the fields of the client.
+        // The proxy writes the condition after the client's fields.
         let end = &self.inbox[self.inbox.len().saturating_sub(256)..];
         match &exchange.validated {
             Some(validated) if end.windows(CONDITION.len()).any(|line| line == CONDITION) => {

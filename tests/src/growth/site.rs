@@ -1,7 +1,7 @@
-//! Places that the worker's turns are called from. Callgrind counts the calls from each function
-//! separately, so that one profile has the counts of as many exchanges as there are functions here.
+//! Call sites of the worker's turns. Callgrind counts the calls from each function separately, so
+//! that one profile has the counts of as many exchanges as there are functions here.
 
-/// Calls what it is given, and returns what that returns.
+/// A function that calls its argument and returns the result.
 pub(super) type Site = fn(&mut dyn FnMut() -> bool) -> bool;
 
 macro_rules! row {
@@ -9,7 +9,7 @@ macro_rules! row {
         $(#[inline(never)]
         pub(super) fn $name(turn: &mut dyn FnMut() -> bool) -> bool {
             let goes_on = turn();
-            // What is different in each function keeps the compiler from making one of them.
+            // The difference between the functions prevents the compiler from merging them.
             black_box(concat!(module_path!(), stringify!($name)));
             goes_on
         })*
@@ -36,15 +36,15 @@ rows! {
     row0 row1 row2 row3 row4 row5 row6 row7 row8 row9 row10 row11 row12 row13 row14 row15
 }
 
-/// How many there are.
+/// Number of sites.
 pub(super) const SITES: usize = 256;
 
-/// The site of a number below [`SITES`].
+/// Returns the site with a number below [`SITES`].
 pub(super) fn site(number: usize) -> Site {
     ROWS[number / 16][number % 16]
 }
 
-/// The number of the site whose function has this name in a profile.
+/// Returns the number of the site whose function has this name in a profile.
 pub(super) fn number_of(function: &str) -> Option<usize> {
     let (row, at) = function.strip_prefix(PREFIX)?.split_once("::at")?;
     Some(row.parse::<usize>().ok()? * 16 + at.parse::<usize>().ok()?)

@@ -1,8 +1,8 @@
-//! A cache that makes every mistake which the campaign looks for: the judge has to find them.
+//! A cache that makes every mistake that the campaign looks for, and that the check has to detect.
 //!
-//! It keys by the URL as a client writes it, forwards every field, stores whatever has a lifetime,
-//! compares `Vary` as if every field were a list, merges every field of a 304 and of a response to
-//! HEAD, and uses an origin connection again whatever happened on it.
+//! Its key is the URL as a client writes it. It forwards every field, stores whatever has a
+//! lifetime, compares `Vary` as if every field were a list, merges every field of a 304 and of a
+//! response to HEAD, and reuses an origin connection in any state.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use std::thread;
 use super::mutant::{SERVICES, Service};
 use crate::strict::{self, Field, Message, RequestContext, StartLine};
 
-/// What the services of one stand-in share.
+/// The state that the services of one broken cache share.
 struct BrokenCache {
     modelled: SocketAddr,
     early: SocketAddr,
@@ -24,11 +24,11 @@ struct BrokenCache {
 
 struct StoredResponse {
     response: Message,
-    /// The fields that it varies by, as the request that caused it had them.
+    /// The fields that the response varies by, with the values of the request that caused it.
     varies: Vec<(String, String)>,
 }
 
-/// Starts it; gives the address of each service. Its threads end with the process.
+/// Starts the cache and returns the address of each service. Its threads end with the process.
 pub(super) fn start(modelled: SocketAddr, early: SocketAddr) -> Vec<(Service, SocketAddr)> {
     let (stored, idle) = (Mutex::default(), Mutex::default());
     let shared = Arc::new(BrokenCache { modelled, early, stored, idle });
@@ -51,11 +51,11 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no thread of the stand-in panics")
 }
 
-/// Serves one client; `None` ends its connection.
+/// Serves one client request. `None` ends the connection.
 fn serve(mut client: TcpStream, service: Service, shared: &BrokenCache) -> Option<()> {
     client.set_nodelay(true).ok()?;
     let mut input = Vec::new();
-    // One connection to the origin for each client is as good as a pool, but for early responses.
+    // One origin connection for each client equals a pool, except for early responses.
     let mut origin = TcpStream::connect(shared.modelled).ok()?;
     origin.set_nodelay(true).ok()?;
     loop {
@@ -80,7 +80,7 @@ fn serve(mut client: TcpStream, service: Service, shared: &BrokenCache) -> Optio
     }
 }
 
-/// The request at the beginning of the input, with a target of any form.
+/// Parses the request at the beginning of the input, with any form of target.
 fn strict_request(input: &[u8]) -> Option<Result<Message, ()>> {
     let absolute = input.windows(7).position(|seven| seven == b"http://");
     let line_end = input.iter().position(|byte| *byte == b'\r')?;
@@ -122,7 +122,7 @@ fn respond(
         let end = bytes.windows(4).position(|four| four == b"\r\n\r\n")? + 2;
         sent.splice(end..end, format!("If-None-Match: {condition}\r\n").into_bytes());
     }
-    // The origin reads origin-form only.
+    // The origin accepts only origin-form.
     if let Some(at) = sent.windows(7).position(|it| it == b"http://").filter(|at| *at < 10) {
         let path = sent[at + 7..].iter().position(|byte| *byte == b'/')? + at + 7;
         sent.drain(at..path);
@@ -164,7 +164,7 @@ fn fits(stored: &StoredResponse, request: &Message) -> bool {
     stored.varies.iter().all(|(name, members_then)| members(request, name) == *members_then)
 }
 
-/// A field as if it were a list without case.
+/// Returns a field as if it were a case-insensitive list.
 fn members(request: &Message, name: &str) -> String {
     let list = values(request, name).to_lowercase();
     let members = list.split([',', ';']).map(str::trim).filter(|member| !member.is_empty());
@@ -185,7 +185,8 @@ fn write(response: &Message) -> Vec<u8> {
     [bytes.as_bytes(), b"\r\n", &response.body].concat()
 }
 
-/// Sends header and body as they come, and returns the connection to the pool whatever comes first.
+/// Sends header and body as they come, and returns the connection to the pool after whichever
+/// response comes first.
 fn serve_early(
     client: &mut TcpStream,
     input: &mut Vec<u8>,

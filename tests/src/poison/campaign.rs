@@ -1,4 +1,4 @@
-//! Many mutants, in lanes side by side, and the sum of their results.
+//! Runs many mutants against several program pairs at once, and sums up the results.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,16 +10,16 @@ use super::pair::{Outcome, ProgramPair};
 use super::shrink::shrink;
 use crate::corpus::random::Random;
 
-/// Lanes side by side: some always wait for the kernel.
+/// Concurrent program pairs, because some always wait for the kernel.
 const LANES: u64 = 3;
 
 /// Mutants that are played together.
 const BATCH: usize = 24;
 
-/// Failures of one class that a lane makes small and describes; all are counted.
+/// Failures of one class that a thread shrinks and describes. All failures are counted.
 const DESCRIBED_MAX: u64 = 2;
 
-/// The classes of mutants by number. Those with more ways to go wrong come more often.
+/// The classes of mutants by number. Classes with more possible mistakes occur more often.
 const ORDER: [Class; 20] = [
     Class::Path,
     Class::Trusted,
@@ -46,15 +46,15 @@ const ORDER: [Class; 20] = [
 /// Which mutants to play.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
-    /// Of the program; `None` for the cache that makes every mistake.
+    /// The engine of the program; `None`: the cache that makes every mistake.
     pub engine: Option<&'a str>,
-    /// Where the random sequences begin.
+    /// The seed of the random sequences.
     pub seed: u64,
-    /// How many.
+    /// Number of mutants.
     pub mutants: u64,
-    /// Only this one of them.
+    /// Plays only the mutant with this number.
     pub only: Option<u64>,
-    /// Only those of this class.
+    /// Plays only mutants of this class.
     pub class: Option<Class>,
 }
 
@@ -63,17 +63,17 @@ pub struct Plan<'a> {
 pub struct CampaignStats {
     /// The counts of each class that was played.
     pub classes: BTreeMap<Class, ClassCounts>,
-    /// The failures that were made small, with the seed and the number of the mutant.
+    /// The shrunk failures, each with the seed and the number of its mutant.
     pub failures: Vec<String>,
 }
 
 impl CampaignStats {
-    /// How many mutants changed another client's response.
+    /// Returns how many mutants changed another client's response.
     pub fn changed(&self) -> u64 {
         self.classes.values().map(|counts| counts.changed).sum()
     }
 
-    /// How many mutants of a class changed another client's response.
+    /// Returns how many mutants of a class changed another client's response.
     pub fn changed_by(&self, class: Class) -> u64 {
         self.classes.get(&class).map_or(0, |counts| counts.changed)
     }
@@ -109,7 +109,7 @@ impl fmt::Display for CampaignStats {
 /// Plays the mutants of a plan.
 ///
 /// # Panics
-/// If a program cannot be started.
+/// Panics if a program cannot be started.
 pub fn run(plan: Plan<'_>) -> CampaignStats {
     let lanes = if plan.only.is_some() { 1 } else { LANES };
     thread::scope(|scope| {
@@ -123,13 +123,13 @@ pub fn run(plan: Plan<'_>) -> CampaignStats {
     })
 }
 
-/// The mutant of this number.
+/// Returns the mutant with this number.
 fn mutant(seed: u64, index: u64) -> Mutant {
     let class = ORDER[usize::try_from(index % 20).expect("below 20")];
     Mutant::new(class, &mut Random::of(seed, index), index)
 }
 
-/// Plays the mutants of the plan with numbers that leave `first` when divided by `lanes`.
+/// Plays the mutants of the plan whose numbers modulo `lanes` are `first`.
 fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> CampaignStats {
     let start = || plan.engine.map_or_else(ProgramPair::start_broken, ProgramPair::start);
     let mut lane = start();
@@ -145,7 +145,7 @@ fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> CampaignStats {
                 index += lanes;
                 continue;
             }
-            // What one of these leaves behind must not meet another one.
+            // The connections that this class leaves behind must not reach another mutant of it.
             let is_alone = mutant.class == Class::Early;
             if is_alone && !batch.is_empty() {
                 break;

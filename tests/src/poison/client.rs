@@ -1,4 +1,4 @@
-//! Clients from addresses of their own.
+//! Clients with source addresses of their own.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, SocketAddrV4, TcpStream};
@@ -9,7 +9,7 @@ use crate::corpus::literal::escaped;
 use crate::corpus::timeouts::PATIENCE;
 use crate::strict::{self, Message, RequestContext};
 
-/// A client's connection, and what it has received and not yet read.
+/// A client connection, and the bytes received but not yet parsed.
 pub(super) struct Client {
     stream: TcpStream,
     received: Vec<u8>,
@@ -33,12 +33,13 @@ impl Client {
         Ok(Self { stream, received: Vec::new(), has_ended: false })
     }
 
-    /// Sends bytes. That the program no longer reads is no error: its response says so.
+    /// Sends bytes. It is not an error if the program no longer reads: its response is checked
+    /// later.
     pub(super) fn send(&mut self, bytes: &[u8]) {
         let _ = self.stream.write_all(bytes);
     }
 
-    /// Announces that no more will be sent, and waits for the end of the connection.
+    /// Ends the stream, and waits for the end of the connection.
     pub(super) fn finish(mut self) -> Result<(), String> {
         let _ = self.stream.shutdown(Shutdown::Write);
         while !self.has_ended {
@@ -48,8 +49,8 @@ impl Client {
         Ok(())
     }
 
-    /// The next final response to a request with this method; `None` if the connection ends before
-    /// its first byte.
+    /// Returns the next final response to a request with this method, or `None` if the connection
+    /// ends before its first byte.
     pub(super) fn response(&mut self, method: &str) -> Result<Option<Message>, String> {
         let asked = RequestContext::with(method);
         loop {

@@ -1,8 +1,8 @@
-//! Request fields that attackers write: names, values, and odd spellings of both.
+//! Request fields that attackers write: names, values, and unusual spellings of both.
 
 use crate::corpus::random::Random;
 
-/// A field line, name and value. `{T}` stands for the mutant's own name, `{O}` for the address of
+/// A field line: name and value. `{T}` stands for the token of the mutant, `{O}` for the address of
 /// the origin.
 pub(super) type Line = (String, String);
 
@@ -66,8 +66,8 @@ pub(super) const VARIED: [&str; 11] = [
     "Forwarded",
 ];
 
-/// Whether a page that reflects contains the field. `Forwarded` has a reading of its own. CGI
-/// cannot tell `-` from other separators, so all spellings count.
+/// Returns whether a page that reflects contains the field. `Forwarded` is parsed separately. CGI
+/// cannot distinguish `-` from other separators, so all spellings count.
 pub(super) fn is_reflected(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace(['_', '.', '~'], "-");
     let begins = |prefix: &str| name.starts_with(prefix);
@@ -79,12 +79,13 @@ pub(super) fn is_reflected(name: &str) -> bool {
     (is_named || is_family) && name != "x-forwarded-for"
 }
 
-/// Whether RFC 9110 section 12.5 gives the field a meaning that does not depend on its spelling.
+/// Returns whether RFC 9110 section 12.5 gives the field a meaning that does not depend on its
+/// spelling.
 pub(super) fn is_negotiated(name: &str) -> bool {
     name == "Accept-Encoding" || name == "Accept-Language"
 }
 
-/// A field that an origin may build its response from, with an odd spelling now and then.
+/// Returns a field that an origin may build its response from, sometimes with an unusual spelling.
 pub(super) fn link(random: &mut Random) -> Line {
     let name = if random.below(6) == 0 {
         random.choose(&CLIENTS).to_owned()
@@ -135,7 +136,7 @@ fn link_value(random: &mut Random, name: &str) -> String {
     random.choose(choices).to_owned()
 }
 
-/// What innocent clients send, and what trusted peers add on their behalf.
+/// Returns fields that a victim sends, and fields that trusted peers add on its behalf.
 pub(super) fn innocent_link(random: &mut Random) -> Vec<Line> {
     let line = |name: &str, value: &str| (name.to_owned(), value.to_owned());
     match random.below(9) {
@@ -150,7 +151,7 @@ pub(super) fn innocent_link(random: &mut Random) -> Vec<Line> {
     }
 }
 
-/// Lines close to those of an innocent client, in another order now and then.
+/// Returns lines close to those of a victim, sometimes in another order.
 pub(super) fn near_lines(random: &mut Random, lines: &[Line]) -> Vec<Line> {
     let mut changed = Vec::new();
     for (name, value) in lines {
@@ -166,8 +167,8 @@ pub(super) fn near_lines(random: &mut Random, lines: &[Line]) -> Vec<Line> {
     changed
 }
 
-/// What an innocent client sends in a field that a page varies by; nothing in half of the cases
-/// for fields that proxies write.
+/// Returns a victim's value of a field that a page varies by. For fields that proxies write, half
+/// of the cases have no value.
 pub(super) fn innocent_value(random: &mut Random, name: &str) -> Option<String> {
     let choices: &[&str] = match name {
         "Cookie" => &["lang=en", "lang=de; theme=dark", "a=\"x, y\""],
@@ -185,7 +186,7 @@ pub(super) fn innocent_value(random: &mut Random, name: &str) -> Option<String> 
     (random.below(4) > 0).then(|| random.choose(choices).to_owned())
 }
 
-/// A value close to an innocent one, or `None` for a line that is missing.
+/// Returns a value close to that of a victim, or `None` for a missing line.
 pub(super) fn near(random: &mut Random, value: Option<&str>) -> Option<String> {
     let Some(value) = value else {
         return match random.below(3) {
@@ -218,7 +219,7 @@ pub(super) fn near(random: &mut Random, value: Option<&str>) -> Option<String> {
     Some(value)
 }
 
-/// The lines of a field with a value: one, or several that are joined at commas elsewhere.
+/// Returns the lines of a field with a value: one line, or several that proxies join with commas.
 pub(super) fn in_lines(random: &mut Random, name: &str, value: &str) -> Vec<Line> {
     match (random.below(5), value.split_once(',')) {
         (0, Some((one, other))) => {
@@ -230,7 +231,7 @@ pub(super) fn in_lines(random: &mut Random, name: &str, value: &str) -> Vec<Line
     }
 }
 
-/// A name as written, in other letters, or with underscores.
+/// Returns a name as written, in other case, or with underscores.
 fn spelt(random: &mut Random, name: &str) -> String {
     match random.below(14) {
         0 => name.to_ascii_lowercase(),
@@ -243,7 +244,7 @@ fn spelt(random: &mut Random, name: &str) -> String {
     }
 }
 
-/// A line by which clients change what caches and proxies do with a request.
+/// Returns a line by which clients control how caches and proxies handle a request.
 pub(super) fn control(random: &mut Random, used: &[Line]) -> Line {
     let (name, choices): (&str, &[&str]) = match random.below(9) {
         0 | 1 => {
@@ -255,7 +256,7 @@ pub(super) fn control(random: &mut Random, used: &[Line]) -> Line {
         5 => ("Range", &["bytes=0-3", "bytes=-1", "bytes=9999-", "bytes=0-0,2-2"]),
         6 => ("TE", &["trailers"]),
         7 => ("Max-Forwards", &["0", "5"]),
-        // Fields that are named here end at the next hop, RFC 9110 section 7.6.1.
+        // Fields that `Connection` names end at the next hop, RFC 9110 section 7.6.1.
         _ => {
             let own = if used.is_empty() { None } else { Some(&used[random.below(used.len())].0) };
             let name = own.map_or("X-Forwarded-Host", |name| name);

@@ -1,4 +1,4 @@
-//! Makes mutants of a class from random numbers.
+//! Generates mutants of a class from random numbers.
 
 use std::net::Ipv4Addr;
 
@@ -10,16 +10,16 @@ use super::mutant::{Attack, Class, LONG, Mutant, Probe, Request, Service};
 use super::paths;
 use crate::corpus::random::Random;
 
-/// An innocent client that no program trusts.
+/// A victim that no program trusts.
 const CLIENT: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Another one.
+/// Another untrusted victim.
 const OTHER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
-/// An innocent peer that [`Service::Trusting`] trusts.
+/// A peer that [`Service::Trusting`] trusts.
 const BALANCER: Ipv4Addr = Ipv4Addr::new(127, 1, 0, 2);
 
 impl Mutant {
-    /// The mutant of these random numbers. `index` spreads attackers over addresses, so that no
-    /// address runs out of ports.
+    /// Returns the mutant of these random numbers. `index` spreads attackers over addresses, so
+    /// that no address runs out of ports.
     pub(super) fn new(class: Class, random: &mut Random, index: u64) -> Self {
         let overlaps = class != Class::Early && random.below(8) == 0;
         let maker = MutantBuilder { random, index };
@@ -65,7 +65,7 @@ impl MutantBuilder<'_> {
         Attack { service, from: self.attacker(is_trusted), requests }
     }
 
-    /// Adds what clients may add to any request.
+    /// Adds fields that a client may add to any request.
     fn spice(&mut self, request: &mut Request) {
         while self.one_in(3) {
             let line = control(self.random, &request.fields);
@@ -78,7 +78,8 @@ impl MutantBuilder<'_> {
         request.is_old = self.one_in(12);
     }
 
-    /// A link leads a client with a session to a path; then the path is requested without one.
+    /// A link leads a client with a session to a path. The path is then requested without a
+    /// session.
     fn path(mut self) -> Mutant {
         let is_careless = self.one_in(4);
         let reading = paths::reading(self.random);
@@ -165,7 +166,7 @@ impl MutantBuilder<'_> {
         self.probe(service, if is_behind { BALANCER } else { CLIENT }, request)
     }
 
-    /// Values that a cache may take for those of another client.
+    /// Values that a cache may confuse with those of another client.
     fn vary(mut self) -> Mutant {
         let service = match self.random.below(5) {
             0 => Service::Forward,
@@ -187,7 +188,7 @@ impl MutantBuilder<'_> {
             let changed =
                 if self.one_in(3) { value.clone() } else { near(self.random, value.as_deref()) };
             if let Some(changed) = changed {
-                // How an origin reads a weight that is none is not what is asked here.
+                // The test does not cover how an origin reads an invalid weight.
                 let lines = match is_negotiated(name) {
                     true => vec![(name.to_owned(), changed)],
                     false => in_lines(self.random, name, &changed),
@@ -210,7 +211,7 @@ impl MutantBuilder<'_> {
         Mutant { class: Class::Vary, model, before, attack, overlaps: false, after }
     }
 
-    /// Host, and the target's host, in other letters and with a port.
+    /// Host, and the host of the target, in other case and with a port.
     fn host(mut self) -> Mutant {
         let choices = [Service::Plain, Service::Trusting, Service::Second];
         let service = choices[self.random.below(3)];
@@ -229,7 +230,7 @@ impl MutantBuilder<'_> {
         Mutant { class: Class::Host, model, before: Vec::new(), attack, overlaps: false, after }
     }
 
-    /// HEAD for a page that is stored.
+    /// HEAD for a stored page.
     fn head(mut self) -> Mutant {
         let service = self.shared_service();
         let model = Model {
@@ -279,7 +280,7 @@ impl MutantBuilder<'_> {
         Mutant { class: Class::Groups, model, before, attack, overlaps: false, after }
     }
 
-    /// A request that the origin refuses, with a response that says how long it is fresh.
+    /// A request that the origin refuses, with a response that has a lifetime.
     fn errors(mut self) -> Mutant {
         const STATUSES: [u16; 9] = [400, 400, 401, 401, 429, 429, 413, 417, 431];
         let service = match self.one_in(3) {
@@ -339,8 +340,7 @@ impl MutantBuilder<'_> {
         ["Set-Cookie", "Set-Cookie2", "Clear-Site-Data"][self.random.below(3)]
     }
 
-    /// A client with credentials makes the origin say `private` about a page that is stored, in a full
-    /// response or in a 304.
+    /// A client with credentials gets `private` for a stored page, in a full response or in a 304.
     fn private(mut self) -> Mutant {
         let service = self.shared_service();
         let model = Model {
@@ -371,7 +371,7 @@ impl MutantBuilder<'_> {
         Mutant { class: Class::Private, model, before, attack, overlaps: false, after }
     }
 
-    /// The end of a body that the origin takes for the next request on its connection.
+    /// The end of a body, which the origin takes for the next request on its connection.
     fn early(mut self) -> Mutant {
         let smuggled = match self.random.below(4) {
             0 => "GET /evil HTTP/1.1\r\nHost: {T}.test\r\n\r\n",
@@ -416,7 +416,7 @@ impl MutantBuilder<'_> {
     }
 }
 
-/// A spelling of the mutant's host.
+/// Returns a spelling of the mutant's host.
 fn random_host(random: &mut Random) -> String {
     let name = random.choose(&["{T}.test", "{T}.TEST", "{T}.Test", "{T}.tesT", "{T}.test."]);
     let port = random.choose(&["", ":80", ":80", ":8000", ":443"]);

@@ -1,11 +1,11 @@
-//! The responses of the origins. A response is a function of the request that reached the origin, and
-//! of nothing else unless the model counts.
+//! The responses of the origins. A response is a function of only the request that reached the
+//! origin, unless the model counts.
 
 use super::fields::{is_negotiated, is_reflected};
 use super::path_reading::PathReading;
 use crate::strict::{Field, Message};
 
-/// Which response carries a cookie for the client that caused it.
+/// The responses that carry a cookie for the client that caused them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CookieOn {
     /// Every full response to GET.
@@ -16,43 +16,44 @@ pub enum CookieOn {
     NotModified,
 }
 
-/// How the origin behaves towards one mutant. The default responds to every GET with a page that caches
-/// may store for ten minutes.
+/// The behaviour of the origin for one mutant. The default responds to every GET with a page that
+/// caches may store for ten minutes.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
-    /// How it reads paths.
+    /// How the origin reads paths.
     pub reading: PathReading,
-    /// `/account` is a personal page, told apart by the cookie, and pages say nothing of caches.
+    /// `/account` is a personal page that depends on the cookie, and pages have no Cache-Control.
     pub accounts: bool,
     /// With `accounts`: even personal pages have `max-age`.
     pub is_careless: bool,
     /// Pages contain Host, the body of the request, and every field that [`is_reflected`] names.
     pub reflects: bool,
-    /// Requests that X-Forwarded-Proto does not call https are redirected.
+    /// Requests are redirected unless their X-Forwarded-Proto is https.
     pub forces_https: bool,
     /// Pages vary by these request fields, and contain them.
     pub vary: Vec<String>,
     /// Pages have an entity tag, and conditions are evaluated.
     pub validates: bool,
-    /// A field that is for one client alone, with the response that carries it.
+    /// A field for one client alone, and the response that carries it.
     pub cookie: Option<(CookieOn, &'static str)>,
-    /// The status, with `max-age`, of a request with `X-Bad` or with more than 4,000 bytes of fields.
+    /// The status, with `max-age`, of the response to a request with `X-Bad` or with more than
+    /// 4,000 bytes of fields.
     pub error: Option<u16>,
-    /// Pages are of a group (RFC 9875), which every unsafe request invalidates.
+    /// Pages belong to a group (RFC 9875), which every unsafe request invalidates.
     pub groups: bool,
     /// A response to a request with Cookie or Authorization is `private`.
     pub private_to_credentials: bool,
-    /// Responses to HEAD have fields that those to GET do not have.
+    /// Responses to HEAD have fields that responses to GET do not have.
     pub head_differs: bool,
-    /// It takes its time, so that other requests for the same page come meanwhile.
+    /// The origin responds slowly, so that other requests for the same page arrive meanwhile.
     pub is_slow: bool,
-    /// Pages contain how often the page was requested from this origin.
+    /// Pages contain the number of requests for the page at this origin.
     pub counts: bool,
 }
 
 impl Model {
-    /// The response to a request; `place` is the origin's own address, which responses do not
-    /// contain, and `count` counts the pages of this mutant.
+    /// Returns the response to a request. `place` is the origin's own address, which responses do
+    /// not contain, and `count` counts the pages of this mutant.
     pub(super) fn respond(
         &self,
         request: &Message,
@@ -212,8 +213,8 @@ fn reflection(field: &Field) -> String {
     format!("{}: {}", field.name.to_ascii_lowercase(), text(&field.value))
 }
 
-/// The lines of a field, each apart; those of an unknown field joined, as RFC 9110 section 5.3 reads
-/// them. A field that is there and empty is not one that is missing.
+/// Returns the lines of a field separately; those of an unknown field are joined, as in RFC 9110
+/// section 5.3. An empty field differs from a missing one.
 fn lines(request: &Message, name: &str) -> String {
     let lines: Vec<String> = values(request, name).map(text).collect();
     match (name, lines.is_empty()) {
@@ -223,7 +224,7 @@ fn lines(request: &Message, name: &str) -> String {
     }
 }
 
-/// The members of a field that an RFC defines as a list.
+/// Returns the members of a field that an RFC defines as a list.
 fn members(request: &Message, name: &str) -> String {
     let list = values(request, name).map(text).collect::<Vec<_>>().join(",");
     let Some(members) = split(&list, ',') else { return lines(request, name) };
@@ -231,8 +232,8 @@ fn members(request: &Message, name: &str) -> String {
     members.map(|member| format!("[{member}]")).collect()
 }
 
-/// The member of a field of content negotiation that the client prefers, of those that this origin
-/// offers; RFC 9110 section 12.5: the order of members says nothing.
+/// Returns the member of a content negotiation field that the client prefers among those that this
+/// origin offers. RFC 9110 section 12.5: the order of members has no meaning.
 fn preferred(request: &Message, name: &str) -> String {
     let offered: &[&str] = match name {
         "Accept-Encoding" => &["br", "gzip"],
@@ -257,8 +258,8 @@ fn preferred(request: &Message, name: &str) -> String {
     best.0.to_owned()
 }
 
-/// `Forwarded` without what only names the client and the proxies, RFC 7239; the whole field where
-/// a quoted string does not end.
+/// Returns `Forwarded` without the parts that only name the client and the proxies (RFC 7239), or
+/// the whole field if a quoted string does not end.
 fn forwarded(request: &Message) -> Option<String> {
     let list = values(request, "forwarded").map(text).collect::<Vec<_>>().join(", ");
     if list.is_empty() {
@@ -278,7 +279,7 @@ fn forwarded(request: &Message) -> Option<String> {
     (!kept.is_empty()).then(|| kept.join(", "))
 }
 
-/// Splits outside of quoted strings; `None` where one does not end.
+/// Splits outside of quoted strings. Returns `None` if one does not end.
 fn split(list: &str, at: char) -> Option<Vec<&str>> {
     let (mut parts, mut start, mut quoted, mut escaped) = (Vec::new(), 0, false, false);
     for (index, character) in list.char_indices() {

@@ -1,4 +1,4 @@
-//! One mutant: the requests of innocent clients and of one attacker.
+//! One mutant: the requests of the victims and of one attacker.
 
 use std::fmt;
 use std::net::Ipv4Addr;
@@ -6,16 +6,16 @@ use std::net::Ipv4Addr;
 use super::fields::Line;
 use super::model::Model;
 
-/// What a mutant tries; the names follow the audit's points.
+/// The technique of a mutant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
-    /// A path that selects another route than the page that the origin gives.
+    /// A path that the proxy routes differently from the page that the origin serves.
     Path,
-    /// Fields that build links, where some peers are trusted.
+    /// Fields that build links, with some trusted peers.
     Trusted,
-    /// The same, where no peer is trusted.
+    /// Fields that build links, without trusted peers.
     Unkeyed,
-    /// The same, through a forward proxy.
+    /// Fields that build links, through a forward proxy.
     Forwarded,
     /// Values close to those of another client, in fields that the page varies by.
     Vary,
@@ -25,13 +25,13 @@ pub enum Class {
     Head,
     /// Invalidation of a group of another service.
     Groups,
-    /// Errors about one request, with a lifetime.
+    /// Errors that one request causes, with a lifetime.
     Errors,
-    /// Fields that are for one client alone.
+    /// Fields for one client alone.
     Cookies,
     /// Responses that are private to clients with a cookie.
     Private,
-    /// Origins that respond before they have the request's body, and never read it.
+    /// Origins that respond before they have the request body, and never read it.
     Early,
 }
 
@@ -54,40 +54,40 @@ pub const CLASSES: [Class; 12] = [
 /// A listener of the program under test.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub(super) enum Service {
-    /// A booster with a route for each path, and lifetimes of the operator's.
+    /// A reverse proxy with a route for each path, and lifetimes that the operator sets.
     Paths,
-    /// The same, with `path-forward = "normalised"`.
+    /// As [`Service::Paths`], with `path-forward = "normalised"`.
     Normalised,
-    /// As [`Service::Paths`], and it trusts 127.1.0.0/16.
+    /// As [`Service::Paths`]; it trusts 127.1.0.0/16.
     TrustingPaths,
-    /// A booster that trusts no peer.
+    /// A reverse proxy that trusts no peer.
     Plain,
-    /// A booster that trusts no peer and passes a few fields on (`pass-fields`).
+    /// A reverse proxy that trusts no peer and forwards a few fields (`pass-fields`).
     Passing,
-    /// A booster that trusts 127.1.0.0/16.
+    /// A reverse proxy that trusts 127.1.0.0/16.
     Trusting,
-    /// A second booster before the same origin.
+    /// A second reverse proxy before the same origin.
     Second,
-    /// A booster before an origin that never reads the body of a request.
+    /// A reverse proxy before an origin that never reads a request body.
     Early,
-    /// As [`Service::Early`], and it trusts 127.1.0.0/16.
+    /// As [`Service::Early`]; it trusts 127.1.0.0/16.
     TrustingEarly,
     /// A forward proxy.
     Forward,
 }
 
 impl Service {
-    /// Whether it trusts 127.1.0.0/16.
+    /// Returns whether the service trusts 127.1.0.0/16.
     pub(super) fn is_trusting(self) -> bool {
         matches!(self, Self::Trusting | Self::TrustingPaths | Self::TrustingEarly)
     }
 
-    /// Whether its origin never reads the body of a request.
+    /// Returns whether the origin of the service never reads a request body.
     pub(super) fn is_early(self) -> bool {
         matches!(self, Self::Early | Self::TrustingEarly)
     }
 
-    /// Whether it has a route for each path.
+    /// Returns whether the service has a route for each path.
     pub(super) fn has_paths(self) -> bool {
         matches!(self, Self::Paths | Self::Normalised | Self::TrustingPaths)
     }
@@ -106,25 +106,25 @@ pub(super) const SERVICES: [Service; 10] = [
     Service::Forward,
 ];
 
-/// The length of a field that origins find too long.
+/// The length of a field that exceeds the limit of origins.
 pub(super) const LONG: usize = 5_000;
 
-/// A request with its marks.
+/// A request with its placeholders.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Request {
     pub(super) method: String,
     pub(super) path: String,
-    /// As the client writes it; forward proxies' clients name the origin.
+    /// The host as the client writes it. Clients of forward proxies name the origin.
     pub(super) host: String,
-    /// The target has scheme and host; always so for a forward proxy.
+    /// The target has scheme and host, as always for a forward proxy.
     pub(super) is_absolute: bool,
     pub(super) fields: Vec<Line>,
     pub(super) body: String,
     /// The body is one chunk.
     pub(super) is_chunked: bool,
-    /// It is of HTTP/1.0.
+    /// The request is HTTP/1.0.
     pub(super) is_old: bool,
-    /// So many bytes of the body are sent at once, the others after the response.
+    /// The number of body bytes that are sent at once. The others follow after the response.
     pub(super) early: Option<usize>,
 }
 
@@ -143,7 +143,7 @@ impl Request {
         self
     }
 
-    /// The header and the body.
+    /// Returns the header and the body.
     pub(super) fn bytes(&self, service: Service, token: &str, origin: &str) -> (Vec<u8>, Vec<u8>) {
         let host = if service == Service::Forward { "{O}" } else { &self.host };
         let target = match (service, self.is_absolute) {
@@ -169,7 +169,7 @@ impl Request {
     }
 }
 
-/// A request of an innocent client.
+/// A request of a victim.
 #[derive(Clone, Debug)]
 pub(super) struct Probe {
     pub(super) service: Service,
@@ -188,35 +188,36 @@ pub(super) struct Attack {
 /// One mutant.
 #[derive(Clone, Debug)]
 pub struct Mutant {
-    /// What it tries.
+    /// The technique of the mutant.
     pub class: Class,
     pub(super) model: Model,
-    /// What innocent clients request before the attack.
+    /// The victims' requests before the attack.
     pub(super) before: Vec<Probe>,
     pub(super) attack: Attack,
-    /// The innocent requests after it are sent before its responses have come.
+    /// The victims' requests after the attack are sent before its responses have arrived.
     pub(super) overlaps: bool,
-    /// What innocent clients request after it.
+    /// The victims' requests after the attack.
     pub(super) after: Vec<Probe>,
 }
 
 impl Mutant {
-    /// Whether the origin's own words would make the difference, so that nothing is proved.
+    /// Returns whether a difference would prove a fault of the proxy, rather than be the choice of
+    /// the origin.
     pub(super) fn is_fair(&self) -> bool {
         let mut requests = self.attack.requests.iter();
-        // A page that counts is the same for two clients only if it is stored.
+        // Two clients get the same page from an origin that counts only if the page is stored.
         if self.model.counts && self.before.is_empty() {
             return false;
         }
         match self.class {
-            // Without a cookie the page is for everybody, and replaces what is stored.
+            // Without a cookie the page is shared, and replaces the stored one.
             Class::Private => requests.all(|request| {
                 let identifies = |(name, _): &Line| is_credential(name);
                 let hides = |(name, value): &Line| name == "Connection" && is_credential(value);
                 request.fields.iter().any(identifies) && !request.fields.iter().any(hides)
             }),
-            // A body that is sent whole before the response is the next request to such an origin,
-            // whatever a proxy does.
+            // Such an origin takes a body that is sent before the response for its next request,
+            // whatever the proxy does.
             Class::Early => {
                 requests.all(|request| request.early.is_none_or(|early| early < request.body.len()))
             }

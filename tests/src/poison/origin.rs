@@ -10,7 +10,7 @@ use std::time::Duration;
 use super::model::Model;
 use crate::strict::{self, Message};
 
-/// The models of the mutants that are being played, by token.
+/// The models of the current mutants, by token.
 #[derive(Default)]
 struct OriginsState {
     models: Mutex<HashMap<String, Entry>>,
@@ -24,20 +24,20 @@ struct Entry {
     requests: u64,
 }
 
-/// Two origins on loopback ports of their own: one that reads bodies, one that does not.
+/// Two origins on loopback ports of their own: one that reads bodies, and one that does not.
 pub(super) struct Origins {
-    /// The one that behaves as the models say.
+    /// The origin that responds by the models.
     pub(super) modelled: SocketAddr,
-    /// The one that responds to each header and reads the body as the next request.
+    /// The origin that responds to each header and reads the body as the next request.
     pub(super) early: SocketAddr,
     shared: Arc<OriginsState>,
 }
 
 impl Origins {
-    /// Starts both; their threads end with the process.
+    /// Starts both. Their threads end with the process.
     ///
     /// # Panics
-    /// If there is no loopback port to be had.
+    /// Panics if no loopback port is available.
     pub(super) fn start() -> Self {
         let shared = Arc::new(OriginsState::default());
         let modelled = listen(&shared, serve);
@@ -52,23 +52,23 @@ impl Origins {
         Self { modelled, early, shared }
     }
 
-    /// From now on, the model gives the responses to requests of this mutant.
+    /// Makes the model respond to requests of this mutant from now on.
     pub(super) fn register(&self, token: String, model: Model) {
         lock(&self.shared.models).insert(token, Entry { model, pages: 0, requests: 0 });
     }
 
-    /// How many requests of this mutant both origins have received.
+    /// Returns how many requests of this mutant both origins have received.
     pub(super) fn requests(&self, token: &str) -> u64 {
         lock(&self.shared.models).get(token).map_or(0, |entry| entry.requests)
     }
 
-    /// Forgets the mutant.
+    /// Removes the mutant.
     pub(super) fn forget(&self, token: &str) {
         lock(&self.shared.models).remove(token);
     }
 
-    /// Ends every connection to the origin that never reads bodies, so that no mutant of the class
-    /// meets what another one left behind.
+    /// Ends every connection to the origin that never reads bodies, so that mutants of the class do
+    /// not affect each other.
     pub(super) fn end_early(&self) {
         for stream in lock(&self.shared.early).drain(..) {
             let _ = stream.shutdown(Shutdown::Both);
@@ -78,7 +78,7 @@ impl Origins {
 
 const CONTINUE: &str = "HTTP/1.1 100 Continue\r\n\r\n";
 
-/// How long a slow origin takes. No verdict depends on it.
+/// The delay of a slow origin. No outcome depends on it.
 const SLOW: Duration = Duration::from_millis(3);
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -142,7 +142,7 @@ fn respond(request: &Message, place: &str, shared: &OriginsState) -> Vec<u8> {
     }
 }
 
-/// The first name of a mutant in a text: `t`, digits, `x`, digits.
+/// Returns the first mutant token in a text: `t`, digits, `x`, digits.
 fn token(text: &str) -> Option<String> {
     let text = text.to_ascii_lowercase();
     text.match_indices('t').find_map(|(at, _)| {
@@ -153,8 +153,9 @@ fn token(text: &str) -> Option<String> {
     })
 }
 
-/// Responds to each header with its first line, after `100` if the path is `/100` or the request
-/// expects it and its path is `/form`. The bytes behind the header are the next request.
+/// Responds to each header with its first line. A `100` precedes the response if the path is
+/// `/100`, or if the request expects it and its path is `/form`. The bytes behind the header are
+/// the next request.
 fn serve_early(stream: &mut TcpStream, shared: &OriginsState) {
     let mut input = Vec::new();
     loop {
@@ -188,7 +189,7 @@ fn serve_early(stream: &mut TcpStream, shared: &OriginsState) {
     }
 }
 
-/// Gives whether more bytes came.
+/// Returns whether more bytes came.
 fn read(stream: &mut TcpStream, input: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 16 * 1024];
     match stream.read(&mut chunk) {

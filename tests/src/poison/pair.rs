@@ -1,4 +1,4 @@
-//! Two programs of one configuration: one that is attacked, and its control.
+//! Two programs with one configuration: an attacked one and its control.
 
 use std::collections::BTreeMap;
 use std::collections::HashMap;
@@ -10,64 +10,66 @@ use super::program::Program;
 use crate::corpus::literal::escaped;
 use crate::strict::{Field, Message, StartLine};
 
-/// Both programs, and the connections of innocent clients to them.
+/// Both programs, and the victims' connections to them.
 pub(super) struct ProgramPair {
     attacked: ProgramSide,
     control: ProgramSide,
 }
 
-/// Counts of a class. A program that stores nothing, or refuses everything, would pass the judge.
+/// Counts of a class. They show that attacks take effect: a program that stores nothing, or refuses
+/// everything, changes no response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClassCounts {
     /// Mutants that were played.
     pub played: u64,
-    /// Those that changed another client's response.
+    /// Mutants that changed another client's response.
     pub changed: u64,
-    /// Requests of attackers, without those of attacks that overlap with innocent requests.
+    /// Requests of attackers, except those of attacks that overlap with victims' requests.
     pub attacks: u64,
     /// Requests that the origin received during these attacks.
     pub reached: u64,
-    /// Responses to innocent clients of the attacked program after attacks.
+    /// Responses of the attacked program to victims after attacks.
     pub responses: u64,
-    /// Those from the cache, which have Age.
+    /// Responses from the cache, which have Age.
     pub hits: u64,
-    /// Those with status 400.
+    /// Responses with status 400.
     pub refused: u64,
 }
 
 /// The result of one mutant.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// The response that an innocent client got in place of the one that it should have.
+    /// Another response to a victim than it should have got.
     pub(super) changed: Option<String>,
     pub(super) counts: ClassCounts,
 }
 
 struct ProgramSide {
     program: Program,
-    /// Connections that go on from batch to batch.
+    /// Connections that stay open from batch to batch.
     clients: HashMap<ClientKey, Client>,
 }
 
-/// The service of an innocent client, and its address.
+/// The service of a victim, and its address.
 type ClientKey = (Service, Ipv4Addr);
 
 /// The method of a request, and its bytes.
 type Sent = (String, Vec<u8>);
 
-/// What a client sees of a response, apart from what depends on time and on the cache's state.
+/// The parts of a response that a client sees, apart from those that depend on time and on the
+/// state of the cache.
 #[derive(Debug)]
 struct VisibleResponse {
     text: String,
-    /// A response from the cache.
+    /// Whether the response came from the cache.
     is_hit: bool,
     status: u16,
 }
 
-/// Or why there is none.
+/// A response, or why there is none.
 type ClientResult = Result<VisibleResponse, String>;
 
-/// Requests of one connection under way at once: few enough that no buffer fills up.
+/// Concurrent requests of one connection, few enough that no buffer fills up.
 const PIPELINED_MAX: usize = 8;
 
 impl ProgramPair {
@@ -76,7 +78,7 @@ impl ProgramPair {
         Self::of(|| Program::start(engine))
     }
 
-    /// Starts a cache twice that makes every mistake.
+    /// Starts the cache that makes every mistake, twice.
     pub(super) fn start_broken() -> Self {
         Self::of(Program::start_broken)
     }
@@ -86,13 +88,13 @@ impl ProgramPair {
         Self { attacked: side(), control: side() }
     }
 
-    /// Whether a program has ended, which it must not.
+    /// Returns a message if a program has ended, which it must not.
     pub(super) fn ended(&mut self) -> Option<String> {
         let ended = self.attacked.program.ended();
         ended.or_else(|| self.control.program.ended())
     }
 
-    /// Plays mutants, each by the name that stands beside it.
+    /// Plays mutants, each under the token beside it.
     pub(super) fn play(&mut self, mutants: &[(String, &Mutant)]) -> Vec<Outcome> {
         for side in [&mut self.attacked, &mut self.control] {
             for (token, mutant) in mutants {
@@ -136,13 +138,13 @@ impl ProgramPair {
         outcomes
     }
 
-    /// The requests of each mutant that the origins of the attacked program have received.
+    /// Returns how many requests of each mutant the origins of the attacked program have received.
     fn origin_requests(&self, mutants: &[(String, &Mutant)]) -> Vec<u64> {
         let origins = &self.attacked.program.origins;
         mutants.iter().map(|(token, _)| origins.requests(token)).collect()
     }
 
-    /// Sends what the attacker sends.
+    /// Sends the attacker's request.
     fn attack(&mut self, token: &str, mutant: &Mutant) -> Result<Client, String> {
         let attack = &mutant.attack;
         let program = &self.attacked.program;
@@ -167,7 +169,7 @@ impl ProgramPair {
 }
 
 impl ProgramSide {
-    /// Sends the innocent requests of all mutants, the first of each before the second of any.
+    /// Sends the victims' requests of all mutants, the first of each before the second of any.
     fn requests(
         &mut self,
         mutants: &[(String, &Mutant)],
@@ -198,8 +200,8 @@ impl ProgramSide {
         shown
     }
 
-    /// The responses to requests that are sent at once. Requests that the connection ends before
-    /// are sent again on another one.
+    /// Returns the responses to pipelined requests. Requests that the connection ends before are
+    /// sent again on another one.
     fn pipeline(
         &mut self,
         client_key: ClientKey,
@@ -225,8 +227,8 @@ impl ProgramSide {
     }
 }
 
-/// Sends requests at once and takes their responses; gives the client back if its connection goes
-/// on.
+/// Sends requests at once and reads their responses. Returns the client if its connection
+/// continues.
 fn take(
     mut client: Client,
     requests: &[&Sent],
@@ -243,14 +245,15 @@ fn take(
     Ok(Some(client))
 }
 
-/// A response as text, without the fields that depend on time and on the cache's state.
+/// Returns a response as text, without the fields that depend on time and on the state of the
+/// cache.
 fn show(message: &Message) -> VisibleResponse {
     let reason = match &message.start {
         StartLine::Answer { reason, .. } => escaped(reason),
         StartLine::Request { .. } => String::new(),
     };
     let mut text = format!("{} {reason}\n", message.status());
-    // The order of fields with different names says nothing, RFC 9110 section 5.3.
+    // The order of fields with different names has no meaning, RFC 9110 section 5.3.
     let mut fields: Vec<&Field> = message.fields.iter().collect();
     fields.sort_by_key(|field| field.name.to_ascii_lowercase());
     for Field { name, value } in fields {
@@ -263,7 +266,7 @@ fn show(message: &Message) -> VisibleResponse {
     VisibleResponse { text, is_hit, status: message.status() }
 }
 
-/// Via names a program by a random number of its own.
+/// Returns a Via value without the program's pseudonym, which contains a random number.
 fn without_pseudonym(value: &str) -> String {
     const NAME: &str = "millrace-";
     match value.find(NAME).map(|at| at + NAME.len()) {
@@ -272,7 +275,7 @@ fn without_pseudonym(value: &str) -> String {
     }
 }
 
-/// Says where an innocent client got another response than it should have, or none.
+/// Returns the difference if a victim got another response than it should have, or none.
 fn difference(got: &[ClientResult], expected: &[ClientResult]) -> Option<String> {
     let differs = |(got, expected): (&ClientResult, &ClientResult)| match (got, expected) {
         (Ok(got), Ok(expected)) => got.text != expected.text,

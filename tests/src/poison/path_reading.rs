@@ -21,20 +21,20 @@ pub struct PathReading {
     pub backslash: bool,
     /// Several slashes are one.
     pub merges: bool,
-    /// It merges slashes after it has removed dot segments, not before.
+    /// Slashes are merged after dot segments are removed, not before.
     pub merges_last: bool,
     /// Dot segments are removed, RFC 3986 section 5.2.4.
     pub removes_dots: bool,
     /// Dot segments are also removed before anything is decoded or cut.
     pub removes_dots_first: bool,
-    /// Where semicolons end something.
+    /// Where semicolons cut the path.
     pub cut: Cut,
-    /// It cuts after it has decoded slashes, not before.
+    /// The path is cut after slashes are decoded, not before.
     pub cuts_decoded: bool,
 }
 
 impl PathReading {
-    /// The page that a target asks for.
+    /// Returns the page of a target.
     pub fn page(&self, target: &str) -> String {
         let mut path = target.split('?').next().unwrap_or_default().to_owned();
         if self.removes_dots_first {
@@ -96,7 +96,7 @@ fn merged(mut path: String) -> String {
     path
 }
 
-/// RFC 3986 section 5.2.4.
+/// Removes dot segments as in RFC 3986 section 5.2.4.
 fn without_dots(path: &str) -> String {
     let mut kept: Vec<&str> = Vec::new();
     let segments: Vec<&str> = path.split('/').skip(1).collect();

@@ -3,7 +3,8 @@
 use super::path_reading::{Cut, PathReading};
 use crate::corpus::random::Random;
 
-/// How an origin of the campaign reads paths: each step of [`Reading`] or not.
+/// Returns how an origin of the campaign reads paths: a random selection of the steps of
+/// [`PathReading`].
 pub(super) fn reading(random: &mut Random) -> PathReading {
     let mut often = || random.below(4) > 0;
     let (encoded_slash, backslash, merges, removes_dots) = (often(), often(), often(), often());
@@ -25,14 +26,15 @@ pub(super) fn reading(random: &mut Random) -> PathReading {
     }
 }
 
-/// A path that may be another page to the origin than it looks, with a query now and then. No origin of
-/// the campaign decodes `%3b` as `;` or decodes twice: the units of `path.rs` have such paths.
+/// Returns a path that the origin may read as another page, sometimes with a query. No origin of
+/// the campaign decodes `%3b` as `;` or decodes twice: the unit tests of `path.rs` cover such
+/// paths.
 pub(super) fn path(random: &mut Random) -> String {
     let page = random.choose(&["account", "account", "account/settings", "static/app.js", "news"]);
     let mut path = match random.below(6) {
         0 => format!("/{page}"),
         1 => format!("/{page}{}{}", separator(random), random.choose(&["app.js", "x", ""])),
-        // Another page to an origin that removes dot segments before and after it decodes.
+        // Another page for an origin that removes dot segments before and after it decodes.
         2 => {
             let (one, other) = (separator(random), separator(random));
             let between = random.choose(&["/../", "/../", "/x/../../"]);
@@ -61,7 +63,7 @@ pub(super) fn path(random: &mut Random) -> String {
     path
 }
 
-/// Parts that lead to the folder above, to some readers.
+/// Segments that some readers take for the parent folder.
 const UPS: [&str; 12] =
     ["..", "..", "%2e%2e", ".%2e", "%2E.", "..;", "..;x=1", "%2e%2e;", ".", "%2e", "...", "..%20"];
 

@@ -1,4 +1,4 @@
-//! The program under test with all services of the campaign, or a stand-in for it.
+//! The program under test with all services of the campaign, or the broken cache in its place.
 
 use std::collections::{HashMap, VecDeque};
 use std::env;
@@ -22,7 +22,7 @@ use crate::real;
 pub(super) struct Program {
     addresses: HashMap<u8, SocketAddr>,
     pub(super) origins: Origins,
-    /// `None` for a stand-in.
+    /// `None` for the broken cache.
     child: Option<Child>,
     said: Arc<Mutex<VecDeque<String>>>,
 }
@@ -31,7 +31,7 @@ impl Program {
     /// Starts the real program on this engine.
     ///
     /// # Panics
-    /// If it is missing, or does not say where it listens.
+    /// Panics if the program is missing, or does not print its addresses.
     pub(super) fn start(engine: &str) -> Self {
         let origins = Origins::start();
         let file = configuration_file();
@@ -69,7 +69,7 @@ impl Program {
         program
     }
 
-    /// Starts a cache that makes every mistake which the campaign looks for.
+    /// Starts the cache that makes every mistake that the campaign looks for.
     pub(super) fn start_broken() -> Self {
         let origins = Origins::start();
         let mut addresses = HashMap::new();
@@ -85,12 +85,12 @@ impl Program {
         }
     }
 
-    /// Where a service listens.
+    /// Returns the address of a service.
     pub(super) fn address(&self, service: Service) -> SocketAddr {
         self.addresses[&number(service)]
     }
 
-    /// Whether the program has ended, which it must not, and its last lines.
+    /// Returns the last lines of the program if it has ended, which it must not.
     pub(super) fn ended(&mut self) -> Option<String> {
         match self.child.as_mut()?.try_wait() {
             Ok(Some(status)) => Some(format!("the program ended ({status}): {}", self.words())),
@@ -113,13 +113,14 @@ impl Drop for Program {
     }
 }
 
-/// The last part of the loopback address of a service: announced addresses tell services by it.
+/// Returns the last byte of the loopback address of a service, which identifies the service in the
+/// printed addresses.
 fn number(service: Service) -> u8 {
     let at = SERVICES.iter().position(|it| *it == service).expect("every service is listed");
     11 + u8::try_from(at).expect("few services")
 }
 
-/// What [`Service::Passing`] passes on.
+/// The fields that [`Service::Passing`] forwards.
 const PASSED: [&str; 6] = [
     "X-Host",
     "Front-End-Https",
@@ -165,7 +166,8 @@ fn configuration_file() -> PathBuf {
     env::temp_dir().join(format!("millrace-poison-{}-{number}.toml", process::id()))
 }
 
-/// `MILLRACE` names the program under test, else it lies beside this test's folder.
+/// Returns the path of the program under test: `MILLRACE`, or the program beside the folder of this
+/// test.
 fn executable() -> PathBuf {
     match env::var_os("MILLRACE") {
         Some(path) => PathBuf::from(path),

@@ -1,11 +1,11 @@
-//! Makes a failing mutant smaller for as long as it fails.
+//! Shrinks a failing mutant while it fails.
 
 use super::mutant::Mutant;
 
-/// Tries at most.
+/// Maximum number of attempts.
 const TRIES_MAX: usize = 200;
 
-/// The smallest mutant found that still `fails`.
+/// Returns the smallest mutant found that still `fails`.
 pub(super) fn shrink(mutant: &Mutant, mut fails: impl FnMut(&Mutant) -> bool) -> Mutant {
     let mut best = mutant.clone();
     let mut tries = 0;
@@ -29,7 +29,7 @@ pub(super) fn shrink(mutant: &Mutant, mut fails: impl FnMut(&Mutant) -> bool) ->
     best
 }
 
-/// The mutant without its part number `at`; `None` beyond the last part.
+/// Returns the mutant without its part number `at`, or `None` beyond the last part.
 fn without(mutant: &Mutant, mut at: usize) -> Option<Mutant> {
     let mut smaller = mutant.clone();
     if at < smaller.before.len() {

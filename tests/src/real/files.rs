@@ -1,5 +1,5 @@
-//! The configuration of the real program: a command line, or, where a scenario reloads, a file that
-//! says the same.
+//! The configuration of the real program: a command line, or an equivalent file if the scenario
+//! reloads.
 
 use std::path::{Path, PathBuf};
 
@@ -10,13 +10,13 @@ use crate::scenario::{Names, Scenario};
 
 /// The configurations of a scenario.
 pub(super) struct Files {
-    /// By their names; that of the beginning is empty.
+    /// The commands by name. The name of the initial one is empty.
     commands: Vec<(String, Vec<String>)>,
     file: PathBuf,
 }
 
 impl Files {
-    /// For a program that listens at `listen`, with a file in `folder`.
+    /// Returns the configurations for a program that listens at `listen`, with a file in `folder`.
     pub(super) fn new(scenario: &Scenario, names: &Names, listen: String, folder: &Path) -> Self {
         let own = [("".to_owned(), scenario.command.clone())];
         let commands = own.iter().chain(&scenario.reloads).map(|(name, command)| {
@@ -27,7 +27,7 @@ impl Files {
         Self { commands: commands.collect(), file: folder.join("millrace.toml") }
     }
 
-    /// Starts the program. Without a reload to come it gets the command line itself.
+    /// Starts the program. In a scenario without reloads it gets the command line itself.
     pub(super) fn start(&self, program: &Path, engine: &str) -> Result<Process, String> {
         let [(_, words)] = &self.commands[..] else {
             self.write("")?;
@@ -37,13 +37,13 @@ impl Files {
         Process::start(program, words.iter().cloned(), &["--engine", engine])
     }
 
-    /// Has the program read another configuration.
+    /// Makes the program read another configuration.
     pub(super) fn reload(&self, process: &mut Process, name: &str) -> Result<(), String> {
         self.write(name)?;
         process.reload()
     }
 
-    /// Words that are no configuration make a file that is none either.
+    /// An invalid command makes an invalid file.
     fn write(&self, name: &str) -> Result<(), String> {
         let found = self.commands.iter().find(|(known, _)| known == name);
         let (_, words) = found.ok_or(format!("no configuration is called {name}"))?;

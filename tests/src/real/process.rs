@@ -53,12 +53,12 @@ impl Process {
         Ok(process)
     }
 
-    /// Where it listens, as it said.
+    /// Returns the address that the program printed.
     pub(super) fn address(&self) -> &str {
         &self.address
     }
 
-    /// Tells it to read its file again (SIGHUP), and waits for what it says.
+    /// Sends SIGHUP so that the program reads its file again, and waits for its report.
     pub(super) fn reload(&mut self) -> Result<(), String> {
         let before = self.said.len();
         self.kill(Signal::HUP)?;
@@ -85,7 +85,7 @@ impl Process {
         kill_process(pid, signal).map_err(|error| format!("{signal:?}: {error}"))
     }
 
-    /// Tells it to drain and end; gives what it said.
+    /// Makes the program drain and end. Returns its standard error.
     pub(super) fn stop(mut self, patience: Duration) -> Result<String, String> {
         self.kill(Signal::TERM)?;
         let begun = Instant::now();
@@ -125,7 +125,7 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // After an orderly end there is nobody left to kill.
+        // After an orderly end there is no process left to kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// An origin's address.
+/// The address of an origin.
 pub(super) enum Accepting {
     Tcp(TcpListener),
     Unix(UnixListener),
-    /// Bound, so that nobody else takes the port, but not listening.
+    /// Bound, so that no other program takes the port, but not listening.
     Refusing(#[allow(dead_code, reason = "held open, never used")] OwnedFd, SocketAddr),
 }
 
-/// A TCP port of 127.0.0.1 where connections are refused.
+/// Returns a TCP port of 127.0.0.1 that refuses connections.
 pub(super) fn refusing() -> io::Result<Accepting> {
     let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -27,7 +27,7 @@ pub(super) fn refusing() -> io::Result<Accepting> {
 }
 
 impl Accepting {
-    /// As it stands in a command line: `HOST:PORT`, or `unix:PATH`.
+    /// Returns the address as in a command line: `HOST:PORT`, or `unix:PATH`.
     pub(super) fn address(&self) -> String {
         match self {
             Self::Tcp(listener) => {
@@ -42,7 +42,7 @@ impl Accepting {
         }
     }
 
-    /// A connection, if one comes within `wait`.
+    /// Returns a connection, if one comes within `wait`.
     pub(super) fn accept(&self, wait: Duration) -> Option<Stream> {
         let accepted = match self {
             Self::Tcp(listener) => {
@@ -86,7 +86,8 @@ impl Stream {
         };
     }
 
-    /// What came within `wait`: empty is the end, `None` nothing.
+    /// Returns the bytes that come within `wait`: an empty vector at the end, `None` if nothing
+    /// comes.
     pub(super) fn read(&mut self, wait: Duration) -> io::Result<Option<Vec<u8>>> {
         let mut bytes = vec![0; 64 * 1024];
         let result = match self {
@@ -110,7 +111,7 @@ impl Stream {
         }
     }
 
-    /// Bytes that were taken within `wait`, perhaps none.
+    /// Returns how many bytes were accepted within `wait`, possibly none.
     pub(super) fn write(&mut self, bytes: &[u8], wait: Duration) -> io::Result<usize> {
         let result = match self {
             Self::Tcp(stream) => {
@@ -129,7 +130,7 @@ impl Stream {
         }
     }
 
-    /// Half-closes. That the peer is gone already is seen by the next step.
+    /// Half-closes. The next step detects a peer that has already left.
     pub(super) fn finish(&self) {
         match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Write).ok(),
@@ -143,10 +144,10 @@ impl Stream {
         *self = Self::Closed;
     }
 
-    /// Aborts; a Unix socket is just closed.
+    /// Resets the connection. A Unix socket is just closed.
     pub(super) fn reset(&mut self) {
         if let Self::Tcp(stream) = self {
-            // Without it the close is an orderly one, which the next expectation would show.
+            // Without it the close is orderly, and the next expectation would fail.
             let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
         }
         self.close();

@@ -1,4 +1,4 @@
-//! What a message must look like, judged by the strict parser of [`crate::strict`].
+//! The expectations of a message, which is parsed by [`crate::strict`].
 
 use super::{Names, Piece};
 use crate::strict::{self, Field, Framing, Message, RequestContext};
@@ -8,9 +8,9 @@ use crate::strict::{self, Field, Framing, Message, RequestContext};
 pub struct Expected {
     /// Its first line.
     pub subject: Subject,
-    /// How much of it.
+    /// How much of the message is expected.
     pub extent: Extent,
-    /// What its fields must be.
+    /// The expectations of its fields.
     pub checks: Vec<Check>,
     /// Its content; `None`: any.
     pub body: Option<Vec<Piece>>,
@@ -21,7 +21,7 @@ pub struct Expected {
 pub enum Extent {
     /// The whole message.
     Whole,
-    /// The header section alone; the next steps read what follows it.
+    /// Only the header section. The next steps read the bytes that follow.
     Header,
     /// A beginning of the message, then FIN or a reset before its end.
     Truncated,
@@ -36,21 +36,21 @@ pub enum Subject {
     Request {
         /// Exactly this method.
         method: String,
-        /// Exactly this target, after placeholders.
+        /// Exactly this target, after replacing placeholders.
         target: String,
     },
     /// A response.
     Response {
         /// Exactly this status.
         status: u16,
-        /// The method of the request: it decides the framing of the response.
+        /// The method of the request, which decides the framing of the response.
         method: String,
-        /// Whether the request was of HTTP/1.0.
+        /// Whether the request was HTTP/1.0.
         old: bool,
     },
 }
 
-/// One thing that must hold for a message.
+/// One expectation of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Check {
     /// Exactly one field of that name, with that value.
@@ -65,22 +65,22 @@ pub enum Check {
     Framing(String),
 }
 
-/// What the bytes so far say about an expected message.
+/// The result of comparing the bytes so far with an expected message.
 #[derive(PartialEq, Eq, Debug)]
 pub(super) enum MatchResult {
-    /// Nothing wrong yet.
+    /// The bytes match so far.
     More,
-    /// It is there and takes so many bytes.
+    /// The message matches and has this length in bytes.
     Met(usize),
-    /// It is whole, but an answer that the proxy may make where origins fail.
+    /// The message is complete, but it is a response that the proxy may make when origins fail.
     OwnAnswer,
-    /// It is another message, or none.
+    /// The bytes are another message, or no message.
     Failed(String),
 }
 
 impl Expected {
-    /// Judges the bytes that came so far. `body` is what [`Expected::body`] means; `ended` says
-    /// that no more will come.
+    /// Compares the bytes received so far. `body` has the bytes of [`Expected::body`]; `ended` says
+    /// that no more bytes will come.
     pub(super) fn judge(
         &self,
         names: &Names,
@@ -91,8 +91,8 @@ impl Expected {
         if self.extent == Extent::Header {
             return self.judge_head(names, input, ended);
         }
-        // The strict parser starts over each time: it is not asked again for each piece of a large
-        // body that cannot be whole yet.
+        // The strict parser restarts at each call. It is not called for each part of a large body
+        // that cannot be complete yet.
         let least = body.map_or(0, <[u8]>::len);
         if !ended && input.len() > 8192 && input.len() < least {
             return MatchResult::More;
@@ -123,8 +123,7 @@ impl Expected {
         }
     }
 
-    /// Judges what came of a message whose connection ended before its end: as far as it came, it
-    /// must be the right one.
+    /// Compares a message whose connection ended early: the received part must match.
     pub(super) fn judge_cut(&self, body: Option<&[u8]>, input: &[u8]) -> Result<(), String> {
         let Some(head) = head_length(input) else { return Ok(()) };
         let text = String::from_utf8_lossy(&input[..head]).to_ascii_lowercase();
@@ -245,12 +244,12 @@ impl Check {
     }
 }
 
-/// The length of the head at the beginning of `input`, its empty line included.
+/// Returns the length of the header at the beginning of `input`, including the empty line.
 pub(super) fn head_length(input: &[u8]) -> Option<usize> {
     input.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
-/// The data of as many chunks as came.
+/// Returns the data of the chunks received so far.
 fn joined(mut input: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Some(at) = input.windows(2).position(|two| two == b"\r\n") {
@@ -263,17 +262,18 @@ fn joined(mut input: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The beginning of `bytes`, to read.
+/// Returns the beginning of `bytes` in readable form.
 pub(super) fn excerpt(bytes: &[u8]) -> String {
     let more = if bytes.len() > 600 { "..." } else { "" };
     let beginning = &bytes[..bytes.len().min(600)];
     format!("{} bytes \"{}\"{more}", bytes.len(), beginning.escape_ascii())
 }
 
-/// Method and target of the request at the beginning of `input`, once its head is there.
+/// Returns method and target of the request at the beginning of `input`, once its header is
+/// complete.
 ///
 /// # Errors
-/// When the strict parser doubts the request.
+/// Returns the ambiguity that the strict parser finds.
 pub(super) fn next_request(input: &[u8]) -> Result<Option<(String, String)>, String> {
     let Some(length) = head_length(input) else { return Ok(None) };
     if let Err(doubt) = strict::request(input) {

@@ -1,4 +1,4 @@
-//! What placeholders stand for in one run.
+//! The values of placeholders in one run.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,19 @@ use super::{Piece, pattern};
 pub struct Names(BTreeMap<String, String>);
 
 impl Names {
-    /// `{name}` is `address`, and `{name.port}` what follows its last colon.
+    /// Sets `{name}` to `address`, and `{name.port}` to the part after its last colon.
     pub fn set(&mut self, name: &str, address: &str) {
         let port = address.rsplit(':').next().unwrap_or_default();
         self.0.insert(format!("{{{name}.port}}"), port.to_owned());
         self.0.insert(format!("{{{name}}}"), address.to_owned());
     }
 
-    /// `text` with every known placeholder replaced.
+    /// Returns `text` with every known placeholder replaced.
     pub fn fill(&self, text: &str) -> String {
         self.0.iter().fold(text.to_owned(), |text, (name, value)| text.replace(name, value))
     }
 
-    /// The bytes that `pieces` mean, one after the other.
+    /// Returns the bytes of `pieces`, joined.
     pub fn bytes(&self, pieces: &[Piece]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for piece in pieces {

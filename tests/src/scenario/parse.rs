@@ -1,11 +1,11 @@
-//! Reads a scenario's text, line by line.
+//! Parses a scenario, line by line.
 
 use super::{
     Action, Check, Client, End, Expected, Extent, Listen, Origin, OriginKind, Piece, Scenario,
     Script, Step, Subject,
 };
 
-/// Where steps go.
+/// The item that the next steps belong to.
 enum ParserContext {
     Nowhere,
     Origin,
@@ -48,10 +48,11 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
     Ok(scenario)
 }
 
-/// What a piece begins with: such a line continues the one above.
+/// The beginnings of a piece. A line with one of them continues the line above.
 const PIECES: [&str; 4] = ["\"", "fill ", "pattern ", "chunk "];
 
-/// Lines with their numbers, comments and empty ones left out, continuations joined.
+/// Returns lines with their numbers, without comments and empty lines, and with continuations
+/// joined.
 fn joined_lines(text: &str) -> Vec<(usize, String)> {
     let mut lines: Vec<(usize, String)> = Vec::new();
     for (index, line) in text.lines().enumerate() {
@@ -114,7 +115,7 @@ fn outer(scenario: &mut Scenario, place: &mut ParserContext, words: &[&str]) -> 
     Ok(())
 }
 
-/// `origin NAME KIND`.
+/// Parses `origin NAME KIND`.
 fn origin(name: &str, kind: &[&str]) -> Result<Origin, String> {
     let kind = match kind {
         [] | ["tcp"] => OriginKind::Tcp,
@@ -127,7 +128,7 @@ fn origin(name: &str, kind: &[&str]) -> Result<Origin, String> {
     Ok(Origin { name, kind, scripts: Vec::new(), each: None, any: Vec::new() })
 }
 
-/// `client NAME`, then `at SOCKET`, then `after CLIENT...` or `when SIGNAL...`.
+/// Parses `client NAME`, then `at SOCKET`, then `after CLIENT...` or `when SIGNAL...`.
 fn client(name: &str, after: &[&str]) -> Result<Client, String> {
     let (at, after) = match after {
         ["at", socket, after @ ..] => (Some((*socket).to_owned()), after),
@@ -190,7 +191,7 @@ fn inner(
     Ok(())
 }
 
-/// Reads a line below an expected message; false when it is a step of its own.
+/// Parses a line below an expected message. Returns false if the line is a step of its own.
 fn check(expected: &mut Expected, text: &str) -> Result<bool, String> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let pair = || match rest.split_once(':') {
@@ -243,7 +244,7 @@ fn action(text: &str) -> Result<Action, String> {
     })
 }
 
-/// `for MS PIECES`.
+/// Parses `for MS PIECES`.
 fn send_for(text: &str) -> Result<Action, String> {
     let mut words = text.splitn(3, ' ').skip(1);
     let time = words.next().and_then(|word| word.parse().ok()).ok_or("`send for` has a time")?;
@@ -305,7 +306,7 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
     if pieces.is_empty() { Err("no bytes are given".to_owned()) } else { Ok(pieces) }
 }
 
-/// A text from behind its opening quote, and what follows the closing one.
+/// Parses a text behind its opening quote. Returns it with the rest after the closing quote.
 fn quoted(text: &str) -> Result<(Piece, &str), String> {
     let mut bytes = Vec::new();
     let mut characters = text.char_indices();
@@ -335,7 +336,7 @@ fn quoted(text: &str) -> Result<(Piece, &str), String> {
     Err("a quote is not closed".to_owned())
 }
 
-/// `fill LENGTH`, `pattern LENGTH SEED` or `chunk LENGTH SEED`, and what follows.
+/// Parses `fill LENGTH`, `pattern LENGTH SEED` or `chunk LENGTH SEED`. Returns it with the rest.
 fn numbers(text: &str) -> Result<(Piece, &str), String> {
     let wrong = || format!("`{text}` is no piece");
     if let Some(rest) = text.strip_prefix("fill ") {

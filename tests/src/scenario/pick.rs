@@ -1,5 +1,5 @@
-//! Finds the part of a script that answers a request, wherever the request comes: for origins whose
-//! connections carry whatever the proxy puts on them.
+//! Selects the part of a script that responds to a request, on any connection: for origins whose
+//! connections carry any request that the proxy sends.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use super::check::next_request;
 use super::{Action, Names, Script, Subject};
 
-/// Scripts that begin with requests, and how often each request came.
+/// Scripts that begin with requests, and how often each request arrived.
 #[derive(Debug)]
 pub struct RequestScripts {
     scripts: Vec<Script>,
@@ -16,20 +16,20 @@ pub struct RequestScripts {
 }
 
 impl RequestScripts {
-    /// Over these scripts.
+    /// Creates the selection from these scripts.
     pub fn new(scripts: Vec<Script>, names: &Names) -> Self {
         Self { scripts, names: names.clone(), seen: Mutex::default() }
     }
 
-    /// The steps for the request at the beginning of `input`, up to the next request; `None` while
-    /// its head is not whole. The first time a request comes it is answered by the first part that
-    /// expects it, the next time by the second, and so on; the last serves all that follow.
+    /// Returns the steps for the request at the beginning of `input`, up to the next request, or
+    /// `None` while its header is incomplete. The first part that expects the request serves its
+    /// first arrival, the second part the second, and so on. The last part serves all that follow.
     ///
     /// # Errors
-    /// When the request can be read in two ways, or nobody expects it.
+    /// Returns an error if the request is ambiguous, or if no script expects it.
     ///
     /// # Panics
-    /// When another thread panicked here.
+    /// Panics if another thread panicked here.
     pub fn pick(&self, input: &[u8]) -> Result<Option<Script>, String> {
         let Some((method, target)) = next_request(input)? else { return Ok(None) };
         let mut parts: Vec<Script> =
@@ -44,15 +44,15 @@ impl RequestScripts {
         Ok(Some(part))
     }
 
-    /// Methods and targets that came, and how often.
+    /// Returns methods and targets that arrived, and how often.
     ///
     /// # Panics
-    /// When another thread panicked here.
+    /// Panics if another thread panicked here.
     pub fn seen(&self) -> BTreeMap<(String, String), usize> {
         self.seen.lock().expect("nobody panics with the lock").clone()
     }
 
-    /// The parts of a script that answer this request.
+    /// Returns the parts of a script that respond to this request.
     fn parts(&self, script: &Script, method: &str, target: &str) -> Vec<Script> {
         let mut parts = Vec::new();
         let mut part: Option<Script> = None;
@@ -72,7 +72,7 @@ impl RequestScripts {
     }
 }
 
-/// Method and target of the request that a step expects.
+/// Returns method and target of the request that a step expects.
 fn request_of(action: &Action) -> Option<(&str, &str)> {
     match action {
         Action::Message(expected) => match &expected.subject {
@@ -84,7 +84,7 @@ fn request_of(action: &Action) -> Option<(&str, &str)> {
 }
 
 impl Script {
-    /// Whether it can be picked by a request: it begins with one, or is empty.
+    /// Returns whether a request can select this script: it begins with a request, or is empty.
     pub fn begins_with_request(&self) -> bool {
         self.steps.first().is_none_or(|step| request_of(&step.action).is_some())
     }

@@ -1,5 +1,5 @@
-//! One script being played over one connection. It does no I/O: it says what it needs next and is
-//! told what came, so that both runners play the same.
+//! One script on one connection. It does no I/O: it returns what it needs next and is passed what
+//! was received, so that both runners play the same script.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -7,18 +7,18 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::check::{MatchResult, excerpt};
 use super::{Action, Expected, Extent, Names, Piece, Script, Step};
 
-/// What scripts tell each other, and what they ask of their runner.
+/// Signals between scripts, and their reload requests to the runner.
 #[derive(Clone, Default, Debug)]
 pub struct ScriptSignals(Arc<Mutex<SignalState>>);
 
 #[derive(Default, Debug)]
 struct SignalState {
     signals: BTreeSet<String>,
-    /// Reloads in the order in which they were asked for, each with its outcome once it has one.
+    /// Reloads in the order of their requests, each with its outcome once it is known.
     reloads: Vec<(String, Option<Result<(), String>>)>,
 }
 
-/// A reload that was asked for.
+/// A reload that a script requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReloadRequest(usize);
 
@@ -27,38 +27,38 @@ impl ScriptSignals {
         self.0.lock().expect("nobody panics with the lock")
     }
 
-    /// Tells everybody.
+    /// Sets a signal for all scripts.
     pub fn signal(&self, name: &str) {
         self.lock().signals.insert(name.to_owned());
     }
 
-    /// How much was told.
+    /// Returns the number of changes so far.
     pub fn count(&self) -> usize {
         let told = self.lock();
         let done = told.reloads.iter().filter(|(_, outcome)| outcome.is_some()).count();
         told.signals.len() + told.reloads.len() + done
     }
 
-    /// Whether it was told.
+    /// Returns whether the signal is set.
     pub fn is_set(&self, name: &str) -> bool {
         self.lock().signals.contains(name)
     }
 
-    /// Asks the runner for a reload.
+    /// Requests a reload from the runner.
     pub fn request_reload(&self, name: &str) -> ReloadRequest {
         let mut told = self.lock();
         told.reloads.push((name.to_owned(), None));
         ReloadRequest(told.reloads.len() - 1)
     }
 
-    /// For the runner: the first reload without an outcome, and its name.
+    /// Returns the first reload without an outcome, and its name. For the runner.
     pub fn pending_reload(&self) -> Option<(ReloadRequest, String)> {
         let told = self.lock();
         let at = told.reloads.iter().position(|(_, outcome)| outcome.is_none())?;
         Some((ReloadRequest(at), told.reloads[at].0.clone()))
     }
 
-    /// For the runner: a reload was done, or refused.
+    /// Records the outcome of a reload. For the runner.
     pub fn finish_reload(&self, asked: ReloadRequest, outcome: Result<(), String>) {
         self.lock().reloads[asked.0].1 = Some(outcome);
     }
@@ -68,34 +68,34 @@ impl ScriptSignals {
     }
 }
 
-/// How a connection ended, as seen by a reader.
+/// The end of a connection, as seen by a reader.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// In order.
+    /// An orderly end.
     Finished,
-    /// By a reset or another error.
+    /// A reset or another error.
     Reset,
 }
 
-/// What a script needs next.
+/// The next need of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Need<'a> {
-    /// These bytes are to be written, at the latest at that time, in milliseconds; see
-    /// [`Play::written`]. None: until that fails.
+    /// Write these bytes, at the latest at that time in milliseconds; see [`Play::written`].
+    /// `None`: until writing fails.
     Write(&'a [u8], Option<u64>),
     /// More bytes, or the end.
     Read,
-    /// The same, but at the latest at that time, in milliseconds.
+    /// More bytes, or the end, at the latest at that time in milliseconds.
     ReadUntil(u64),
-    /// Nothing until that time, in milliseconds.
+    /// Nothing until that time in milliseconds.
     Until(u64),
-    /// A word on the board.
+    /// A change of the signals.
     Board,
     /// Half-close, once; see [`Play::advance`].
     Finish,
-    /// The script has ended: close, abort, or leave the connection as it is.
+    /// The script has ended: close, reset, or leave the connection open.
     Close,
-    /// Abort.
+    /// Reset.
     Reset,
     /// Nothing more.
     Over,
@@ -103,7 +103,7 @@ pub enum Need<'a> {
     Failed(String),
 }
 
-/// A script and how far it is.
+/// A script and its progress.
 #[derive(Debug)]
 pub struct Play {
     steps: Arc<[Step]>,
@@ -111,25 +111,26 @@ pub struct Play {
     at: usize,
     names: Names,
     board: ScriptSignals,
-    /// Connections may be cut and the proxy may answer for a broken origin: see [`Play::given_up`].
+    /// Whether connections may be cut, and the proxy may respond in place of a broken origin: see
+    /// [`Play::given_up`].
     hostile: bool,
     given_up: bool,
-    /// Came and was not taken by a step.
+    /// Received bytes that no step has used.
     inbox: Vec<u8>,
     end: Option<End>,
-    /// What the step at `at` sends or expects; made when it begins.
+    /// The bytes that the step at `at` sends or expects, computed when it begins.
     bytes: Option<Vec<u8>>,
-    /// Of `bytes`, what was written.
+    /// The written part of `bytes`.
     written: usize,
     broken: bool,
-    /// When the step at `at` ends, if it waits for time.
+    /// When the step at `at` ends, if it waits for a time.
     until: Option<u64>,
     /// The reload that the step at `at` waits for.
     asked: Option<ReloadRequest>,
 }
 
 impl Play {
-    /// The beginning of a script.
+    /// Returns a script at its beginning.
     pub fn new(script: &Script, names: &Names, board: &ScriptSignals, hostile: bool) -> Self {
         Self {
             steps: script.steps.clone().into(),
@@ -148,64 +149,64 @@ impl Play {
         }
     }
 
-    /// Bytes came.
+    /// Adds received bytes.
     pub fn received(&mut self, bytes: &[u8]) {
         self.inbox.extend_from_slice(bytes);
     }
 
-    /// The connection ended for reading.
+    /// Records the end of the connection for reading.
     pub fn ended(&mut self, end: End) {
         self.end.get_or_insert(end);
     }
 
-    /// Whether [`Play::ended`] was said.
+    /// Returns whether [`Play::ended`] was called.
     pub fn has_ended(&self) -> bool {
         self.end.is_some()
     }
 
-    /// So many bytes of [`Need::Write`] were taken.
+    /// Records that `count` bytes of [`Need::Write`] were accepted.
     pub fn written(&mut self, count: usize) {
         self.written += count;
     }
 
-    /// Nothing can be written any more.
+    /// Records that writing is no longer possible.
     pub fn broken(&mut self) {
         self.broken = true;
     }
 
-    /// Ends the present step; for [`Need::Finish`].
+    /// Ends the current step. For [`Need::Finish`].
     pub fn advance(&mut self) {
         self.at += 1;
         (self.bytes, self.written, self.until, self.asked) = (None, 0, None, None);
     }
 
-    /// Whether every step was done, or given up in a hostile world.
+    /// Returns whether every step was performed, or the script gave up in a hostile world.
     pub fn is_over(&self) -> bool {
         self.at == self.steps.len()
     }
 
-    /// Whether it ended early because the world is hostile: by a cut or an answer of the proxy's
-    /// own, after only right bytes.
+    /// Returns whether the script ended early because the world is hostile: by a cut or by the
+    /// proxy's own response, with only correct bytes before.
     pub fn given_up(&self) -> bool {
         self.given_up
     }
 
-    /// Whether the world may cut connections.
+    /// Returns whether the world may cut connections.
     pub fn is_hostile(&self) -> bool {
         self.hostile
     }
 
-    /// The line of the step at which it is, or of the last one.
+    /// Returns the line of the current step, or of the last one.
     pub fn line(&self) -> usize {
         self.steps.get(self.at).or(self.steps.last()).map_or(0, |step| step.line)
     }
 
-    /// What came and was not taken.
+    /// Returns received bytes that no step has used.
     pub fn inbox(&self) -> &[u8] {
         &self.inbox
     }
 
-    /// Goes on as far as possible at time `now`, in milliseconds.
+    /// Continues as far as possible at time `now` in milliseconds.
     pub fn need(&mut self, now: u64) -> Need<'_> {
         loop {
             let steps = Arc::clone(&self.steps);
@@ -229,8 +230,8 @@ impl Play {
         }
     }
 
-    /// Ends the script, where the world is to blame. What is left of it for others still happens:
-    /// its signals and its reloads, in their order.
+    /// Ends the script because of a fault of the world. Its remaining signals and reloads still
+    /// happen, in order, because other scripts depend on them.
     pub fn give_up(&mut self) {
         self.given_up = true;
     }
@@ -270,7 +271,7 @@ impl Play {
             Action::Bytes(pieces) => self.try_bytes(pieces),
             Action::Message(expected) => self.try_message(expected),
             Action::End { allowed } => self.try_end(allowed),
-            // A reader learns nothing more: only a write, if of no byte, fails from then on.
+            // A reader learns nothing more. Only a write fails from now on, even an empty one.
             Action::ResetAfterEnd if self.broken => StepResult::Done,
             Action::ResetAfterEnd => StepResult::Wait(StepWait::Write),
             Action::Nothing(time) => {
@@ -383,8 +384,8 @@ impl Play {
         }
     }
 
-    /// Whether a failed step can be the world's fault: what came is right as far as it goes, or the
-    /// proxy said in its own words that an origin failed.
+    /// Returns whether a fault of the world may explain a failed step: the received bytes match as
+    /// far as they go, or the proxy responded that an origin failed.
     fn may_be_missing(&self, action: &Action) -> bool {
         match action {
             Action::Send { .. } => true,
@@ -408,14 +409,14 @@ impl Play {
     }
 }
 
-/// Where a step stands.
+/// The result of trying a step.
 enum StepResult {
     Done,
     Wait(StepWait),
     Failed(String),
 }
 
-/// What a step waits for; [`Need`] without what it borrows.
+/// What a step waits for: [`Need`] without its borrowed data.
 enum StepWait {
     Write,
     Read,

@@ -12,7 +12,7 @@ use super::reload::Reloader;
 use super::script_actor::ScriptActor;
 use crate::scenario::{Client, Names, Play, ScriptSignals};
 
-/// Everybody but the proxy.
+/// All actors except the proxy.
 pub(super) struct ScenarioActors {
     pub(super) clients: Vec<(Client, Option<ScriptActor>)>,
     pub(super) origins: Vec<ScriptedOrigin>,
@@ -69,7 +69,7 @@ impl ScenarioActors {
         look
     }
 
-    /// Connects a client when those before it have ended.
+    /// Connects a client when the clients before it have ended.
     fn begin(&mut self, world: &World, index: usize) {
         let (client, actor) = &self.clients[index];
         let ready = client.after.iter().all(|other| self.board.is_set(&ended(other)))
@@ -89,7 +89,8 @@ impl ScenarioActors {
         self.clients[index].1 = Some(actor);
     }
 
-    /// A client that has said its part closes; unless it did so by itself, nothing may be left.
+    /// Closes a client that has finished its script. Unless the script closed the connection, no
+    /// bytes may be left.
     fn end(&mut self, world: &World, index: usize) {
         let (client, actor) = &mut self.clients[index];
         let Some(actor) = actor else { return };
@@ -102,7 +103,7 @@ impl ScenarioActors {
         self.board.signal(&ended(&client.name));
     }
 
-    /// What is still waited for.
+    /// Describes what the actors wait for.
     pub(super) fn state(&self) -> String {
         let clients = self.clients.iter().map(|(client, actor)| match actor {
             None => format!("{} has not begun", client.name),

@@ -1,5 +1,5 @@
-//! The cache of a simulated proxy: the program's own, over memory that is no file, and without the
-//! thread that makes memory ready.
+//! The cache of a simulated proxy: the program's own, in memory without a file, and without the
+//! prefault thread.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use millrace_http_cache::HashKey;
 use millrace_proxy::SharedState;
 use millrace_store::{Bounds, Cache, ClearReport, HotCopies};
 
-/// What keys are hashed with: the same in every world, so that runs repeat.
+/// The key of the hash of keys: the same in every world, so that runs repeat.
 const HASH: HashKey = HashKey::new([7; 16]);
-/// More than this no simulated cache takes: each world makes its own, and fills it with zeros. No
-/// less than what a scenario or a story asks for to run short of.
+/// Limit of a simulated cache, because each world creates its own and zeroes it. It is no lower
+/// than what a scenario needs to run out of.
 const BYTES_MAX: u64 = 8 << 20;
 
-/// The cache of a configuration, if it has one.
+/// Returns the cache of a configuration, if it has one.
 pub(super) fn of(config: &Config) -> Result<Option<Arc<Cache>>, String> {
     let Some(settings) = &config.cache else { return Ok(None) };
     let memory_bytes = settings.memory_bytes.min(BYTES_MAX);
@@ -29,13 +29,13 @@ pub(super) fn of(config: &Config) -> Result<Option<Arc<Cache>>, String> {
         prefaults: true,
     };
     let cache = Cache::new(slab, HASH, bounds);
-    // Twice as much can be wrong as by reference alone.
+    // Copying as well as referring exercises both paths.
     cache.copy_hot(HotCopies::ALL);
     Ok(Some(cache))
 }
 
-/// Once all workers have ended: nobody fetches or waits for anybody, all bodies are whole, and no
-/// memory is held but theirs.
+/// Checks the cache after all workers have ended: there are no fetches and no waiters, all bodies
+/// are complete, and only they hold memory.
 pub(super) fn check(shared: &SharedState) -> Result<(), String> {
     let Some(cache) = &shared.cache else { return Ok(()) };
     let cleared = cache.clear();

@@ -1,5 +1,5 @@
-//! A name server of the simulated world: answers A and AAAA from a table, and that there is no such
-//! name for every other. In a hostile world it may do neither: see [`Lapse`].
+//! A name server of the simulated world. It serves A and AAAA records from a table, and NXDOMAIN
+//! for every other name. In a hostile world it may fail to: see [`NameFault`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -7,26 +7,26 @@ use std::time::Duration;
 use millrace_engine::Instant;
 use millrace_sim::{Actor, ActorSocket, World};
 
-/// A name server and what it knows.
+/// A name server and its table.
 pub(super) struct NameServer {
     socket: ActorSocket,
     address: SocketAddr,
     names: Vec<(String, IpAddr)>,
-    /// Answers that are held back: until when, to whom.
+    /// Delayed responses: until when, and to which address.
     held: Vec<(Instant, SocketAddr, Vec<u8>)>,
 }
 
-/// What a name server does wrong with one answer.
+/// A fault in one response.
 #[derive(Clone, Copy, Debug)]
 enum NameFault {
-    /// It comes up to ten seconds late.
+    /// It arrives up to ten seconds late.
     Late,
     Twice,
-    /// It has another identifier, as one that somebody guessed: before the right one.
+    /// A response with another identifier, as an attacker would guess it, precedes the right one.
     Guessed,
     /// SERVFAIL.
     Failed,
-    /// It names an address where nobody is.
+    /// It contains an address without a host.
     Lie,
 }
 
@@ -52,7 +52,8 @@ impl NameServer {
         self.socket
     }
 
-    /// The answer to a query of one question (RFC 1035 section 4.1); `None` where it is none.
+    /// Returns the response to a query with one question (RFC 1035 section 4.1), or `None` for an
+    /// invalid query.
     pub(super) fn build_response(&self, query: &[u8]) -> Option<Vec<u8>> {
         let (name, end) = queried_name(query)?;
         let question = query.get(12..end + 4)?;
@@ -74,7 +75,7 @@ impl NameServer {
     }
 }
 
-/// The name that a query asks for, in lower case, and where it ends.
+/// Returns the name in a query, in lower case, and its end.
 pub(super) fn queried_name(query: &[u8]) -> Option<(String, usize)> {
     let mut at = 12;
     let mut labels = Vec::new();
@@ -88,7 +89,7 @@ pub(super) fn queried_name(query: &[u8]) -> Option<(String, usize)> {
     }
 }
 
-/// One record: a pointer to the question's name, type, class IN, 60 seconds, the address.
+/// Returns one record: a pointer to the question's name, type, class IN, 60 seconds, the address.
 fn record(kind: u16, ip: IpAddr) -> Vec<u8> {
     let address = match ip {
         IpAddr::V4(ip) => ip.octets().to_vec(),
@@ -111,7 +112,7 @@ impl Actor for NameServer {
 }
 
 impl NameServer {
-    /// Sends what was held back and is due; says when the next is.
+    /// Sends delayed responses that are due. Returns when the next is due.
     pub(super) fn send_held(&mut self, world: &World) -> Option<Instant> {
         let now = world.now();
         for (_, to, answer) in self.held.extract_if(.., |(until, ..)| *until <= now) {
@@ -120,7 +121,7 @@ impl NameServer {
         self.held.iter().map(|(until, ..)| *until).min()
     }
 
-    /// Sends an answer, or does what goes wrong with it in this world.
+    /// Sends a response, possibly with a fault.
     pub(super) fn reply(&mut self, world: &World, to: SocketAddr, mut answer: Vec<u8>) {
         if world.random() % 1000 >= world.plan().name_faults {
             return world.send_to(self.socket, to, &answer);
@@ -163,7 +164,7 @@ impl NameServer {
         world.send_to(self.socket, to, &answer);
     }
 
-    /// Makes the last address of an answer one where nobody is.
+    /// Replaces the last address of a response by one without a host.
     fn forge_address(answer: &mut [u8]) {
         if answer[7] > 0 {
             let last = answer.len() - 1;

@@ -1,9 +1,10 @@
 //! An origin of the simulated world.
 //!
-//! In a world that works it plays its scripts in the order in which it accepts. In a hostile one
-//! that order means nothing: requests are retried, also at other origins, and connections break
-//! before they carry any. It then reads requests wherever they come and answers each as any script
-//! does, so that a request that no client sent, or one that may not be repeated and is, shows.
+//! In a working world it plays its scripts in the order in which it accepts. In a hostile one that
+//! order has no meaning: requests are retried, also at other origins, and connections break before
+//! they carry any. The origin then reads requests on any connection and responds to each as any of
+//! the scripts does. This detects a request that no client sent, and a request that is repeated
+//! although it must not be.
 
 use std::rc::Rc;
 
@@ -20,7 +21,7 @@ pub(super) struct ScriptedOrigin {
     names: Names,
     board: ScriptSignals,
     hostile: bool,
-    /// Answers requests wherever they come.
+    /// Selects responses by request.
     picks: Rc<RequestScripts>,
     accepted: usize,
     playing: Vec<ActiveScript>,
@@ -34,7 +35,7 @@ struct ActiveScript {
     picked: bool,
 }
 
-/// A connection on which no request is being answered.
+/// A connection without a current request.
 struct IdleConnection {
     name: String,
     socket: ActorSocket,
@@ -42,8 +43,8 @@ struct IdleConnection {
 }
 
 impl ScriptedOrigin {
-    /// An origin of a world that works, or, with what all origins share in `common`, of a hostile
-    /// one.
+    /// Creates an origin of a working world, or, with the `common` state of all origins, of a
+    /// hostile one.
     pub(super) fn new(
         origin: &Origin,
         listener: Option<ActorSocket>,
@@ -65,14 +66,14 @@ impl ScriptedOrigin {
         }
     }
 
-    /// Whether every script was played.
+    /// Returns whether every script was played.
     pub(super) fn is_over(&self) -> bool {
         self.hostile
             || (self.accepted >= self.origin.scripts.len()
                 && self.playing.iter().all(|playing| playing.actor.is_over()))
     }
 
-    /// What it still waits for.
+    /// Describes what the origin waits for.
     pub(super) fn state(&self) -> String {
         let open =
             self.playing.iter().map(|playing| &playing.actor).filter(|actor| !actor.is_over());
@@ -102,7 +103,7 @@ impl ScriptedOrigin {
         Ok(look)
     }
 
-    /// Closes every socket: the world ends.
+    /// Closes every socket at the end of the world.
     pub(super) fn close(&mut self, world: &World) {
         for playing in &mut self.playing {
             playing.actor.close(world);
@@ -126,7 +127,7 @@ impl ScriptedOrigin {
             return Ok(());
         }
         let script = self.origin.scripts.get(self.accepted - 1).or(self.origin.each.as_ref());
-        // Where tunnels are retried in a hostile world, the last script serves all that follow.
+        // Tunnels are retried in a hostile world: the last script serves all further connections.
         let script = script.or(self.origin.scripts.last().filter(|_| self.hostile));
         let script = script.ok_or_else(|| format!("{name}: nobody expected it"))?;
         let play = Play::new(script, &self.names, &self.board, self.hostile);
@@ -137,7 +138,7 @@ impl ScriptedOrigin {
         Ok(())
     }
 
-    /// A script has ended: its connection stays as it is until the proxy ends it.
+    /// Handles the end of a script. Its connection stays open until the proxy ends it.
     fn after(&mut self, world: &World, index: usize) -> Result<(), String> {
         let ActiveScript { actor, picked } = &mut self.playing[index];
         let Some(socket) = actor.socket() else { return Ok(()) };
@@ -159,7 +160,7 @@ impl ScriptedOrigin {
         }
     }
 
-    /// Looks for a request on a connection that has none, and begins to answer it.
+    /// Looks for a request on an idle connection, and begins to respond to it.
     fn listen(&mut self, world: &World, index: usize) -> Result<(), String> {
         let waiting = &mut self.waiting[index];
         let ended = match world.read(waiting.socket, 64 * 1024) {

@@ -1,5 +1,6 @@
-//! What the supervisor of the real program does for a reload, in the simulated world: it reads the
-//! other configuration by the program's own parser, opens what is new in it, and tells the workers.
+//! Does for a reload in the simulated world what the supervisor of the real program does: parses
+//! the other configuration with the program's own parser, opens its new listeners, and notifies the
+//! workers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -14,7 +15,7 @@ use millrace_sim::{SimDetached, SimWaker, World};
 use super::verifier::load_users;
 use crate::scenario::{ReloadRequest, ScriptSignals};
 
-/// Where clients connect to a listener.
+/// Returns the address at which clients connect to a listener.
 pub(super) fn address_of(address: &ListenAddress) -> Address {
     match address {
         ListenAddress::Tcp(address) => Address::Tcp(*address),
@@ -26,26 +27,26 @@ pub(super) fn address_of(address: &ListenAddress) -> Address {
 pub(super) type WorkerMailboxes =
     Rc<RefCell<Vec<MailboxSender<WorkerMessage<SimDetached>, SimWaker>>>>;
 
-/// Does the reloads that scripts ask for, one at a time.
+/// Performs the reloads that scripts request, one at a time.
 pub(super) struct Reloader {
-    /// By their names: words that hold all but the number of workers.
+    /// Commands by name. They contain everything except the number of workers.
     pub(super) commands: Vec<(String, Vec<String>)>,
     pub(super) board: ScriptSignals,
     pub(super) mailboxes: WorkerMailboxes,
     pub(super) shared: Arc<SharedState>,
-    /// In force, or told to the workers.
+    /// The configuration that is in force or was sent to the workers.
     pub(super) config: Arc<Config>,
-    /// As it was read: with the ports that were asked for.
+    /// The configuration as it was parsed, with the ports that it names.
     pub(super) asked_for: Config,
-    /// Every address that ever was listened on: as asked for, as it is, and whether it is now. Its
-    /// place is its number.
+    /// Every address that was ever listened on: as configured, the actual one, and whether it is
+    /// open now. The index is the number of the listener.
     pub(super) addresses: Vec<(ListenAddress, ListenAddress, bool)>,
-    /// Told to the workers, not yet taken up by all of them.
+    /// The reload that was sent to the workers but not yet applied by all of them.
     pub(super) pending: Option<ReloadRequest>,
 }
 
 impl Reloader {
-    /// For a proxy that begins with `config`, which was read as `asked_for`.
+    /// Creates a reloader for a proxy that begins with `config`, which was parsed as `asked_for`.
     pub(super) fn new(
         commands: Vec<(String, Vec<String>)>,
         board: &ScriptSignals,
@@ -68,7 +69,7 @@ impl Reloader {
         }
     }
 
-    /// Does what can be done now.
+    /// Performs what can be done now.
     pub(super) fn step(&mut self, world: &World) {
         if let Some(asked) = self.pending {
             let number = self.config.number;

@@ -1,4 +1,4 @@
-//! One script at one socket of the simulated world.
+//! One script on one socket of the simulated world.
 
 use millrace_engine::Instant;
 use millrace_sim::{ActorSocket, ReadResult, World};
@@ -7,21 +7,21 @@ use crate::scenario::{End, Need, Play};
 
 /// A script and its socket.
 pub(super) struct ScriptActor {
-    /// Client or origin, for messages.
+    /// Name of the client or origin, for messages.
     pub(super) name: String,
     socket: Option<ActorSocket>,
     pub(super) play: Play,
-    /// When a hostile world makes it give up waiting, in milliseconds without leaps of the clock.
+    /// When the script gives up waiting in a hostile world, in milliseconds without clock jumps.
     patience: Option<u64>,
-    /// Does not read while it cannot write, as many programs are written.
+    /// Does not read while it cannot write, like many programs.
     stubborn: bool,
-    /// The last need was to read, and nothing has come since.
+    /// The last need was to read, and nothing has arrived since.
     idle: bool,
     over: bool,
 }
 
-/// How long a script in a hostile world waits for anything: longer than every deadline of the
-/// proxy and every stall of the network together.
+/// Limit of a wait of a script in a hostile world: longer than every deadline of the proxy and
+/// every stall of the network together.
 const PATIENCE_MS: u64 = 3_600_000;
 
 impl ScriptActor {
@@ -31,17 +31,18 @@ impl ScriptActor {
         Self { name, socket: Some(socket), play, patience, stubborn, idle: false, over: false }
     }
 
-    /// Whether the script has ended.
+    /// Returns whether the script has ended.
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Whether the socket is still open.
+    /// Returns the socket while it is open.
     pub(super) fn socket(&self) -> Option<ActorSocket> {
         self.socket
     }
 
-    /// Plays on; says when to look again. A script that is over leaves its socket open.
+    /// Continues the script. Returns when to continue. A script that has ended leaves its socket
+    /// open.
     pub(super) fn step(&mut self, world: &World) -> Result<Option<Instant>, String> {
         let Some(socket) = self.socket.filter(|_| !self.over) else { return Ok(None) };
         match world.connected(socket) {
@@ -57,7 +58,7 @@ impl ScriptActor {
         let waits_in_vain =
             self.patience.is_some_and(|patience| milliseconds_without_jumps(world) >= patience);
         if !self.play.given_up() && waits_in_vain {
-            // A signal may never come where the one who gives it was cut off.
+            // A signal may never come if the script that sets it was cut off.
             if self.play.need(now) != Need::Board {
                 return Err(format!("{}: line {}: waits in vain", self.name, self.play.line()));
             }
@@ -80,8 +81,8 @@ impl ScriptActor {
             match self.play.need(now) {
                 Need::Write(bytes, until) => match world.write(socket, bytes) {
                     Ok(0) => {
-                        // A client that can neither write nor reads would wait for a proxy that
-                        // waits for it, where buffers are tiny.
+                        // With tiny buffers, a client that cannot write and does not read would
+                        // deadlock with a proxy that waits for it.
                         if self.stubborn || self.play.has_ended() || !self.read(world, socket) {
                             return Ok(self.look(world, until));
                         }
@@ -125,14 +126,14 @@ impl ScriptActor {
         }
     }
 
-    /// Closes the socket, if that has not happened.
+    /// Closes the socket if it is open.
     pub(super) fn close(&mut self, world: &World) {
         if let Some(socket) = self.socket.take() {
             world.close(socket);
         }
     }
 
-    /// Reads once; false when nothing was there.
+    /// Reads once. Returns false if nothing was available.
     fn read(&mut self, world: &World, socket: ActorSocket) -> bool {
         match world.read(socket, 64 * 1024) {
             ReadResult::Bytes(bytes) => self.play.received(&bytes),
@@ -146,14 +147,14 @@ impl ScriptActor {
     fn look(&self, world: &World, until: Option<u64>) -> Option<Instant> {
         let leapt = world.clock_jumped().as_millis() as u64;
         let patience = self.patience.map(|patience| patience + leapt);
-        // Once it is over, what is still waited for is somebody else's to do: it takes its time.
+        // After the limit, the wait depends on other scripts, which have limits of their own.
         let patience = patience.filter(|patience| *patience > world.now().milliseconds());
         let until = until.into_iter().chain(patience).min()?;
         Some(Instant::from_nanoseconds(until * 1_000_000))
     }
 }
 
-/// Milliseconds that the world has lived through: its clock without its leaps.
+/// Returns the milliseconds of the world's clock without its jumps.
 fn milliseconds_without_jumps(world: &World) -> u64 {
     world.now().milliseconds() - world.clock_jumped().as_millis() as u64
 }

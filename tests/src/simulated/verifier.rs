@@ -1,5 +1,5 @@
-//! The verifier of the simulated world: it takes virtual time over each question, more of it in a
-//! hostile world, and answers them by the turns of the real one's queue.
+//! The verifier of the simulated world. It takes virtual time for each request, more of it in a
+//! hostile world, and processes requests in the order of the real verifier's queue.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,9 +14,9 @@ use millrace_proxy::auth::{
 };
 use millrace_sim::{Actor, SimWaker, World};
 
-/// What a comparison takes.
+/// Limit of the time of a comparison in milliseconds.
 const TIME_MS_MAX: u64 = 300;
-/// What one in eight takes at most in a hostile world: longer than a request waits.
+/// Limit for one in eight comparisons in a hostile world: longer than a request waits.
 const TIME_HOSTILE_MS_MAX: u64 = 20_000;
 
 /// The verifier, as an actor.
@@ -24,7 +24,7 @@ const TIME_HOSTILE_MS_MAX: u64 = 20_000;
 pub(super) struct SimVerifier {
     shared: Arc<Mutex<VerifierState>>,
     hostile: bool,
-    /// What it is comparing, and when it will know.
+    /// When the current comparison ends, its worker and its request.
     busy: Option<(Instant, usize, VerifyRequest)>,
 }
 
@@ -39,7 +39,7 @@ impl SimVerifier {
         Self { hostile, ..Self::default() }
     }
 
-    /// A desk for a further worker.
+    /// Returns a handle for another worker.
     pub(super) fn new_handle(&self) -> VerifierHandle<SimWaker> {
         let (outbox, verdicts) = mailbox(VERIFY_RESULTS_MAX);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
@@ -105,7 +105,7 @@ impl Actor for SimVerifier {
     }
 }
 
-/// Reads the files of users that `config` names, as the program does.
+/// Reads the password files that `config` names, as the program does.
 pub(super) fn load_users(config: &mut Config) -> Result<(), String> {
     for auth in config.services.iter_mut().filter_map(|service| service.auth.as_mut()) {
         let text = std::fs::read_to_string(&auth.path).map_err(|wrong| wrong.to_string())?;
@@ -116,7 +116,7 @@ pub(super) fn load_users(config: &mut Config) -> Result<(), String> {
     Ok(())
 }
 
-/// The users of the scenarios: `{users}` in their commands.
+/// Returns the path of the scenarios' password file: `{users}` in their commands.
 pub fn users_file() -> String {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("scenarios/users");
     path.display().to_string()

@@ -9,7 +9,7 @@ pub(super) struct Content {
     pub(super) end: usize,
 }
 
-/// The framing that the fields declare, if they do.
+/// Returns the framing that the fields declare, if they do.
 pub(super) fn framing(fields: &[Field]) -> Result<Option<Framing>, Ambiguity> {
     let all = |name: &str| fields.iter().filter(|field| field.is(name)).collect::<Vec<_>>();
     match (&all("content-length")[..], &all("transfer-encoding")[..]) {
@@ -24,14 +24,14 @@ pub(super) fn framing(fields: &[Field]) -> Result<Option<Framing>, Ambiguity> {
     }
 }
 
-/// A number that fits a signed 64-bit integer, in its one spelling.
+/// Parses a number that fits a signed 64-bit integer, in its only accepted spelling.
 fn decimal(value: &[u8]) -> Option<u64> {
     let text = std::str::from_utf8(value).ok()?;
     let number = text.parse::<i64>().ok().and_then(|number| u64::try_from(number).ok())?;
     (number.to_string() == text).then_some(number)
 }
 
-/// The content from `at`, if it is all there.
+/// Returns the content from `at`, if it is complete.
 pub(super) fn take(
     input: &[u8],
     at: usize,
@@ -74,7 +74,8 @@ fn chunks(input: &[u8], mut at: usize) -> Result<Option<Content>, Ambiguity> {
     }
 }
 
-/// Hexadecimal in its one spelling: no leading zero, no sign, no extension, at most 16 digits.
+/// Parses a hexadecimal number in its only accepted spelling: no leading zero, no sign, no
+/// extension, at most 16 digits.
 fn chunk_size(line: &[u8]) -> Result<usize, Ambiguity> {
     let digits = !line.is_empty() && line.iter().all(u8::is_ascii_hexdigit);
     let canonical = line == b"0" || line.first() != Some(&b'0');

@@ -1,8 +1,8 @@
-//! Field lines, and what fields may stand in a message that has left a proxy.
+//! Field lines, and the fields that may be in a message behind a proxy.
 
 use super::{Ambiguity, Field, ambiguous, line, target};
 
-/// Whether `word` is a token of RFC 9110 section 5.6.2.
+/// Returns whether `word` is a token of RFC 9110 section 5.6.2.
 pub(super) fn is_token(word: &str) -> bool {
     !word.is_empty()
         && word
@@ -10,7 +10,7 @@ pub(super) fn is_token(word: &str) -> bool {
             .all(|byte| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte))
 }
 
-/// The elements of all fields called `name`, in lower case.
+/// Returns the elements of all fields called `name`, in lower case.
 pub(super) fn tokens<'a>(
     fields: &'a [Field],
     name: &'a str,
@@ -21,7 +21,7 @@ pub(super) fn tokens<'a>(
     })
 }
 
-/// The field lines from `at` to the empty line, and where the content begins.
+/// Returns the field lines from `at` to the empty line, and where the content begins.
 pub(super) fn section(
     input: &[u8],
     mut at: usize,
@@ -56,7 +56,7 @@ fn field(bytes: &[u8]) -> Result<Field, Ambiguity> {
     Ok(Field { name, value: value.to_owned() })
 }
 
-/// What must hold for the fields of a request at an origin.
+/// Checks the fields of a request at an origin.
 pub(super) fn check_request(fields: &[Field]) -> Result<(), Ambiguity> {
     let hosts: Vec<_> = fields.iter().filter(|field| field.is("host")).collect();
     let [host] = hosts[..] else { return ambiguous("not exactly one Host") };
@@ -68,8 +68,8 @@ pub(super) fn check_request(fields: &[Field]) -> Result<(), Ambiguity> {
         return ambiguous("an expectation other than 100-continue");
     }
     check_hops(fields)?;
-    // RFC 9113 section 3.1: `h2c`, and `h2` for those who do not know that it is for TLS; drafts
-    // had numbers behind them.
+    // RFC 9113 section 3.1: `h2c`, and `h2` for clients that send it although it is only for TLS;
+    // drafts appended numbers.
     let http = |token: String| {
         token == "h2" || ["h2c", "h2-", "http", "tls"].iter().any(|start| token.starts_with(start))
     };
@@ -79,7 +79,7 @@ pub(super) fn check_request(fields: &[Field]) -> Result<(), Ambiguity> {
     Ok(())
 }
 
-/// What must hold for the fields of an answer at a client.
+/// Checks the fields of a response at a client.
 pub(super) fn check_response(fields: &[Field], status: u16) -> Result<(), Ambiguity> {
     check_hops(fields)?;
     if status == 101 && !fields.iter().any(|field| field.is("upgrade")) {
@@ -88,8 +88,8 @@ pub(super) fn check_response(fields: &[Field], status: u16) -> Result<(), Ambigu
     Ok(())
 }
 
-/// RFC 9110 section 7.6.1: only what is meant for this very connection may be named by Connection,
-/// and what is meant for it is named there.
+/// RFC 9110 section 7.6.1: Connection names only fields for this connection, and it names all of
+/// them.
 fn check_hops(fields: &[Field]) -> Result<(), Ambiguity> {
     let mut options = tokens(fields, "connection");
     if options.any(|option| !matches!(option.as_str(), "close" | "keep-alive" | "upgrade" | "te")) {
@@ -107,8 +107,8 @@ fn check_hops(fields: &[Field]) -> Result<(), Ambiguity> {
     Ok(())
 }
 
-/// RFC 9110 section 6.5.1: what frames, routes, authenticates or controls comes before the content
-/// or not at all.
+/// RFC 9110 section 6.5.1: fields for framing, routing, authentication or control must not be
+/// trailers.
 pub(super) fn check_trailers(trailers: &[Field]) -> Result<(), Ambiguity> {
     const NEVER: [&str; 22] = [
         "authorization",

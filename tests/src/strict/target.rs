@@ -1,4 +1,4 @@
-//! Targets and authorities that are read in one way only.
+//! Targets and authorities that every parser reads in the same way.
 
 use super::{Ambiguity, ambiguous};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -14,9 +14,9 @@ pub(super) fn check(method: &str, target: &str) -> Result<(), Ambiguity> {
     if !target.starts_with('/') {
         return ambiguous("a target that is not in origin-form");
     }
-    // Beside what RFC 3986 allows stand the characters that browsers send as they are and that no
-    // parser gives a meaning of their own. A fragment, quotes, angle brackets and, in a path, a
-    // backslash (a slash to some) are doubtful.
+    // In addition to RFC 3986, this allows the characters that browsers send unescaped and that
+    // have no special meaning for any parser. A fragment, quotes, angle brackets and, in a path, a
+    // backslash (which some read as a slash) are ambiguous.
     let query = target.find('?').unwrap_or(target.len());
     let odd = target.bytes().enumerate().find(|(at, byte)| match byte {
         b'\\' => *at < query,
@@ -29,8 +29,8 @@ pub(super) fn check(method: &str, target: &str) -> Result<(), Ambiguity> {
     }
 }
 
-/// Checks the value of Host: a name, an IPv4 address in its one form or an IPv6 address in
-/// brackets, and perhaps a port from 1 to 65535 without leading zeros.
+/// Checks the value of Host: a name, an IPv4 address in its only accepted form or an IPv6 address
+/// in brackets, and optionally a port from 1 to 65535 without leading zeros.
 pub(super) fn check_authority(authority: &str) -> Result<(), Ambiguity> {
     let (host, port) = match authority.rfind(':') {
         Some(colon) if !authority.ends_with(']') => {
@@ -54,7 +54,7 @@ pub(super) fn check_authority(authority: &str) -> Result<(), Ambiguity> {
     if host.is_empty() || !host.bytes().all(plain) {
         return ambiguous("a host that is neither a plain name nor an address");
     }
-    // A last label that is a number makes the whole an address to some resolvers.
+    // Some resolvers read a name whose last label is a number as an address.
     let last = host.trim_end_matches('.').rsplit('.').next().unwrap_or_default();
     let hexadecimal = last.strip_prefix("0x").or(last.strip_prefix("0X"));
     let numeric = match hexadecimal {
