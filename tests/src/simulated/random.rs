@@ -1,8 +1,8 @@
-//! Stories that a seed invents: a proxy, origins and clients, well-behaved or not, as plain data
-//! ([`plan`]) out of one seed ([`draw()`]), played in the simulator under a model that is checked
-//! at each byte and each turn ([`ledger`]). A failing one is shrunk ([`shrink()`]) and told.
+//! Random scenarios: a proxy, origins and clients, well-behaved or not. One seed generates each as
+//! plain data ([`plan`], [`random_scenario`]). The simulator plays it, and checks every byte and
+//! every turn ([`model`]). A failing scenario is shrunk ([`shrink()`]) and printed.
 //!
-//! What is modelled, what is not, and how to read a failure: docs/design/testing.md.
+//! What the model covers, and how to read a failure: docs/design/testing.md.
 
 mod cache;
 mod client;
@@ -42,21 +42,21 @@ pub use search::{SearchResult, report, search};
 pub use shrink::shrink;
 
 thread_local! {
-    /// Whether panics of this thread are kept for the outcome instead of printed.
+    /// The message of the last panic of this thread, if panics are captured instead of printed.
     static CAPTURED_PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Plays `story`; a panic is a failure like others. `tells` asks for the tale.
+/// Plays a scenario; a panic counts as a failure. `log_events` enables the event log.
 pub fn play_random(scenario: &RandomScenario, log_events: bool) -> Outcome {
     play_random_in(&World::new(scenario.seed, scenario.world), scenario, log_events)
 }
 
-/// As [`play_story`], in a world of the caller's, new.
+/// Like [`play_random`], in a new world of the caller's.
 pub fn play_random_in(world: &World, scenario: &RandomScenario, log_events: bool) -> Outcome {
     catch_panic(world, log_events, || run::play(scenario, world, log_events))
 }
 
-/// What `play` gives, or its panic as a failure.
+/// Returns the outcome of `play`, or its panic as a failure.
 fn catch_panic(world: &World, log_events: bool, play: impl FnOnce() -> Outcome) -> Outcome {
     static HOOK: Once = Once::new();
     HOOK.call_once(|| {

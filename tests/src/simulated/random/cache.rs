@@ -1,8 +1,9 @@
-//! Stories of a cache: several clients ask for few URLs, at the same time and later, and an origin
-//! gives a new answer each time, with whatever it says to caches. Each answer has a serial number in
-//! a field and a body of its own, so that a client knows what it got: [`book`] says whether it may.
+//! Random scenarios of a cache: several clients request few URLs, at the same time and later. The
+//! origin sends a new response each time, with various Cache-Control. Each response has a serial
+//! number in a field and a body of its own, so that a client can identify it: [`model`] decides
+//! whether the client may get it.
 //!
-//! Beside [`super::play_story`], whose clients each ask for what is theirs alone.
+//! In the scenarios of [`super::play_random`], clients request only URLs of their own.
 
 mod client;
 mod disk;
@@ -21,62 +22,61 @@ pub use generate::random_cache_scenario;
 use super::plan::{BodyFraming, Break, HeaderSyntax, Reader};
 use super::run::Outcome;
 
-/// A story, drawn before anything happens.
+/// A scenario of a cache, as plain data.
 #[derive(Clone, Debug)]
 pub struct CacheScenario {
-    /// Of the world, too.
+    /// The seed of the scenario and of its world.
     pub seed: u64,
-    /// How unkind its world is.
+    /// The faults of the world.
     pub world: Faults,
     pub(super) workers: usize,
-    /// Words of the command line.
+    /// Options of the command line.
     pub(super) options: Vec<String>,
-    /// By the number of the URL: what is said to the first request for it, the second, and so on,
-    /// and from the beginning again.
+    /// The responses by the number of the URL: to the first request for it, the second, and so on,
+    /// and then from the beginning again.
     pub(super) responses: Vec<Vec<CachedResponsePlan>>,
     pub(super) clients: Vec<CacheClientPlan>,
-    /// When the workers are told to drain, if it is before all clients have ended.
+    /// When the workers are told to drain, if that is before all clients have ended.
     pub(super) drain_ms: Option<u64>,
-    /// When the process is killed, and begins anew; in order.
+    /// When the process is killed and restarted, in order.
     pub(super) kills_ms: Vec<u64>,
-    /// What is beneath memory, if anything.
+    /// The disk of the cache, if it has one.
     pub(super) disk: Option<DiskPlan>,
 }
 
 /// A disk.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DiskPlan {
-    /// What the cache may use of it.
+    /// The size that the cache may use.
     bytes: u64,
-    /// What there is.
+    /// The size of the disk.
     capacity: u64,
     faults: SimFaults,
-    /// What is in memory is read from it all the same.
+    /// The cache also reads responses from it that are in memory.
     rereads: bool,
-    /// When the process is killed: the machine may lose its power, and with it any sectors that
-    /// were not synced.
+    /// With the process, the machine may lose power, and with it any sectors that were not synced.
     loses_power: bool,
-    /// A bit may no longer be what it was.
+    /// A bit may flip.
     flips: bool,
 }
 
 impl DiskPlan {
-    /// Whether a body may turn out to be damaged while a client gets it.
+    /// Returns whether a body may turn out to be damaged while a client receives it.
     fn may_cut(&self) -> bool {
         self.faults.read_errors > 0 || self.flips || self.loses_power
     }
 }
 
-/// One answer of the origin's.
+/// One response of the origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachedResponsePlan {
     control: CacheControl,
     status: u16,
     /// Whether it has an ETag.
     tagged: bool,
-    /// Whether it is for the language that was asked for.
+    /// Whether it varies by language.
     varies: bool,
-    /// Whether it says 304 instead, where it is asked if something still holds.
+    /// Whether a conditional request gets 304 instead.
     confirms: bool,
     length: usize,
     frame: BodyFraming,
@@ -87,15 +87,15 @@ pub(super) struct CachedResponsePlan {
     form: HeaderSyntax,
 }
 
-/// What an answer says to caches, and what that means.
+/// The Cache-Control of a response, and its meaning.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CacheControl {
     text: &'static str,
-    /// For how many seconds it is fresh.
+    /// Its lifetime in seconds.
     fresh_s: u64,
-    /// For how many more it may be used all the same.
+    /// For how many more seconds it may be used stale.
     stale_s: u64,
-    /// Whether it is for the one who asked alone.
+    /// Whether it is private to one client.
     private: bool,
 }
 
@@ -106,7 +106,7 @@ pub(super) struct CacheClientPlan {
     reader: Reader,
     pipelined: bool,
     requests: Vec<CacheRequest>,
-    /// After so many bytes it resets its connection.
+    /// The number of bytes after which the client resets its connection.
     leaves: Option<usize>,
 }
 
@@ -124,12 +124,12 @@ pub(super) struct CacheRequest {
     pause_ms: u64,
 }
 
-/// Plays `story`; a panic is a failure like others. `tells` asks for the tale.
+/// Plays a scenario; a panic counts as a failure. `log_events` enables the event log.
 pub fn play_cache(scenario: &CacheScenario, log_events: bool) -> Outcome {
     play_cache_in(&World::new(scenario.seed, scenario.world), scenario, log_events)
 }
 
-/// As [`play_cached`], in a world of the caller's, new.
+/// Like [`play_cache`], in a new world of the caller's.
 pub fn play_cache_in(world: &World, scenario: &CacheScenario, log_events: bool) -> Outcome {
     super::catch_panic(world, log_events, || run::play(scenario, world, log_events))
 }

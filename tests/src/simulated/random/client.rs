@@ -1,4 +1,4 @@
-//! A client connection of a story: sends its requests, and judges every byte that it gets.
+//! A client connection of a random scenario: sends its requests, and checks every received byte.
 
 mod checks;
 
@@ -17,16 +17,16 @@ use super::reader::{MessageReader, Side};
 use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::wire::{self, Route};
 
-/// How far the answer to the first unanswered request has come.
+/// Progress of the response to the first unanswered request.
 #[derive(Debug)]
 enum ResponseProgress {
-    /// No final head is there.
+    /// No final header has arrived.
     Head,
-    /// The origin's answer.
+    /// The response of the origin.
     Answer { got: usize, want: Vec<u8> },
-    /// The proxy's own, with the sentence that has to be in it.
+    /// The proxy's own response, with its expected body.
     Own { got: usize, want: Vec<u8> },
-    /// A tunnel, with so many bytes got.
+    /// A tunnel, with the number of received bytes.
     Tunnel { got: usize, want: Vec<u8> },
 }
 
@@ -34,37 +34,37 @@ enum ResponseProgress {
 pub(super) struct RandomClient {
     plan: Connection,
     name: String,
-    /// How each request is to be sent: the authority of its origin.
+    /// The authority of the origin of each request.
     authorities: Vec<String>,
     must_succeed: bool,
-    /// The connection is one of Unix sockets, which know no reset.
+    /// The connection uses a Unix socket, which has no resets.
     unix: bool,
     model: ExchangeModel,
     begins: Instant,
     socket: Option<ActorSocket>,
     began: bool,
-    /// Somebody has accepted the connection.
+    /// The proxy has accepted the connection.
     taken: bool,
     over: bool,
     outgoing: SendQueue,
-    /// Requests given to `sending`.
+    /// Requests that were queued for sending.
     sent: usize,
-    /// Bytes taken before the last of them.
+    /// Bytes sent before the last of them.
     sent_before: u64,
-    /// Requests answered.
+    /// Requests whose responses are complete.
     answered: usize,
     reader: MessageReader,
     at: ResponseProgress,
     interims: u32,
-    /// An answer said that it is the last.
+    /// A response announced the end of the connection.
     last: bool,
     pace: Pace,
     moved: Moment,
-    /// The stream ended, and what is sent goes on.
+    /// The stream from the proxy has ended, and sending continues.
     ended: bool,
-    /// What follows is not looked at.
+    /// The following bytes are not checked.
     ignores_rest: bool,
-    /// When to act although nothing has stirred.
+    /// When to act without an event.
     look: Option<Instant>,
     silence: SilenceCheck,
 }
@@ -111,14 +111,14 @@ impl RandomClient {
         self.over
     }
 
-    /// What it waits for.
+    /// Describes what the client waits for.
     pub(super) fn state(&self) -> String {
         let (answered, all) = (self.answered, self.plan.requests.len());
         let over = if self.over { "has ended" } else { "waits" };
         format!("{} {over}, {answered} of {all} answered, {:?}", self.name, self.plan.ending)
     }
 
-    /// Closes the socket: the world ends.
+    /// Closes the socket at the end of the world.
     pub(super) fn close(&mut self, world: &World) {
         if let Some(socket) = self.socket.take() {
             world.close(socket);
@@ -126,8 +126,8 @@ impl RandomClient {
         self.over = true;
     }
 
-    /// Does what can be done, if anything has `stirred` its socket or its time has come; says when
-    /// to look again.
+    /// Acts if the socket is among `changed_sockets` or the time to act has come. Returns when to
+    /// act again.
     pub(super) fn step(
         &mut self,
         world: &World,
@@ -201,7 +201,7 @@ impl RandomClient {
         }
     }
 
-    /// The request whose answer is next.
+    /// Returns the request whose response is next.
     fn asked(&self) -> Option<&Request> {
         self.plan.requests.get(self.answered)
     }
@@ -263,10 +263,10 @@ impl RandomClient {
         true
     }
 
-    /// Something moved.
+    /// Records progress.
     fn moves(&mut self, world: &World) {
         self.moved = Moment::now(world);
-        // Those that are pipelined behind it wait for it.
+        // The requests pipelined behind it wait for it.
         for request in &self.plan.requests[self.answered..self.sent.max(self.answered)] {
             self.model.record_progress(request.id, self.moved);
         }
@@ -295,36 +295,37 @@ impl RandomClient {
         }
     }
 
-    /// A connection that the proxy has accepted and not left may not be silent for longer than
+    /// Fails if a connection that the proxy has accepted and not closed is silent for longer than
     /// the limits allow.
     fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
         if world.is_peer_closed(socket) {
             return;
         }
         if !self.taken {
-            // Nobody tells when that changes, and waits begin with it.
+            // Acceptance raises no event, and the limits count from it.
             self.taken = world.is_accepted(socket);
             self.moved = Moment::now(world);
             return look.at(world.now() + Duration::from_secs(1));
         }
         let waits = self.model.waits();
-        // A request of which no byte was taken is not yet one.
+        // A request of which no byte was accepted has not begun.
         let unsent = self.sent > 0 && self.outgoing.total == self.sent_before;
         let sent = self.sent - usize::from(unsent);
         let under_way = &self.plan.requests[self.answered..sent.max(self.answered)];
         let since = under_way.iter().filter_map(|request| self.model.moved(request.id));
         let since = since.max().map_or(self.moved, |moved| moved.max(self.moved));
-        // Whoever does not read does not know that its tunnel has begun.
+        // A client that does not read does not see that its tunnel has begun.
         let tunnel = under_way.iter().any(|request| request.method.is_tunnel());
         let (wait, word) = if tunnel && self.pace.is_resting() {
-            // Nor that it was refused, after which the next request is waited for.
+            // Nor does it see that the tunnel was refused, after which the proxy waits for the next
+            // request.
             (waits.tunnel.max(waits.exchange).max(waits.idle), "in a tunnel, without being read")
         } else if tunnel {
             (waits.tunnel, "in a tunnel")
         } else if under_way.is_empty() {
             (waits.idle, "between requests")
         } else if self.pace.is_resting() {
-            // All of the answer may be in the kernel: then the next request is waited for.
+            // The whole response may be in the kernel: then the proxy waits for the next request.
             (waits.exchange.max(waits.idle), "in an exchange, without being read")
         } else {
             (waits.exchange, "in an exchange")

@@ -1,5 +1,5 @@
-//! The classes of behaviour that stories have: how they are called where they are met, and the list
-//! of those that many seeds have to meet.
+//! The classes of behaviour of random scenarios: their names, and the list of those that many seeds
+//! have to cover.
 
 use millrace_proxy::reason::Reason;
 use millrace_sim::Faults;
@@ -13,9 +13,9 @@ use super::wire::{
     BAD_REQUEST_CHUNKS, BAD_REQUEST_HEADERS, BAD_RESPONSE_CHUNKS, BAD_RESPONSE_HEADERS,
 };
 
-/// Every class of behaviour that stories have: a world in which one is never met proves nothing
-/// about it. `few` leaves out the single messages of each table, of which a few hundred seeds meet
-/// only most.
+/// Returns every class of behaviour of random scenarios. A class that never occurs is not tested.
+/// `few` omits the single messages of each table, because a few hundred seeds cover only most of
+/// them.
 pub fn required_classes(few: bool) -> Vec<String> {
     let mut classes: Vec<String> = CLASSES.iter().map(|class| (*class).to_owned()).collect();
     if !few {
@@ -143,8 +143,8 @@ const CLASSES: [&str; 109] = [
     "world: working",
 ];
 
-/// Why the proxy refuses something in stories. The others' options are in none: a list of users, of
-/// addresses, of names.
+/// The reasons of refusals that occur in random scenarios. The other reasons need options that
+/// these never set: lists of users, of addresses, of names.
 const REASONS: [Reason; 25] = [
     Reason::BodyCut,
     Reason::BodyTimedOut,
@@ -173,7 +173,7 @@ const REASONS: [Reason; 25] = [
     Reason::VersionUnsupported,
 ];
 
-/// What an origin does with its connections.
+/// Returns the class of an origin's behaviour.
 pub(super) fn behaviour_class(conduct: OriginBehaviour) -> &'static str {
     match conduct {
         OriginBehaviour::Good => "origin: good",
@@ -187,7 +187,7 @@ pub(super) fn behaviour_class(conduct: OriginBehaviour) -> &'static str {
     }
 }
 
-/// A client begins to send a request.
+/// Covers a request that a client begins to send.
 pub(super) fn cover_request(model: &ExchangeModel, plan: &Connection, request: &Request) {
     model.cover(format!("request: {:?}", request.method));
     if plan.pipelined && plan.requests.len() > 1 {
@@ -219,7 +219,7 @@ pub(super) fn cover_request(model: &ExchangeModel, plan: &Connection, request: &
     }
 }
 
-/// An origin begins to answer a request.
+/// Covers a response that an origin begins to send.
 pub(super) fn cover_response(model: &ExchangeModel, request: &Request) {
     let answer = &request.response;
     model.cover(match answer.framing {
@@ -266,7 +266,7 @@ pub(super) fn cover_response(model: &ExchangeModel, request: &Request) {
     }
 }
 
-/// A story begins.
+/// Covers a scenario that begins.
 pub(super) fn cover_scenario(model: &ExchangeModel, scenario: &RandomScenario) {
     model.cover(format!("scenario: {:?}", scenario.difficulty));
     model.cover(match scenario.world {

@@ -1,4 +1,4 @@
-//! A story in words: what was planned for it, one line a piece.
+//! Prints a random scenario: one line for each planned item.
 
 use std::fmt;
 

@@ -1,4 +1,4 @@
-//! What a run has shown, whatever its story is about.
+//! The findings of a run: its failure and its coverage.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -6,20 +6,20 @@ use std::rc::Rc;
 
 use millrace_sim::World;
 
-/// Why a story fails: a word for its kind, by which the shrinker tells that it is still the same
-/// failure, and what was seen.
+/// Why a scenario fails: its kind, by which the shrinker recognises the same failure, and a
+/// description.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
-    /// One of a few words.
+    /// A short name.
     pub kind: &'static str,
-    /// For a person to read.
+    /// A description for readers.
     pub details: String,
 }
 
-/// How often each class of behaviour was met.
+/// How often each class of behaviour occurred.
 pub type Coverage = BTreeMap<String, u64>;
 
-/// The tally of one run, beneath what its actors know together; clones are the same one.
+/// The findings of one run, which all actors share. Clones share their state.
 #[derive(Clone, Default)]
 pub(super) struct Findings(Rc<RefCell<FindingsState>>);
 
@@ -27,12 +27,12 @@ pub(super) struct Findings(Rc<RefCell<FindingsState>>);
 struct FindingsState {
     failure: Option<Failure>,
     met: Coverage,
-    /// Nobody needs to be served any more.
+    /// The proxy drains: requests may be refused.
     drained: bool,
 }
 
 impl Findings {
-    /// The first failure is the one that counts.
+    /// Records a failure. Only the first one counts.
     pub(super) fn fail(&self, world: &World, kind: &'static str, details: String) {
         world.log_event(&format!("WRONG: {details}"));
         self.0.borrow_mut().failure.get_or_insert(Failure { kind, details: details });
@@ -42,7 +42,7 @@ impl Findings {
         self.0.borrow().failure.clone()
     }
 
-    /// Counts a class of behaviour.
+    /// Counts an occurrence of a class of behaviour.
     pub(super) fn cover(&self, class: impl Into<String>) {
         *self.0.borrow_mut().met.entry(class.into()).or_default() += 1;
     }

@@ -1,5 +1,5 @@
-//! The story that a seed invents. Everything is drawn before anything happens, from a sequence of
-//! its own: the world's chance begins anew, whatever was drawn here.
+//! Generates the random scenario of a seed. Everything is generated before the run, from a random
+//! sequence of its own. The random sequence of the world does not depend on it.
 
 use millrace_sim::{Faults, SeededRandom};
 
@@ -13,12 +13,13 @@ use super::wire::{
     UNREQUESTED_BYTES,
 };
 
-/// Payload bytes of a whole story, about: large bodies are rare, so that seeds are many.
+/// Approximate limit of payload bytes in a scenario. Large bodies are rare, so that many seeds can
+/// be played.
 const BYTES_MAX: usize = 3 << 20;
 /// The longest body.
 const BODY_MAX: usize = 1 << 20;
 
-/// The story of `seed`.
+/// Returns the scenario of `seed`.
 pub fn random_scenario(seed: u64) -> RandomScenario {
     let mut random = SeededRandom::new(seed ^ 0x5354_4f52_5953_4545);
     let difficulty =
@@ -35,7 +36,7 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
         (0..generator.random.between(1, 4)).map(|_| generator.origin()).collect();
     generator.origins = origins.len();
     let clients = generator.random.between(1, 12) as u8;
-    // More than one worker takes without handing any over.
+    // More clients than a worker accepts without handing some over.
     let is_crowd = generator.random.chance(100);
     let many: &[u64] = if is_crowd { &[4, 8] } else { &[1, 1, 1, 2, 4] };
     let mut connections = Vec::new();
@@ -60,20 +61,20 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
     }
 }
 
-/// What is being drawn.
+/// The state of the generator.
 struct Generator {
     random: SeededRandom,
     difficulty: Difficulty,
     /// The id of the last request.
     next: u32,
-    /// Payload bytes that may still be drawn.
+    /// Payload bytes that may still be generated.
     left: usize,
     forward: bool,
     origins: usize,
 }
 
 impl Generator {
-    /// Chance for what nobody does in a kind story.
+    /// Returns true with this probability in thousandths, and never in an easy scenario.
     fn malformation(&mut self, per_thousand: u64) -> bool {
         let drawn = self.random.chance(per_thousand);
         drawn && self.difficulty != Difficulty::Easy
@@ -128,7 +129,7 @@ impl Generator {
                 limits.push((name, value));
             }
         }
-        // The seven-hour stories of default limits are few enough.
+        // With the default limit a scenario may last seven hours, so such scenarios are rare.
         if !limits.iter().any(|(name, _)| *name == "tunnel_idle_ms") {
             limits.push(("tunnel_idle_ms", 20_000));
         }
@@ -186,7 +187,7 @@ impl Generator {
         events
     }
 
-    /// Limits after a reload; where nothing is scarce, such as harm nobody.
+    /// Returns limits after a reload. In an easy or mixed scenario they are harmless.
     fn reloaded(&mut self) -> Vec<(&'static str, u64)> {
         match self.difficulty {
             Difficulty::Hard => self.limits(),
@@ -211,14 +212,14 @@ impl Generator {
         let every = self.random.between(1, 100);
         let stall = self.random.choose(&[50, 1500, 20_000, 10_000_000]);
         let longest = requests.iter().map(|request| request.response.length).max().unwrap_or(0);
-        // Who takes longer for what is in its kernel than it may be idle is closed meanwhile.
+        // A client that takes longer to read its socket buffer than the idle limit would be closed.
         let bytes = if longest as u64 / bytes as u64 * every > 15_000 { 60_000 } else { bytes };
         let reader = match self.random.below(10) {
             0 | 1 => Reader::Slow(bytes, every),
             2 if self.malformation(1000) => Reader::Stalls(self.random.length(100_000) - 1, stall),
             _ => Reader::Eager,
         };
-        // Behind CONNECT and Upgrade the stream is the tunnel's.
+        // After CONNECT and Upgrade the stream belongs to the tunnel.
         let tunnel = requests.last().is_some_and(|last| last.method.is_tunnel());
         let ending = self.random.choose(&[
             Ending::Closes,
@@ -287,7 +288,7 @@ impl Generator {
         }
     }
 
-    /// A length of a body, from what is left for the story.
+    /// Returns the length of a body, from the bytes left for the scenario.
     fn length(&mut self) -> usize {
         let max = self.random.choose(&[1, 5000, 100_000, BODY_MAX]);
         let length = (self.random.length(max) - 1).min(self.left);
@@ -295,7 +296,7 @@ impl Generator {
         length
     }
 
-    /// Where something is halted or, in stories in which some misbehave, broken off.
+    /// Returns where a message pauses or, unless the scenario is easy, breaks off.
     fn breaks(&mut self, per_thousand: u64) -> Option<Break> {
         let at = self.random.length(200_000) - 1;
         let pause = BreakKind::Pause(self.random.choose(&[1, 100, 1500]));
@@ -327,7 +328,7 @@ impl Generator {
             (_, 0) => 204,
             (Method::Get | Method::Head, 1) => 304,
             (_, 2) => 404,
-            // Not one that the proxy gives itself.
+            // Not a status that the proxy itself sends.
             (_, 3) => 500,
             _ => 200,
         };
@@ -335,7 +336,7 @@ impl Generator {
         let step = self.random.choose(&[1, 100, 5000]);
         let every = self.random.between(1, 20);
         let length = self.length();
-        // A drip of many steps is a matter of minutes and of many events.
+        // A drip of many steps takes minutes and many events.
         let drip = (self.random.chance(100) && length / step < 300).then_some((step, every));
         let wrong = if self.malformation(180) { Some(self.response_fault(frame)) } else { None };
         let wrong = wrong.filter(|wrong| match wrong {

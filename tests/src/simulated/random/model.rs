@@ -1,4 +1,4 @@
-//! What has happened so far, as all actors of a story know it together, and what must not happen.
+//! The state that all actors of a random scenario share, and the checks on it.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -14,7 +14,7 @@ use super::findings::Findings;
 use super::plan::{Malformation, Method, RandomScenario, Request};
 use super::wire;
 
-/// The ledger of one run; clones are the same ledger.
+/// The model of one run. Clones share their state.
 #[derive(Clone)]
 pub(super) struct ExchangeModel {
     findings: Findings,
@@ -32,14 +32,14 @@ impl Deref for ExchangeModel {
 struct ExchangeState {
     scenario: Rc<RandomScenario>,
     waits: WaitLimits,
-    /// Requests that came to origins, by id.
+    /// How often each request reached origins, by id.
     arrived: BTreeMap<u32, u32>,
-    /// When something of an exchange last moved, by id.
+    /// When each exchange last made progress, by id.
     moved: BTreeMap<u32, Moment>,
 }
 
-/// The longest that a connection of the proxy may be without a byte in either direction, by what
-/// it is waiting for.
+/// The longest time that a connection of the proxy may be silent in both directions, by what it
+/// waits for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitLimits {
     /// Between two requests.
@@ -48,31 +48,32 @@ pub(super) struct WaitLimits {
     pub(super) exchange: Duration,
     /// In a tunnel.
     pub(super) tunnel: Duration,
-    /// Kept at the origin's side.
+    /// An idle origin connection.
     pub(super) kept: Duration,
-    /// From the end of a kept connection until no request is sent on it any more; not judged where
-    /// the network loses segments.
+    /// From the end of an idle origin connection until no request is sent on it any more; `None`:
+    /// not checked, because the network loses segments.
     pub(super) close_noticed: Option<Duration>,
-    /// Further tries of a request.
+    /// Number of retries of a request.
     pub(super) retries: u64,
 }
 
 impl WaitLimits {
-    /// From the limits, and what the world may add to them.
+    /// Computes the waits from the limits and the delays of the world.
     pub(super) fn new(limits: &Limits, scenario: &RandomScenario, plan: &WorldPlan) -> Self {
         let jitter = Duration::from_nanos(plan.jitter_ns + plan.streams.delay_ns + plan.wake_ns);
         let loses = scenario.world == Faults::Hostile || plan.streams.loss > 0;
         let slack = match scenario.world {
-            // Streams stop for up to five minutes, in each direction at each side and at each try.
+            // Streams stall for up to five minutes, in each direction, on each side and at each
+            // attempt.
             Faults::Hostile => Duration::from_secs(5 * 60 * 4 * (limits.retries + 1)),
             Faults::None | Faults::Benign => Duration::ZERO,
         };
-        // What is ready is told late by up to the jitter, and again at each step on its way.
+        // Readiness is reported up to the jitter late, at each step of the way.
         let slack = slack + jitter * 40 + Duration::from_secs(5);
         let ms = |ms: u64| Duration::from_millis(ms) + slack;
         let tries = limits.retries + 1;
-        // A client's pace is looked at when its time is over: a byte at its beginning gives as much
-        // again.
+        // The pace of a client is checked when its time expires: one byte at its beginning extends
+        // it once more.
         let exchange = limits.head_ms
             + 2 * limits.body_ms
             + 3 * limits.send_ms
@@ -85,14 +86,14 @@ impl WaitLimits {
             idle: ms(limits.idle_ms.max(limits.head_ms) + limits.linger_ms),
             exchange: ms(exchange),
             tunnel: ms(limits.tunnel_idle_ms + exchange),
-            // The last of the answer may still be on its way to a client that is slow.
+            // The end of the response may still be on its way to a slow client.
             kept: ms(limits.origin_idle_ms + exchange),
             close_noticed: (!loses).then_some(jitter * 40 + Duration::from_millis(300)),
             retries: limits.retries,
         }
     }
 
-    /// What holds where a wait may be under either limits: a reload came meanwhile.
+    /// Returns waits that allow either limits, for waits across a reload.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             idle: self.idle.max(other.idle),
@@ -105,12 +106,11 @@ impl WaitLimits {
     }
 }
 
-/// When something moved. A wait from then on is measured without the time in which no worker could
-/// do anything.
+/// A time of progress. A wait from then on excludes the time during which no worker could act.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Moment {
     pub(super) at: Instant,
-    /// [`World::missed_time`] then.
+    /// [`World::missed_time`] at that time.
     missed: Duration,
 }
 
@@ -119,13 +119,13 @@ impl Moment {
         Self { at: world.now(), missed: world.missed_time() }
     }
 
-    /// When a wait of so long is over, as far as is known now.
+    /// Returns when a wait of this duration ends, as known so far.
     pub(super) fn until(self, world: &World, wait: Duration) -> Instant {
         self.at + wait + (world.missed_time() - self.missed)
     }
 }
 
-/// How often in a row a connection was found silent for too long.
+/// Counts how often in a row a connection was silent for too long.
 #[derive(Default, Debug)]
 pub(super) struct SilenceCheck {
     found: u32,
@@ -133,9 +133,9 @@ pub(super) struct SilenceCheck {
 }
 
 impl SilenceCheck {
-    /// Looks at a connection that may be silent `until` then: when to look again, or nothing if it
-    /// is overdue. It is not at first sight: where the proxy's turn is yet to come, it is given the
-    /// time to notice.
+    /// Checks a connection that may be silent until `until`. Returns when to check again, or `None`
+    /// if it is overdue. A connection is overdue only after several checks, so that the proxy gets
+    /// a turn to notice its deadline.
     pub(super) fn check(&mut self, now: Instant, until: Instant) -> Option<Instant> {
         if now < until {
             *self = Self::default();
@@ -151,7 +151,7 @@ impl SilenceCheck {
     }
 }
 
-/// Looks after which a silence is one.
+/// Number of checks after which a silent connection is overdue.
 const SILENT_CHECKS: u32 = 3;
 
 impl ExchangeModel {
@@ -165,7 +165,7 @@ impl ExchangeModel {
         self.model.borrow().scenario.clone()
     }
 
-    /// Known once the limits are.
+    /// Sets the waits once the limits are known.
     pub(super) fn set_waits(&self, waits: WaitLimits) {
         self.model.borrow_mut().waits = waits;
     }
@@ -174,17 +174,17 @@ impl ExchangeModel {
         self.model.borrow().waits
     }
 
-    /// Something of an exchange moved.
+    /// Records progress of an exchange.
     pub(super) fn record_progress(&self, id: u32, now: Moment) {
         self.model.borrow_mut().moved.insert(id, now);
     }
 
-    /// When something of an exchange last moved.
+    /// Returns when an exchange last made progress.
     pub(super) fn moved(&self, id: u32) -> Option<Moment> {
         self.model.borrow().moved.get(&id).copied()
     }
 
-    /// A request came to the origin of that number: whether that may be.
+    /// Records that a request reached the origin with that number, and checks that it may.
     pub(super) fn record_arrival(
         &self,
         world: &World,
@@ -228,8 +228,8 @@ impl ExchangeModel {
         Some(request.clone())
     }
 
-    /// Judges what the proxy sent to origins, also to those that never read it: one that is gone
-    /// may have had a request all the same.
+    /// Checks what the proxy sent to origins, including to those that never read it: an origin that
+    /// left may still have received a request.
     pub(super) fn check_sent(&self, world: &World, sent: &[Vec<u8>]) {
         let mut times = BTreeMap::<u32, u64>::new();
         for id in sent.iter().flat_map(|bytes| wire::requests_in(bytes)) {
@@ -247,7 +247,7 @@ impl ExchangeModel {
     }
 }
 
-/// Whether a request stands behind one after which nothing may be read as a request.
+/// Returns whether a request follows one after which nothing may be read as a request.
 fn follows_malformed_request(requests: &[Request], id: u32) -> bool {
     requests
         .iter()

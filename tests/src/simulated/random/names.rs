@@ -1,4 +1,4 @@
-//! The name server of a story: each origin's name is found, or not, as is planned for it.
+//! The name server of a random scenario, which responds as planned for each origin's name.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use super::super::name_server::{NameServer, queried_name};
 use super::model::ExchangeModel;
 use super::plan::{NameBehaviour, Origin};
 
-/// The server and what it has still to say.
+/// The server and its delayed responses.
 pub(super) struct PlannedNameServer {
     server: NameServer,
     namings: Vec<NameBehaviour>,
@@ -18,7 +18,7 @@ pub(super) struct PlannedNameServer {
     model: ExchangeModel,
 }
 
-/// The name of an origin by its number.
+/// Returns the name of an origin by its number.
 pub(super) fn name_of(number: usize) -> String {
     format!("o{number}.test")
 }
@@ -39,7 +39,7 @@ impl PlannedNameServer {
         &self.server
     }
 
-    /// Answers what is asked; says when to look again.
+    /// Responds to queries. Returns when to act again.
     pub(super) fn step(&mut self, world: &World) -> Option<Instant> {
         let now = world.now();
         while let Some((from, query)) = world.receive_from(self.server.socket()) {
@@ -74,7 +74,7 @@ impl PlannedNameServer {
             NameBehaviour::ForgedFirst => {
                 let mut lie = answer.clone();
                 lie[1] ^= 0x55;
-                // The last byte of the address, where there is one: nobody is there.
+                // The last byte of the address, if there is one: no host has that address.
                 *lie.last_mut().expect("an answer has a head") ^= 0x40;
                 self.later.push((world.now(), from, lie));
                 wait = 1;

@@ -1,5 +1,5 @@
-//! Who checks the checker: stories before something in the proxy's place that does one thing wrong.
-//! Each check of the model has to call it by its name, and honest work has to pass.
+//! Negative tests of the model: a relay that makes one mistake takes the proxy's place. The model
+//! has to report each mistake under its name, and to accept a relay without mistakes.
 
 use std::collections::BTreeSet;
 use std::rc::Rc;
@@ -21,14 +21,14 @@ use super::plan::{
 };
 use super::wire;
 
-/// What is done with a piece that came, a whole message where it is short.
+/// What the relay does with a received part, which is a whole message if that is short.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum RelayAction {
-    /// These bytes go where the piece was going.
+    /// Forwards these bytes.
     Forward(Vec<u8>),
-    /// They go there on a connection of their own.
+    /// Forwards these bytes on a connection of their own.
     Repeat(Vec<u8>),
-    /// The stream to where it was going is ended.
+    /// Ends the stream to the other side.
     End,
 }
 
@@ -36,18 +36,18 @@ use RelayAction::{End, Forward, Repeat};
 
 type Edit = fn(&[u8]) -> Vec<RelayAction>;
 
-/// What stands in the proxy's place: a relay, a connection to the first origin for each client's.
+/// The relay in the proxy's place, with a connection to the first origin for each client.
 struct Relay {
     listener: ActorSocket,
     origin: Address,
-    /// What it does with what goes up, and down.
+    /// The edits of bytes to the origin, and to the client.
     edits: [Edit; 2],
-    /// It tells neither side that the other has ended its stream.
+    /// It does not forward the end of a stream.
     hides_end: bool,
     pairs: Vec<Pair>,
 }
 
-/// The client's socket and the origin's, and which of them have ended.
+/// The sockets to the client and to the origin, and which of them have ended.
 struct Pair {
     sockets: [ActorSocket; 2],
     ended: [bool; 2],
@@ -91,7 +91,7 @@ impl Relay {
     }
 }
 
-/// To somebody who may be gone. What is written here fits the buffers of a kind world.
+/// Writes to a peer that may have left. All of it fits the buffers of a world without faults.
 fn write(world: &World, to: ActorSocket, bytes: &[u8]) {
     if let Ok(count) = world.write(to, bytes) {
         assert_eq!(count, bytes.len());
@@ -119,7 +119,7 @@ impl Actor for Relay {
     }
 }
 
-/// The clients and origins of a story.
+/// The clients and origins of a scenario.
 struct RelayedActors {
     clients: Vec<RandomClient>,
     origins: Vec<RandomOrigin>,
@@ -137,7 +137,7 @@ impl Actor for RelayedActors {
     }
 }
 
-/// What the model says of a story before a relay.
+/// Returns the failure that the model reports for a scenario before a relay.
 fn failure_before(scenario: &RandomScenario, edits: [Edit; 2], keeps: bool) -> Option<Failure> {
     let world = World::new(1, Faults::None);
     let waits = WaitLimits::new(&Limits::default(), scenario, &world.plan());
@@ -168,7 +168,7 @@ fn honest(bytes: &[u8]) -> Vec<RelayAction> {
     vec![Forward(bytes.to_vec())]
 }
 
-/// `bytes` with the first `old` in them replaced.
+/// Returns `bytes` with the first `old` in them replaced.
 fn with(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
     let at = bytes.windows(old.len()).position(|part| part == old.as_bytes());
     let mut bytes = bytes.to_vec();
@@ -182,7 +182,7 @@ fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<RelayAction> {
     vec![Forward(with(bytes, old, new))]
 }
 
-/// The same with another byte in the middle of what follows its head, if anything does.
+/// Changes one byte in the middle of what follows the header, if anything does.
 fn corrupted(bytes: &[u8]) -> Vec<RelayAction> {
     let mut bytes = bytes.to_vec();
     let middle = half(&bytes).len();
@@ -192,13 +192,13 @@ fn corrupted(bytes: &[u8]) -> Vec<RelayAction> {
     vec![Forward(bytes)]
 }
 
-/// Its first half; a head stays whole.
+/// Returns the first half; a header stays complete.
 fn half(bytes: &[u8]) -> Vec<u8> {
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |at| at + 4);
     bytes[..head + (bytes.len() - head) / 2].to_vec()
 }
 
-/// A chunk of 5,000 bytes cut to 1,000, and the end behind it.
+/// Cuts a chunk of 5,000 bytes to 1,000, and appends the last chunk.
 fn closed_off(bytes: &[u8]) -> Vec<RelayAction> {
     let bytes = with(bytes, "1388\r\n", "3e8\r\n");
     let Some(at) = bytes.windows(5).position(|part| part == b"3e8\r\n") else {
@@ -207,7 +207,7 @@ fn closed_off(bytes: &[u8]) -> Vec<RelayAction> {
     vec![Forward(bytes[..at + 5 + 1000].to_vec()), Forward(b"\r\n0\r\n\r\n".to_vec())]
 }
 
-/// An answer of the proxy's own, with this sentence.
+/// Returns a response of the proxy's own, with this sentence.
 fn own(reason: Reason, text: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 {} No\r\nProxy-Status: millrace; error=x; details=\"{}\"\r\n\
@@ -235,7 +235,7 @@ fn tunnel() -> RandomScenario {
     plain_scenario(vec![plain_request(1, Method::Upgrade, 5000, 5000)], Ending::Closes)
 }
 
-/// The same with chunks in both directions.
+/// Returns the scenario with chunks in both directions.
 fn chunked(mut scenario: RandomScenario) -> RandomScenario {
     for request in &mut scenario.connections[0].requests {
         request.body.chunk = (request.body.length > 0).then_some(10_000);
@@ -262,7 +262,8 @@ fn malformed(oddity: Malformation) -> RandomScenario {
     scenario
 }
 
-/// A connection on which nothing is asked for five seconds, and what its origin does meanwhile.
+/// Returns a scenario with a connection that is idle for five seconds, and the origin's behaviour
+/// meanwhile.
 fn pausing(conduct: OriginBehaviour) -> RandomScenario {
     let mut scenario = two();
     scenario.origins[0].behaviour = conduct;
@@ -276,7 +277,7 @@ fn until_close() -> RandomScenario {
     scenario
 }
 
-/// Nobody is innocent in it.
+/// Returns the scenario as a hard one, in which no connection must succeed.
 fn hard(mut scenario: RandomScenario) -> RandomScenario {
     scenario.difficulty = Difficulty::Hard;
     scenario
@@ -297,8 +298,7 @@ fn honest_work_passes() {
     assert_eq!(failure_before(&tunnel(), [honest, honest], false), None);
 }
 
-/// Plays a story before a relay that does this with what goes up and down: the model has to call it
-/// so.
+/// Plays a scenario before a relay with these edits. The model has to report this kind of failure.
 fn check(name: &str, scenario: &RandomScenario, up: Edit, down: Edit, kind: &str) {
     let failure = failure_before(scenario, [up, down], false);
     assert_eq!(failure.as_ref().map(|failure| failure.kind), Some(kind), "{name}: {failure:?}");
@@ -347,7 +347,7 @@ fn a_wrong_answer_is_noticed() {
 #[test]
 fn what_is_cut_and_looks_whole_is_noticed() {
     let cut: Edit = |it| vec![Forward(half(it)), End];
-    // Its framing shows it; but nothing was to be cut here.
+    // Its framing shows the cut, but nothing was to be cut here.
     check("a length", &get(), honest, cut, "unserved");
     check("until close", &until_close(), honest, cut, "looks-whole");
     check("a tunnel's answer", &tunnel(), honest, cut, "looks-whole");
@@ -408,7 +408,7 @@ fn a_connection_that_nobody_may_use_any_more_is_known() {
     malformed.connections[0].requests[0].response.fault = Some(ResponseFault::Head(0));
     let failure = failure_before(&malformed, [honest, refused], false).expect("a malformed answer");
     assert_eq!(failure.kind, "stale-connection", "{}", failure.details);
-    // The second request comes behind a response that was there long before its upload ended.
+    // The second request follows a response that was complete long before its upload ended.
     let mut early = plain_scenario(
         vec![plain_request(1, Method::Post, 500, 5), plain_request(2, Method::Get, 0, 5)],
         Ending::Closes,

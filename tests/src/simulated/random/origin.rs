@@ -1,5 +1,5 @@
-//! An origin of a story: judges every byte that comes, and answers each request as is planned for
-//! it, well or not.
+//! An origin of a random scenario: checks every received byte, and responds to each request as
+//! planned.
 
 mod checks;
 mod responses;
@@ -30,7 +30,7 @@ pub(super) struct RandomOrigin {
 /// One connection.
 struct OriginConnection {
     name: String,
-    /// Of its origin.
+    /// The number of its origin.
     number: usize,
     conduct: OriginBehaviour,
     model: ExchangeModel,
@@ -38,39 +38,39 @@ struct OriginConnection {
     reader: MessageReader,
     outgoing: SendQueue,
     at: ConnectionState,
-    /// Payload got of the request, or of the tunnel.
+    /// Received payload of the request, or of the tunnel.
     got: usize,
-    /// What it has to be.
+    /// The expected payload.
     want: Vec<u8>,
-    /// The request is whole.
+    /// The request is complete.
     whole: bool,
-    /// The last byte of the answer was taken.
+    /// The last byte of the response was accepted.
     answered: bool,
     answers: usize,
     /// The id of the last request.
     last: u32,
     moved: Moment,
-    /// When it ended its stream because nobody used the connection.
+    /// When the origin ended its stream because the connection was idle.
     finished: Option<Moment>,
-    /// Bytes that nobody asked for follow its last answer.
+    /// Unrequested bytes follow its last response.
     extra_queued: bool,
-    /// When they were all there, at the latest.
+    /// When all of them had reached the proxy, at the latest.
     extra_sent: Option<Moment>,
-    /// A malformed answer stood on it: no further request may.
+    /// A malformed response was sent on it: no further request may follow.
     unusable: bool,
     /// When an early response had begun to reach the proxy, at the latest.
     began: Option<Moment>,
-    /// That was long before the end of its request's body: no further request may follow.
+    /// The response began long before the end of its request's body: no further request may follow.
     overtaken: bool,
-    /// Whatever comes now is not for us to judge.
+    /// The following bytes are not checked.
     ignored: bool,
     ended: bool,
-    /// When to act although nothing has stirred; `None`: at once.
+    /// When to act without an event; `None`: at once.
     look: Option<Instant>,
     silence: SilenceCheck,
 }
 
-/// What a connection is busy with.
+/// The state of a connection.
 #[derive(Debug)]
 enum ConnectionState {
     Idle,
@@ -107,8 +107,8 @@ impl RandomOrigin {
         (actor, address.port())
     }
 
-    /// Does what can be done where something has `stirred`, or where the time has come; says when
-    /// to look again.
+    /// Acts on sockets among `changed_sockets`, or when the time to act has come. Returns when to
+    /// act again.
     pub(super) fn step(
         &mut self,
         world: &World,
@@ -171,7 +171,7 @@ impl RandomOrigin {
         });
     }
 
-    /// Closes every socket: the world ends.
+    /// Closes every socket at the end of the world.
     pub(super) fn close(&mut self, world: &World) {
         let lines = self.lines.drain(..).filter_map(|line| line.socket);
         for socket in lines.chain(self.listener.take()) {
@@ -251,7 +251,7 @@ impl OriginConnection {
         }
     }
 
-    /// Notes when bytes of an early final response have reached the proxy.
+    /// Records when bytes of an early final response have reached the proxy.
     fn watch_early(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
         let ConnectionState::Request(request) = &self.at else { return };
         if !request.response.early || self.whole || self.began.is_some() {
@@ -264,7 +264,7 @@ impl OriginConnection {
         }
     }
 
-    /// Notes when bytes that nobody asked for have reached the proxy.
+    /// Records when unrequested bytes have reached the proxy.
     fn watch_extra(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
         if !self.extra_queued || self.extra_sent.is_some() {
             return;
@@ -276,7 +276,7 @@ impl OriginConnection {
         }
     }
 
-    /// What it does with a connection on which nothing is asked.
+    /// Applies the planned behaviour to an idle connection.
     fn idle(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
         let quiet = matches!(self.at, ConnectionState::Idle) && self.outgoing.is_empty();
         let over = self.ignored || self.unusable || self.extra_queued || self.finished.is_some();
@@ -303,7 +303,7 @@ impl OriginConnection {
             _ => {}
         }
         let stray = wire::UNREQUESTED_BYTES[self.answers % wire::UNREQUESTED_BYTES.len()];
-        // Where buffers are tiny the end of the answer is still before it.
+        // With tiny buffers, the end of the response is still queued before it.
         self.outgoing.add(SendStep::Bytes(stray.as_bytes().to_vec()));
         self.extra_queued = true;
         self.send(world, socket, look);
@@ -312,7 +312,8 @@ impl OriginConnection {
         }
     }
 
-    /// A connection that the proxy has not left may not be silent for longer than the limits allow.
+    /// Fails if a connection that the proxy has not closed is silent for longer than the limits
+    /// allow.
     fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
         if world.is_peer_closed(socket) {
             return;
@@ -323,8 +324,8 @@ impl OriginConnection {
             ConnectionState::Request(request) => {
                 (waits.exchange, "in an exchange", Some(request.id))
             }
-            // Before a request is there, a name and other connections may have been tried; and a
-            // tunnel may have been opened in which nobody has said anything.
+            // Before a request, the proxy may have looked up a name and tried other connections, or
+            // have opened a silent tunnel.
             ConnectionState::Idle if self.answers == 0 => (waits.tunnel, "before a request", None),
             ConnectionState::Idle if self.reader.is_between() => {
                 (waits.kept, "kept", Some(self.last))

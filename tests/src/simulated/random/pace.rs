@@ -1,4 +1,4 @@
-//! At what pace a client of a story reads.
+//! The pace at which a client of a random scenario reads.
 
 use std::time::Duration;
 
@@ -8,14 +8,14 @@ use millrace_sim::World;
 use super::findings::Findings;
 use super::plan::Reader;
 
-/// A client as far as it reads.
+/// The reading side of a client.
 pub(super) struct Pace {
     reader: Reader,
     /// Bytes read.
     got: usize,
-    /// The same since a slow reader last paused.
+    /// Bytes read since a slow reader last paused.
     slow_got: usize,
-    /// One that stops has done so.
+    /// A reader that stalls once has done so.
     stalled: bool,
     /// Nothing is read before then.
     rests_until: Option<Instant>,
@@ -26,7 +26,7 @@ impl Pace {
         Self { reader, got: 0, slow_got: 0, stalled: false, rests_until: None }
     }
 
-    /// So many bytes may be read now; or none before then.
+    /// Returns how many bytes may be read now, or the time before which none may.
     pub(super) fn readable(
         &mut self,
         world: &World,
@@ -55,7 +55,7 @@ impl Pace {
         })
     }
 
-    /// So many bytes were read.
+    /// Records that `count` bytes were read.
     pub(super) fn record_read(&mut self, world: &World, count: usize) {
         self.got += count;
         self.slow_got += count;
@@ -67,16 +67,16 @@ impl Pace {
         }
     }
 
-    /// Bytes read.
+    /// Returns the number of bytes read.
     pub(super) fn got(&self) -> usize {
         self.got
     }
 
-    /// Whether it does not read just now.
+    /// Returns whether the client pauses.
     pub(super) fn is_resting(&self) -> bool {
         self.rests_until.is_some()
     }
 }
 
-/// Bytes that are read at once.
+/// Bytes of one read.
 const READ_BYTES: usize = 64 * 1024;

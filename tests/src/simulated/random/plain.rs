@@ -1,4 +1,4 @@
-//! The plainest of stories, for tests that change one thing in them.
+//! Minimal scenarios, in which a test changes one detail.
 
 use millrace_sim::Faults;
 
@@ -7,7 +7,7 @@ use super::plan::{
     OriginBehaviour, Proxy, RandomScenario, Reader, Request, ResponsePlan,
 };
 
-/// A story of one connection in the kindest world, before a booster.
+/// Returns a scenario of one connection to a reverse proxy, in a world without faults.
 pub fn plain_scenario(requests: Vec<Request>, ending: Ending) -> RandomScenario {
     RandomScenario {
         seed: 1,
@@ -35,7 +35,7 @@ pub fn plain_scenario(requests: Vec<Request>, ending: Ending) -> RandomScenario 
     }
 }
 
-/// A request with a body of `length` bytes, answered with one of `answer` bytes.
+/// Returns a request with a body of `length` bytes. The body of its response has `answer` bytes.
 pub fn plain_request(id: u32, method: Method, length: usize, answer: usize) -> Request {
     Request {
         id,

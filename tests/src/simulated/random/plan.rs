@@ -1,57 +1,57 @@
-//! A story as plain data: who does what, and when. Every piece stands for itself, so that a story
-//! from which pieces are taken away is a story again.
+//! A random scenario as plain data: the proxy, origins, clients and events. No item depends on
+//! others, so that a scenario from which items are removed is still valid.
 
 use std::collections::BTreeSet;
 
 use millrace_sim::Faults;
 
-/// What a seed invents.
+/// A scenario that a seed generates.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RandomScenario {
-    /// Names the story and its world.
+    /// The seed of the scenario and of its world.
     pub seed: u64,
-    /// How unkind the world is.
+    /// The faults of the world.
     pub world: Faults,
-    /// What may be expected of the proxy in it.
+    /// The difficulty, which decides what must succeed.
     pub difficulty: Difficulty,
-    /// How the proxy is set up.
+    /// The configuration of the proxy.
     pub proxy: Proxy,
     /// At least one.
     pub origins: Vec<Origin>,
     /// Client connections.
     pub connections: Vec<Connection>,
-    /// What whoever operates the proxy does.
+    /// What the operator does.
     pub events: Vec<OperatorEvent>,
-    /// Faults of the world's plan that are taken back.
+    /// Faults of the world that are disabled.
     pub disabled_faults: Vec<DisabledFault>,
 }
 
-/// What a story is like.
+/// The difficulty of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Difficulty {
-    /// Everybody behaves and nothing is scarce: every request gets its whole answer.
+    /// All peers behave and there is no shortage: every request gets its complete response.
     Easy,
-    /// Some misbehave, and nothing is scarce: they must not harm those who behave.
+    /// Some peers misbehave, and there is no shortage: well-behaved peers must not suffer.
     Mixed,
-    /// Small limits, starvation, misbehaviour of every class.
+    /// Small limits, shortage, misbehaviour of every class.
     Hard,
 }
 
-/// The proxy's set-up.
+/// The configuration of the proxy.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Proxy {
-    /// A forward proxy, else a booster.
+    /// A forward proxy, otherwise a reverse proxy.
     pub forward: bool,
     /// It listens on a Unix socket.
     pub unix: bool,
     /// Threads, from 1.
     pub workers: usize,
-    /// Megabytes for each worker, as its command line has them, and short of memory whatever they
-    /// are; `None`: plenty.
+    /// Megabytes for each worker, as on its command line, which is a shortage at any value; `None`:
+    /// enough.
     pub memory_mb: Option<u64>,
-    /// Descriptors there are and descriptors that it was told of; `None`: plenty.
+    /// Existing descriptors, and the number that the proxy assumes; `None`: enough.
     pub descriptors: Option<(usize, usize)>,
-    /// Other values than the defaults.
+    /// Limits that differ from the defaults.
     pub limits: Vec<(&'static str, u64)>,
 }
 
@@ -60,77 +60,78 @@ pub struct Proxy {
 pub struct Origin {
     /// How it treats connections.
     pub behaviour: OriginBehaviour,
-    /// How its name is found.
+    /// How its name is resolved.
     pub naming: NameBehaviour,
 }
 
 /// How an origin treats connections.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum OriginBehaviour {
-    /// Serves as many requests as come.
+    /// Serves any number of requests.
     Good,
-    /// Nobody listens.
+    /// Does not listen.
     Refuses,
-    /// Closes each at once.
+    /// Closes each connection at once.
     ClosesAtOnce,
-    /// Resets each at once.
+    /// Resets each connection at once.
     ResetsAtOnce,
     /// Accepts and never reads.
     NeverReads,
-    /// Closes a connection so many milliseconds after an answer.
+    /// Closes a connection this number of milliseconds after a response.
     ClosesIdle(u64),
-    /// Ends its stream on connections that nobody uses for so many milliseconds, and reads on.
+    /// Ends its stream on a connection that is idle for this number of milliseconds, and continues
+    /// to read.
     EndsIdle(u64),
-    /// Sends what nobody asked for so many milliseconds after an answer.
+    /// Sends unrequested bytes this number of milliseconds after a response.
     SendsUnrequested(u64),
 }
 
-/// How an origin's name is found.
+/// How the name server responds to an origin's name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameBehaviour {
-    /// It has none: the address is given.
+    /// The command line contains the address instead of a name.
     Address,
-    /// Answered at once.
+    /// A response at once.
     Known,
-    /// Answered after so many milliseconds.
+    /// A response after this number of milliseconds.
     Slow(u64),
-    /// Answered twice.
+    /// Two responses.
     Twice,
-    /// An answer to another query comes first, with an address where nobody is.
+    /// A forged response with another identifier and an unused address precedes the right one.
     ForgedFirst,
     /// NXDOMAIN.
     Unknown,
     /// SERVFAIL.
     Fails,
-    /// Never answered.
+    /// No response.
     Silent,
 }
 
 /// One client connection.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Connection {
-    /// The client's number: it decides the address.
+    /// The client's number, which decides its address.
     pub client: u8,
     /// When it is opened, in milliseconds from the beginning.
     pub begins_ms: u64,
     /// How it reads.
     pub reader: Reader,
-    /// All requests are sent ahead, else each after the answer before.
+    /// Whether requests are pipelined, or each waits for the response before.
     pub pipelined: bool,
-    /// In their order.
+    /// In the order of sending.
     pub requests: Vec<Request>,
-    /// What happens when all was answered.
+    /// How the connection ends when all responses are complete.
     pub ending: Ending,
 }
 
 /// How a client reads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reader {
-    /// As it comes.
+    /// At once.
     Eager,
-    /// So many bytes every so many milliseconds.
+    /// This number of bytes, once per number of milliseconds.
     Slow(usize, u64),
-    /// Not for so many milliseconds once so many bytes have come.
+    /// Pauses once, after this number of bytes, for this number of milliseconds.
     Stalls(usize, u64),
 }
 
@@ -139,43 +140,43 @@ pub enum Reader {
 pub enum Ending {
     /// The client closes.
     Closes,
-    /// The client ends its stream behind its last request, and waits for the answers.
+    /// The client ends its stream after its last request, and waits for the responses.
     Finishes,
     /// The client waits for the proxy to close.
     Idles,
 }
 
-/// One request, and what its origin is to answer.
+/// One request and its planned response.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Request {
-    /// Unique in the story; bodies are made from it.
+    /// Unique in the scenario; bodies are made from it.
     pub id: u32,
-    /// What is asked for.
+    /// The request method.
     pub method: Method,
-    /// Which origin is meant; a booster picks its own.
+    /// The index of the origin, for a forward proxy; a reverse proxy chooses itself.
     pub origin: usize,
-    /// HTTP/1.0.
+    /// Whether the request is HTTP/1.0.
     pub old: bool,
-    /// Says that it is the connection's last.
+    /// Whether it has `Connection: close`.
     pub closes: bool,
     /// How long the client waits before it, in milliseconds.
     pub pause_ms: u64,
-    /// Its body; of CONNECT and Upgrade, what goes up the tunnel.
+    /// Its body; for CONNECT and Upgrade, the payload of the client.
     pub body: Body,
-    /// Where it is broken off or halted.
+    /// Where it breaks off or pauses.
     pub breaks: Option<Break>,
-    /// In place of a well-formed one.
+    /// A malformed request to send in its place.
     pub malformation: Option<Malformation>,
-    /// What is answered.
+    /// The response.
     pub response: ResponsePlan,
 }
 
-/// What is asked for.
+/// A request method, or the purpose of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Method {
     /// Safe.
     Get,
-    /// Answered without a body.
+    /// Without a body in the response.
     Head,
     /// Not idempotent.
     Post,
@@ -185,12 +186,12 @@ pub enum Method {
     Options,
     /// A tunnel through a forward proxy.
     Connect,
-    /// GET that wants to become a tunnel.
+    /// A GET that requests an upgrade to a tunnel.
     Upgrade,
 }
 
 impl Method {
-    /// The word.
+    /// Returns the name of the method.
     pub fn word(self) -> &'static str {
         match self {
             Self::Get | Self::Upgrade => "GET",
@@ -202,7 +203,7 @@ impl Method {
         }
     }
 
-    /// Whether bytes move both ways after it.
+    /// Returns whether a tunnel follows it.
     pub fn is_tunnel(self) -> bool {
         matches!(self, Self::Connect | Self::Upgrade)
     }
@@ -213,81 +214,81 @@ impl Method {
 pub struct Body {
     /// Bytes of payload.
     pub length: usize,
-    /// Sent in chunks of so many bytes.
+    /// The size of its chunks; `None`: it has a length.
     pub chunk: Option<usize>,
     /// Trailers follow the chunks.
     pub trailers: bool,
-    /// The client expects 100 before it sends.
+    /// The client waits for 100 before it sends the body.
     pub expects: bool,
 }
 
-/// Where something is broken off or halted.
+/// Where a message breaks off or pauses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Break {
-    /// After so many bytes, head included; modulo the length.
+    /// The position in bytes, including the header; modulo the length.
     pub at: usize,
-    /// How.
+    /// What happens there.
     pub how: BreakKind,
 }
 
-/// How something is broken off or halted.
+/// What happens where a message breaks off or pauses.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BreakKind {
-    /// The stream is ended, and the other direction still read.
+    /// The stream ends, and the other direction is still read.
     Finish,
     /// Closed.
     Close,
     /// Reset.
     Reset,
-    /// Nothing more is sent, and everything read.
+    /// Nothing more is sent, and everything is read.
     Stop,
-    /// Goes on after so many milliseconds.
+    /// Sending continues after this number of milliseconds.
     Pause(u64),
 }
 
 /// A request that must be refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Malformation {
-    /// A head by its number in the table: nothing reaches an origin.
+    /// A header by its index in the table: nothing may reach an origin.
     Head(usize),
-    /// A chunked body by its number in the table: an origin sees a part at most.
+    /// A chunked body by its index in the table: an origin may see a part of it.
     Body(usize),
 }
 
-/// What an origin answers.
+/// The planned response of an origin.
 #[derive(Clone, PartialEq, Debug)]
 pub struct ResponsePlan {
     /// A final status.
     pub status: u16,
-    /// Bytes of the body, or of what comes down a tunnel.
+    /// Bytes of the body, or of the payload of the origin in a tunnel.
     pub length: usize,
-    /// How its end is found.
+    /// How its end is determined.
     pub framing: BodyFraming,
-    /// HTTP/1.0.
+    /// Whether the response is HTTP/1.0.
     pub old: bool,
-    /// The origin closes behind it.
+    /// The origin closes after it.
     pub closes: bool,
-    /// Interim answers before it.
+    /// The number of interim responses before it.
     pub interims: u32,
-    /// Waited before anything is said, in milliseconds.
+    /// The delay before the first byte, in milliseconds.
     pub delay_ms: u64,
-    /// Sent in pieces of so many bytes, every so many milliseconds.
+    /// Sent in parts of this number of bytes, one per number of milliseconds.
     pub drip: Option<(usize, u64)>,
-    /// Sent at the head of the request, whose body is read all the same.
+    /// Sent at the request header. The origin still reads the request body.
     pub early: bool,
     /// Trailers follow the chunks.
     pub trailers: bool,
     /// How its headers are written.
     pub syntax: HeaderSyntax,
-    /// What is wrong with it.
+    /// The fault in it.
     pub fault: Option<ResponseFault>,
 }
 
-/// How the headers of an answer are written: in the strict form, or with a fault that the proxy
+/// How the headers of a response are written: in the strict form, or with a fault that the proxy
 /// rewrites, so that the client receives the strict form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum HeaderSyntax {
-    /// As RFC 9112 has it.
+    /// As RFC 9112 specifies.
     #[default]
     Strict,
     /// Each line ends in LF alone.
@@ -301,19 +302,19 @@ pub enum HeaderSyntax {
 }
 
 impl HeaderSyntax {
-    /// One of them for a number, mostly the strict one. It takes nothing from the random sequence
-    /// of a story, which stays the story that it was.
+    /// Returns the syntax for a number, usually the strict one. It consumes nothing of the random
+    /// sequence, so that the other parts of a scenario stay the same.
     pub(super) fn of(number: usize) -> Self {
         let faulty = [Self::BareLf, Self::Folded, Self::Spaced, Self::Repeated];
         faulty.get(number % 24).copied().unwrap_or_default()
     }
 
-    /// Whether a cache may not rely on such a header.
+    /// Returns whether a cache must not rely on such a header.
     pub(super) fn is_ambiguous(self) -> bool {
         matches!(self, Self::BareLf | Self::Folded)
     }
 
-    /// Writes a header, or more of them, in this form.
+    /// Writes headers in this syntax.
     pub(super) fn write(self, header: String) -> Vec<u8> {
         let frames = |name: &str| {
             ["content-length", "transfer-encoding", "connection"]
@@ -339,80 +340,80 @@ impl HeaderSyntax {
     }
 }
 
-/// How the end of an answer is found.
+/// How the end of a response is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BodyFraming {
     /// Content-Length.
     Length,
-    /// Chunks of so many bytes.
+    /// Chunks of this number of bytes.
     Chunks(usize),
     /// The end of the connection.
     UntilClose,
 }
 
-/// What is wrong with an answer.
+/// The fault in a response.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ResponseFault {
-    /// It is broken off or halted.
+    /// It breaks off or pauses.
     Breaks(Break),
-    /// Something follows it.
+    /// Unrequested bytes follow it, by their index in the table.
     ExtraBytes(usize),
-    /// A head by its number in the table.
+    /// A header by its index in the table.
     Head(usize),
-    /// Chunks by their number in the table.
+    /// Chunks by their index in the table.
     Chunks(usize),
-    /// More interim answers than anybody should read.
+    /// More interim responses than a recipient should read.
     InterimFlood,
-    /// 101 that nobody asked for.
+    /// An unrequested 101.
     UnrequestedUpgrade,
 }
 
-/// What whoever operates the proxy does.
+/// An action of the operator.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum OperatorEvent {
-    /// SIGHUP after so many milliseconds, with these limits in place of the first ones.
+    /// SIGHUP after this number of milliseconds, with these limits in place of the first ones.
     Reload(u64, Vec<(&'static str, u64)>),
-    /// SIGTERM after so many milliseconds.
+    /// SIGTERM after this number of milliseconds.
     Drain(u64),
 }
 
-/// A fault of the world's plan that is taken back, to see what a failure needs.
+/// A fault of the world that is disabled, to find out which faults a failure needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DisabledFault {
-    /// No leaps of the clock, no turns and letters that are late.
+    /// Clock jumps, late turns and late messages.
     Clocks,
-    /// Kernel memory enough, and nobody else who takes descriptors and pipes.
+    /// Shortage of kernel memory, descriptors and pipes.
     Memory,
-    /// No peers that vanish.
+    /// Peers that vanish.
     Vanishing,
-    /// No completions of what was closed, nothing announced that is not there.
+    /// Completions for closed objects, and false readiness.
     Strays,
-    /// Connections come at once, and to any worker.
+    /// Late or unevenly distributed accepts.
     Accepts,
-    /// Room for many letters between workers.
+    /// Small mailboxes between workers.
     Mailboxes,
-    /// The name server says what is planned for it, and nothing else.
+    /// Unplanned faults of the name server.
     Names,
-    /// No resets by the network.
+    /// Resets by the network.
     Resets,
-    /// No failed connects.
+    /// Failed connects.
     Connects,
-    /// No descriptors refused by chance.
+    /// Random refusals of descriptors.
     Descriptors,
-    /// No stalls and losses.
+    /// Stalls and losses.
     Stalls,
-    /// No short reads and writes, no waits.
+    /// Short reads and writes, and random waits.
     ShortTransfers,
-    /// Large buffers and segments.
+    /// Small buffers and segments.
     Sizes,
-    /// Pipes enough.
+    /// Shortage of pipes.
     Pipes,
-    /// Completions at once, many a turn.
+    /// Delayed completions, and few completions per turn.
     Delays,
 }
 
 impl DisabledFault {
-    /// All of them, those first that take back most.
+    /// All faults, those with the largest effect first.
     pub const ALL: [Self; 15] = [
         Self::Clocks,
         Self::Memory,
@@ -433,7 +434,7 @@ impl DisabledFault {
 }
 
 impl RandomScenario {
-    /// The connection and request of an id.
+    /// Returns the connection and the request of an id.
     pub fn find(&self, id: u32) -> Option<(usize, &Request)> {
         self.connections.iter().enumerate().find_map(|(index, connection)| {
             let request = connection.requests.iter().find(|request| request.id == id)?;
@@ -441,8 +442,8 @@ impl RandomScenario {
         })
     }
 
-    /// Whether nothing is amiss with this connection, those who answer it, the world and what there
-    /// is of everything: then each of its requests gets its whole answer.
+    /// Returns whether this connection, its origins, the world and the resources are free of
+    /// faults. Then each of its requests must get its complete response.
     pub fn must_succeed(&self, connection: &Connection) -> bool {
         let roomy = self.difficulty != Difficulty::Hard && self.world != Faults::Hostile;
         let origins: BTreeSet<usize> = match self.proxy.forward {
@@ -464,8 +465,8 @@ impl RandomScenario {
             && !(answer.early && request.body.length > 0)
     }
 
-    /// Whether what reaches an origin always finds a connection as it should be: what follows an
-    /// answer may be taken for the next one, which nobody behind it can tell.
+    /// Returns whether a request to an origin always finds a usable connection. Unrequested bytes
+    /// after a response may be taken for the next response, which no proxy can detect.
     fn has_clean_connections(&self, origin: usize) -> bool {
         let good = self.origins[origin].behaviour == OriginBehaviour::Good;
         let found = !matches!(

@@ -1,21 +1,22 @@
-//! Messages read as their bytes come, each judged by the strict parser of [`crate::strict`]: heads
-//! and trailers as wholes, bodies piece by piece, so that a wrong byte is seen when it comes.
+//! An incremental reader of messages, based on the strict parser of [`crate::strict`]: it returns
+//! headers and trailers as a whole and bodies in parts, so that a wrong byte is detected when it
+//! arrives.
 
 use crate::strict::{self, Framing, Message, RequestContext};
 
-/// Whose messages are read.
+/// The messages to read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Side {
     /// Requests, at an origin.
     Requests,
-    /// Answers, at a client.
+    /// Responses, at a client.
     Responses,
 }
 
-/// What came next.
+/// The next part of a message.
 #[derive(Debug)]
 pub(super) enum Part {
-    /// A head. After 101, or a success of CONNECT, the reader has to be told by [`Reading::raw`].
+    /// A header. After a 101, or a successful CONNECT, the caller calls [`MessageReader::raw`].
     Head(Message),
     /// Some payload, at least one byte.
     Body(Vec<u8>),
@@ -23,24 +24,24 @@ pub(super) enum Part {
     End,
 }
 
-/// Where a message stands.
+/// The state within a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum ReaderState {
     Head,
-    /// So many bytes are to come.
+    /// This number of bytes follows.
     Length(u64),
     ChunkSize,
     Chunk(usize),
     ChunkEnd,
     Trailers,
     UntilClose,
-    /// The end of the message is to be told.
+    /// The end of the message is to be returned.
     Over,
-    /// No messages any more.
+    /// The bytes are no messages any more.
     Raw,
 }
 
-/// Bytes that came, and how far they were read.
+/// Received bytes and the state of their parsing.
 #[derive(Debug)]
 pub(super) struct MessageReader {
     side: Side,
@@ -53,37 +54,37 @@ impl MessageReader {
         Self { side, state: ReaderState::Head, bytes: Vec::new() }
     }
 
-    /// Adds what came.
+    /// Adds received bytes.
     pub(super) fn add(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// What was not read.
+    /// Returns the unread bytes.
     pub(super) fn rest(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Takes from what was not read.
+    /// Takes unread bytes.
     pub(super) fn take(&mut self, count: usize) -> Vec<u8> {
         self.bytes.drain(..count).collect()
     }
 
-    /// Bytes follow that are no messages.
+    /// Stops reading messages.
     pub(super) fn raw(&mut self) {
         self.state = ReaderState::Raw;
     }
 
-    /// Whether no byte of a message was read that is not over.
+    /// Returns whether no message is incomplete.
     pub(super) fn is_between(&self) -> bool {
         self.state == ReaderState::Head && self.bytes.is_empty()
     }
 
-    /// Whether the end of the stream is the end of the message.
+    /// Returns whether the end of the stream is the end of the message.
     pub(super) fn ends_by_close(&self) -> bool {
         self.state == ReaderState::UntilClose
     }
 
-    /// The next part, if it is there. `asked` is what an answer answers.
+    /// Returns the next part, if it is complete. `asked` is the request of a response.
     pub(super) fn next(&mut self, asked: Option<&RequestContext>) -> Result<Option<Part>, String> {
         loop {
             let step = match self.state {
@@ -118,7 +119,7 @@ impl MessageReader {
         let Some(end) = end else { return Ok(None) };
         let message = match parsed {
             Some(message) => {
-                // Until close: what looks whole here has only begun.
+                // A body until close only begins here, although the message looks complete.
                 self.state = match message.framing {
                     Framing::UntilClose => ReaderState::UntilClose,
                     _ => ReaderState::Over,
@@ -131,8 +132,8 @@ impl MessageReader {
         Ok(Some(Part::Head(message)))
     }
 
-    /// A head that was found good, and that a body follows: read once more with the shortest body
-    /// of its kind, as the parser gives whole messages only.
+    /// Parses a valid header that a body follows. The strict parser returns only complete messages,
+    /// so this parses the header once more with the shortest body of its kind.
     fn with_body(&mut self, end: usize, asked: Option<&RequestContext>) -> Result<Message, String> {
         let head = String::from_utf8_lossy(&self.bytes[..end]).to_ascii_lowercase();
         let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: "));
@@ -141,7 +142,7 @@ impl MessageReader {
             Some(length) => {
                 let length = length.parse().map_err(|_| format!("a length of {length}"))?;
                 self.state = ReaderState::Length(length);
-                // Its framing alone is of interest: nobody holds so many bytes.
+                // Only the framing matters: a body of the announced length would not fit in memory.
                 let small = head_with_length(&bytes, length);
                 bytes = small;
             }
@@ -244,7 +245,7 @@ impl MessageReader {
     }
 }
 
-/// A head with a length that needs no byte.
+/// Returns the header with a length of 0.
 fn head_with_length(head: &[u8], length: u64) -> Vec<u8> {
     let text = head.to_ascii_lowercase();
     let field = format!("content-length: {length}\r\n").into_bytes();
@@ -255,7 +256,7 @@ fn head_with_length(head: &[u8], length: u64) -> Vec<u8> {
     bytes
 }
 
-/// The beginning of `bytes`, to read.
+/// Returns the beginning of `bytes` in readable form.
 pub(super) fn excerpt(bytes: &[u8]) -> String {
     let more = if bytes.len() > 300 { "…" } else { "" };
     format!("{} bytes \"{}{more}\"", bytes.len(), bytes[..bytes.len().min(300)].escape_ascii())

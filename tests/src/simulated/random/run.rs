@@ -1,5 +1,5 @@
-//! One run of a story: the proxy's workers and all actors in one world, and what is checked after
-//! each turn.
+//! One run of a random scenario: the proxy's workers and all actors in one world, and the checks
+//! after each turn.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -22,30 +22,30 @@ use super::names::{PlannedNameServer, name_of};
 use super::origin::RandomOrigin;
 use super::plan::{Difficulty, DisabledFault, NameBehaviour, OperatorEvent, RandomScenario};
 
-/// How a story went.
+/// The outcome of a scenario.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What did not hold, if anything.
+    /// The failure, if there is one.
     pub failure: Option<Failure>,
-    /// Of everything that happened.
+    /// The hash of all events.
     pub hash: u64,
-    /// Which classes of behaviour were met how often.
+    /// How often each class of behaviour occurred.
     pub coverage: Coverage,
-    /// What happened, to read, where that was asked for.
+    /// The events in readable form, if they were logged.
     pub event_log: String,
-    /// The same as the simulated kernel saw it: its last lines.
+    /// The last lines of the simulated kernel's trace.
     pub trace: String,
 }
 
-/// Virtual time that a story may take: beyond every deadline, stall and pause.
+/// Limit of a scenario in virtual time: beyond every deadline, stall and pause.
 const TIME: Duration = Duration::from_secs(24 * 3600);
-/// From the order to break everything off to the end of every worker, jitter aside.
+/// Limit from the message to stop until every worker has ended, without jitter.
 const STOP: Duration = Duration::from_secs(10);
 
-/// Plays `story` in the world of its seed; `tells` asks for the tale.
+/// Plays a scenario in the world of its seed; `log_events` enables the event log.
 ///
 /// # Panics
-/// When the proxy breaks the contract of its engine, or one of its own assertions.
+/// Panics if the proxy violates the contract of its engine, or one of its own assertions.
 pub(super) fn play(scenario: &RandomScenario, world: &World, log_events: bool) -> Outcome {
     if log_events {
         world.enable_event_log();
@@ -76,7 +76,7 @@ pub(super) fn play(scenario: &RandomScenario, world: &World, log_events: bool) -
     }
 }
 
-/// Takes faults of the plan back.
+/// Disables faults of the world.
 fn disable_faults(scenario: &RandomScenario, world: &World) {
     let mut plan = world.plan();
     for calm in &scenario.disabled_faults {
@@ -108,7 +108,7 @@ fn disable_faults(scenario: &RandomScenario, world: &World) {
     world.set_plan(plan);
 }
 
-/// A worker, and what is checked after each of its turns.
+/// A worker that is checked after each of its turns.
 struct CheckedWorker {
     index: usize,
     running: Option<RunningWorker>,
@@ -123,7 +123,7 @@ impl SimWorker for CheckedWorker {
         let goes_on = running.run_turn();
         let live = running.0.live_objects();
         let (used, max) = self.world.budget(self.index);
-        // The receive with which it ran out may have brought a whole buffer.
+        // The receive that exceeded the budget may have added a whole buffer.
         let bound = max + Buffer::SIZE;
         if used >= max {
             self.model.cover("proxy: holds all the bytes that it may");
@@ -148,7 +148,7 @@ impl SimWorker for CheckedWorker {
     }
 }
 
-/// Everybody but the workers.
+/// All actors except the workers.
 struct RandomActors {
     clients: Vec<RandomClient>,
     origins: Vec<RandomOrigin>,
@@ -159,17 +159,17 @@ struct RandomActors {
     over: Rc<Cell<bool>>,
 }
 
-/// Who tells the workers to end.
+/// The operator, who reloads, drains and stops the workers.
 struct Operator {
-    /// The way to each worker, and whether it has ended.
+    /// The mailbox of each worker, and whether the worker has ended.
     mailboxes: WorkerMailboxes,
     ended: Vec<Rc<Cell<bool>>>,
-    /// Configurations to come, the next one last.
+    /// Pending configurations, the next one last.
     reloads: Vec<(Instant, Arc<Config>)>,
-    /// When to drain, and when to break off what is left.
+    /// When to drain, and when to stop the remaining work.
     drain_at: Option<Instant>,
     stop_at: Option<Instant>,
-    /// When they were told to break off what was left, and how long that may take.
+    /// When the workers were told to stop, and how long that may take.
     stopped: Option<Moment>,
     patience: Duration,
     drain: Duration,
@@ -216,7 +216,8 @@ impl Operator {
         reload.into_iter().chain(self.drain_at).chain(self.stop_at).chain(judged).min()
     }
 
-    /// Workers that were told to stop end soon, whatever their clients do; says when to look again.
+    /// Checks that stopped workers end soon, whatever their clients do. Returns when to check
+    /// again.
     fn check_stopped(&mut self, world: &World) -> Option<Instant> {
         let until = self.stopped?.until(world, self.patience);
         if self.ended.iter().all(|ended| ended.get()) {
@@ -276,7 +277,7 @@ impl RandomRun {
         let names = PlannedNameServer::new(world, &scenario.origins, &model);
         let (real, assumed) = scenario.proxy.descriptors.unwrap_or((usize::MAX, 1000));
         world.set_descriptors_max(real);
-        // No story has passwords, so nobody asks the verifier.
+        // Random scenarios have no passwords, so the verifier gets no requests.
         let servers = (names.server(), &SimVerifier::new(false));
         let (workers, mailboxes, shared) = start(&config, world, servers, assumed)?;
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
@@ -320,7 +321,7 @@ impl RandomRun {
 
     fn play(&mut self, world: &World) -> Result<(), Failure> {
         let over = self.actors.over.clone();
-        // It also returns when every worker has drained: those who are left then see it.
+        // The run also returns when every worker has drained: the remaining clients then see it.
         let mut ended = RunOutcome::Done;
         while ended == RunOutcome::Done && !over.get() {
             ended = self.run(world, TIME, &mut |_| over.get());
@@ -348,7 +349,7 @@ impl RandomRun {
         }
     }
 
-    /// The clients are done: what the supervisor does at SIGTERM.
+    /// Does what the supervisor does at SIGTERM, after the clients have ended.
     fn end(&mut self, world: &World) -> Result<(), Failure> {
         let drain = self.actors.operator.drain;
         if self.has_ended() {
@@ -363,7 +364,7 @@ impl RandomRun {
         if !self.has_ended() && self.difficulty != Difficulty::Hard {
             return Err(self.failure("undrained", "the workers do not drain".to_owned()));
         }
-        // How long that may take is the director's to judge.
+        // The operator checks how long that may take.
         let model = self.model.clone();
         self.run(world, TIME, &mut |world| ended(world) || model.failure().is_some());
         match self.has_ended() || self.model.failure().is_some() {
@@ -392,7 +393,7 @@ impl RandomRun {
     }
 }
 
-/// What the proxy's configuration calls the origins, which listen on these ports.
+/// Returns the authorities of the origins in the proxy's configuration, for these ports.
 fn authorities(scenario: &RandomScenario, ports: &[u16]) -> Vec<String> {
     let origins = scenario.origins.iter().zip(ports).enumerate();
     let authorities = origins.map(|(at, (origin, port))| match origin.naming {
@@ -402,7 +403,7 @@ fn authorities(scenario: &RandomScenario, ports: &[u16]) -> Vec<String> {
     authorities.collect()
 }
 
-/// The workers with the flags that say when each has ended.
+/// Returns the workers with flags that say whether each has ended.
 fn watched(
     workers: Vec<RunningWorker>,
     ended: &[Rc<Cell<bool>>],
@@ -420,7 +421,7 @@ fn watched(
     watched.collect()
 }
 
-/// The proxy's configuration: by the program's own parser, then with the port that was picked.
+/// Returns the proxy's configuration as parsed by the program's own parser, with the selected port.
 fn configure(
     scenario: &RandomScenario,
     world: &World,
@@ -435,14 +436,14 @@ fn configure(
     Ok(config)
 }
 
-/// What each worker may hold where memory is short. The program takes no less than a megabyte, of
-/// which no story uses a fifth: what is a megabyte in its command line is 16 KiB here.
+/// Returns the budget of each worker if memory is short. The program accepts no less than a
+/// megabyte, of which no scenario uses a fifth: a megabyte on its command line is 16 KiB here.
 pub(super) fn bytes_per_worker(scenario: &RandomScenario) -> Option<u64> {
     scenario.proxy.memory_mb.map(|megabytes| megabytes * 16 * 1024)
 }
 
-/// The configurations of all reloads, the last one first, each when it comes. What cannot change in
-/// a running process is refused as it is in earnest.
+/// Returns the configurations of all reloads with their times, the last one first. Changes that
+/// need a restart are refused as in the real program.
 fn reloads(
     scenario: &RandomScenario,
     world: &World,
@@ -471,7 +472,7 @@ fn reloads(
     Ok(reloads)
 }
 
-/// The words after the program's name.
+/// Returns the program's arguments.
 pub(super) fn command(scenario: &RandomScenario, authorities: &[String]) -> Vec<String> {
     let proxy = &scenario.proxy;
     let mut details = vec![if proxy.forward { "forward" } else { "boost" }.to_owned()];
@@ -506,7 +507,8 @@ mod tests {
         }
     }
 
-    /// Told to drain and, a second later, to stop: how a worker fails that has ended, or has not.
+    /// Drains a worker and stops it a second later. Returns its failure, if it has ended or has
+    /// not.
     fn judged(has_ended: bool) -> Option<&'static str> {
         let world = World::new(1, Faults::None);
         let scenario = Rc::new(plain_scenario(Vec::new(), Ending::Closes));

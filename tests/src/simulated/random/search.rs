@@ -1,4 +1,4 @@
-//! Plays many seeds on several threads, and says what was found.
+//! Plays many seeds on several threads, and reports failures.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,21 +9,22 @@ use super::findings::{Coverage, Failure};
 use super::shrink::{fails, shrink};
 use super::{RandomScenario, play_random, random_scenario};
 
-/// What many seeds came to.
+/// The result of many seeds.
 #[derive(Default)]
 pub struct SearchResult {
     /// Seeds played.
     pub seeds: u64,
-    /// Seeds that failed, the lowest first, each with its story and how it failed.
+    /// Seeds that failed, lowest first, each with its scenario and its failure.
     pub failures: Vec<(RandomScenario, Failure)>,
-    /// How often each class of behaviour was met.
+    /// How often each class of behaviour occurred.
     pub met: Coverage,
 }
 
-/// One seed of so many is played twice, to see that it repeats; every failing one is.
+/// One in this number of seeds is played twice, to check that it repeats; so is every failing one.
 const REPLAYED_OF: u64 = 32;
 
-/// Plays `seeds` from `first` on, on `threads` threads. Ends early once `failures_max` have failed.
+/// Plays `seeds` seeds from `first` on, on `threads` threads. Stops once `failures_max` have
+/// failed.
 pub fn search(first: u64, seeds: u64, threads: usize, failures_max: usize) -> SearchResult {
     let next = AtomicU64::new(first);
     let found = Mutex::new(SearchResult::default());
@@ -32,7 +33,7 @@ pub fn search(first: u64, seeds: u64, threads: usize, failures_max: usize) -> Se
             scope.spawn(|| {
                 let mut coverage = Coverage::new();
                 loop {
-                    // Each seed is taken once; nothing else hangs on the order.
+                    // Each seed is taken once. The counter orders no other memory.
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed - first >= seeds {
                         break;
@@ -71,15 +72,15 @@ fn play_seed(seed: u64, met: &mut Coverage) -> Option<(RandomScenario, Failure)>
     outcome.failure.map(|failure| (scenario, failure))
 }
 
-/// Whether a second run of a story is another one.
+/// Plays a scenario again and returns a failure if the runs differ.
 fn check_replay(scenario: &RandomScenario, hash: u64) -> Option<Failure> {
     let again = play_random(scenario, false).hash;
     let details = format!("the trace has the hash {hash:016x}, and {again:016x} when played again");
     (again != hash).then_some(Failure { kind: "replay", details: details })
 }
 
-/// A failing story shrunk within `time`, as a person reads it: the story, what happened, what was
-/// wrong, how to see it again.
+/// Shrinks a failing scenario for at most `time` and returns a readable report: the scenario, its
+/// event log, the failure, and the command to play it again.
 pub fn report(scenario: &RandomScenario, failure: &Failure, time: Duration) -> String {
     let (small, failure) = match failure.kind {
         "replay" => (scenario.clone(), failure.clone()),
@@ -87,7 +88,7 @@ pub fn report(scenario: &RandomScenario, failure: &Failure, time: Duration) -> S
     };
     let outcome = play_random(&small, true);
     let again = play_random(&small, true);
-    // For whoever looks into the engine: a line a completion.
+    // One line per completion, for failures of the engine.
     let traces = std::env::var_os("TRACE").is_some();
     let trace = if traces { format!("\n{}", outcome.trace) } else { String::new() };
     let repeats = if outcome.hash == again.hash { "repeats" } else { "DOES NOT REPEAT" };

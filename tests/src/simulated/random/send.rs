@@ -1,4 +1,4 @@
-//! What one end of a connection sends, step by step: bytes, pauses, and how it ends.
+//! The send queue of one end of a connection: bytes, pauses, and the end of the stream.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -8,18 +8,18 @@ use millrace_sim::{ActorSocket, World};
 
 use super::plan::{Break, BreakKind};
 
-/// A step.
+/// A step of sending.
 #[derive(Debug)]
 pub(super) enum SendStep {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// These bytes, so many at a time, every so many milliseconds.
+    /// These bytes, in parts of this size, one per number of milliseconds.
     Drip(Vec<u8>, usize, u64),
-    /// A wait of so many milliseconds.
+    /// A pause of this number of milliseconds.
     Pause(u64),
-    /// A wait for [`Sending::go_on`], or for so many milliseconds.
+    /// A wait for [`SendQueue::go_on`], at most for this number of milliseconds.
     Await(u64),
-    /// An answer's last byte is behind, or the last of a request.
+    /// The last byte of a message was sent.
     Mark,
     /// The stream ends.
     Finish,
@@ -27,26 +27,26 @@ pub(super) enum SendStep {
     Close,
     /// The connection is reset.
     Reset,
-    /// Nothing more is sent, ever.
+    /// Nothing more is ever sent.
     Stop,
 }
 
-/// What the sender has come to.
+/// The result of sending.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum SendOutcome {
-    /// Everything was taken, or nothing more is wanted.
+    /// Everything was accepted, or nothing more is to be sent.
     All,
-    /// The kernel takes no more now.
+    /// The kernel accepts no more now.
     Full,
-    /// It waits.
+    /// The queue waits until this time.
     Until(Instant),
-    /// A [`Out::Mark`] was passed; there may be more.
+    /// A [`SendStep::Mark`] was reached; more steps may follow.
     Mark,
-    /// The socket was closed by a step: nobody may use it any more.
+    /// A step closed the socket, which must not be used any more.
     Gone,
 }
 
-/// When to look again.
+/// When to act again.
 #[derive(Default)]
 pub(super) struct NextWake(pub(super) Option<Instant>);
 
@@ -56,20 +56,20 @@ impl NextWake {
     }
 }
 
-/// What is still to be sent.
+/// The steps still to perform.
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
     steps: VecDeque<SendStep>,
-    /// Bytes of the first step that were taken.
+    /// Accepted bytes of the first step.
     taken: usize,
-    /// When the pause, or the drip's wait, at the head of the steps is over.
+    /// When the pause of the first step ends.
     until: Option<Instant>,
     stopped: bool,
-    /// The stream was ended, or can take nothing more.
+    /// The stream was ended, or accepts nothing more.
     pub(super) over: bool,
-    /// The connection broke while something was sent: how its stream ends says nothing.
+    /// The connection broke during a send, so the end of its stream is not checked.
     pub(super) broke: bool,
-    /// Bytes taken in all.
+    /// Accepted bytes in total.
     pub(super) total: u64,
 }
 
@@ -79,7 +79,7 @@ impl SendQueue {
         self.steps.push_back(out);
     }
 
-    /// Adds bytes, broken off or halted where `breaks` says.
+    /// Adds bytes that break off or pause as `breaks` says.
     pub(super) fn add_broken(&mut self, bytes: Vec<u8>, breaks: Option<Break>) {
         let Some(Break { at, how }) = breaks.filter(|_| !bytes.is_empty()) else {
             return self.add(SendStep::Bytes(bytes));
@@ -98,19 +98,19 @@ impl SendQueue {
         }
     }
 
-    /// Ends a wait for word from the other side.
+    /// Ends a wait for the other side.
     pub(super) fn go_on(&mut self) {
         if let Some(SendStep::Await(_)) = self.steps.front() {
             self.done();
         }
     }
 
-    /// Whether nothing more will be sent, whatever is added.
+    /// Returns whether nothing more will be sent, even if steps are added.
     pub(super) fn has_ended(&self) -> bool {
         self.stopped || self.over
     }
 
-    /// Whether nothing is left to be sent.
+    /// Returns whether no step is left.
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty() || self.has_ended()
     }
@@ -120,7 +120,8 @@ impl SendQueue {
         (self.taken, self.until) = (0, None);
     }
 
-    /// Whether the wait that begins, or began, here is over.
+    /// Returns an error with the end of the wait while it is not over. Begins the wait at the first
+    /// call.
     fn waited(&mut self, now: Instant, ms: u64) -> Result<(), Instant> {
         let until = *self.until.get_or_insert(now + Duration::from_millis(ms));
         if now >= until { Ok(()) } else { Err(until) }

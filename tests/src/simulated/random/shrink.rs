@@ -1,5 +1,5 @@
-//! Makes a failing story smaller: takes pieces away, one after the other, for as long as what is
-//! left fails in the same way in the world of the same seed.
+//! Shrinks a failing scenario: removes items one after the other while the rest fails in the same
+//! way, in the world of the same seed.
 
 use std::time::{Duration, Instant};
 
@@ -12,9 +12,10 @@ use super::plan::{
 };
 use super::play_random;
 
-/// A smaller story that fails as `story` does, and how. Takes `time` at most, and a run more.
+/// Returns a smaller scenario that fails in the same way, and its failure. Takes at most `time` and
+/// one more run.
 ///
-/// `plays` says how a story fails, if it does: [`fails`] in earnest.
+/// `plays` returns the failure of a scenario, if it fails; the real one is [`fails`].
 pub fn shrink(
     scenario: &RandomScenario,
     failure: &Failure,
@@ -34,7 +35,7 @@ pub fn shrink(
     }
 }
 
-/// How a story fails.
+/// Returns the failure of a scenario, if it fails.
 pub(super) fn fails(scenario: &RandomScenario) -> Option<Failure> {
     play_random(scenario, false).failure
 }
@@ -46,7 +47,7 @@ struct Best<'a> {
 }
 
 impl Best<'_> {
-    /// Keeps the story that `change` makes if it is another one and fails in the same way.
+    /// Keeps the scenario that `change` makes if it differs and fails in the same way.
     fn attempt(&mut self, end: Instant, change: &dyn Fn(&mut RandomScenario)) -> bool {
         let mut scenario = self.scenario.clone();
         change(&mut scenario);
@@ -66,10 +67,10 @@ impl Best<'_> {
 
 type Pass = fn(&mut Best<'_>, Instant);
 
-/// The largest pieces first.
+/// The largest items first.
 const PASSES: [Pass; 6] = [connections, requests, world, proxy, origins, details];
 
-/// Takes runs of connections away, long ones first.
+/// Removes ranges of connections, long ones first.
 fn connections(best: &mut Best<'_>, end: Instant) {
     let mut size = best.scenario.connections.len() / 2;
     while size > 0 {
@@ -142,7 +143,7 @@ fn origins(best: &mut Best<'_>, end: Instant) {
     }
 }
 
-/// Gives the requests of an origin to the first.
+/// Moves the requests of an origin to the first one, and removes it.
 fn without_origin(scenario: &mut RandomScenario, at: usize) {
     if scenario.origins.len() == 1 {
         return;
@@ -160,7 +161,7 @@ fn without_origin(scenario: &mut RandomScenario, at: usize) {
 type OfConnection = fn(&mut Connection);
 type OfRequest = fn(&mut Request);
 
-/// Sizes, waits and manners.
+/// Simplifies sizes, waits and behaviour.
 fn details(best: &mut Best<'_>, end: Instant) {
     const CONNECTION: [OfConnection; 4] = [
         |it| it.begins_ms = 0,

@@ -1,32 +1,32 @@
-//! What requests and answers of a story look like as bytes, and what of them is odd.
+//! The requests and responses of random scenarios as bytes, with their faults.
 
 use super::plan::{
     Body, BodyFraming, HeaderSyntax, Malformation, Method, Request, ResponseFault, ResponsePlan,
 };
 use crate::scenario::pattern;
 
-/// The payload that a client sends with request `id`.
+/// Returns the payload that a client sends with request `id`.
 pub(super) fn request_payload(id: u32, length: usize) -> Vec<u8> {
     pattern(length, u64::from(id) * 2)
 }
 
-/// The payload that is answered to request `id`.
+/// Returns the payload of the response to request `id`.
 pub(super) fn response_payload(id: u32, length: usize) -> Vec<u8> {
     pattern(length, u64::from(id) * 2 + 1)
 }
 
-/// The line by which an origin knows which tunnel it is at the end of.
+/// Returns the line that names a tunnel to its origin.
 pub(super) fn tunnel_line(id: u32) -> String {
     format!("Tunnel {id}\n")
 }
 
-/// Where a request goes: the origin's authority, and whether the proxy is told so in the target.
+/// The destination of a request: the origin's authority, and whether the target contains it.
 pub(super) struct Route<'a> {
     pub(super) authority: &'a str,
     pub(super) forward: bool,
 }
 
-/// A request's head, and its body as it goes over the wire.
+/// Returns a request's header, and its encoded body.
 pub(super) fn request(request: &Request, way: &Route<'_>) -> (Vec<u8>, Vec<u8>) {
     let Request { id, method, body, .. } = request;
     let host = if way.forward { way.authority } else { "a.test" };
@@ -92,10 +92,10 @@ fn chunks(payload: &[u8], size: usize, trailers: bool) -> Vec<u8> {
     bytes
 }
 
-/// The requests, by their ids, whose first lines stand in what was sent to an origin.
+/// Returns the ids of the requests whose request lines occur in the bytes sent to an origin.
 pub(super) fn requests_in(sent: &[u8]) -> impl Iterator<Item = u32> {
     sent.split(|byte| *byte == b'\n').filter_map(|line| {
-        // A body may stand before it.
+        // A body may precede it on the line.
         let line = line.strip_suffix(b" HTTP/1.1\r")?;
         let id = line.rsplit(|byte| *byte == b'/').next()?;
         let named = line[..line.len() - id.len()].ends_with(b" /r/");
@@ -103,12 +103,12 @@ pub(super) fn requests_in(sent: &[u8]) -> impl Iterator<Item = u32> {
     })
 }
 
-/// One interim answer.
+/// Returns one interim response.
 pub(super) fn interim(id: u32, status: u16, form: HeaderSyntax) -> Vec<u8> {
     form.write(format!("HTTP/1.1 {status} Soon\r\nX-Id: {id}\r\n\r\n"))
 }
 
-/// The final answer to `request`, whole, as it goes over the wire.
+/// Returns the complete final response to `request`.
 pub(super) fn response(request: &Request) -> Vec<u8> {
     let Request { id, method, response: answer, .. } = request;
     match answer.fault {
@@ -173,7 +173,7 @@ fn plain(id: u32, method: Method, answer: &ResponsePlan, payload: &[u8]) -> Vec<
     bytes
 }
 
-/// RFC 9112 section 6.3: what no answer of this status has.
+/// Returns whether a response with this status has no body (RFC 9112 section 6.3).
 pub(super) fn has_no_body(status: u16) -> bool {
     status < 200 || status == 204 || status == 304
 }
@@ -187,15 +187,15 @@ fn fill(text: &str, id: u32, target: &str, host: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// What may follow an answer. None of it is an answer: a whole one that comes late could not be
-/// told from that to the next request.
+/// Bytes that may follow a response. None of them is a response: a late complete one could not be
+/// distinguished from the response to the next request.
 pub(super) const UNREQUESTED_BYTES: [&str; 3] = [
     "unrequested bytes",
     "\r\n\r\n\r\n",
     "HTTP/1.1 2000 No\r\nX-Id: 0\r\nContent-Length: 5\r\n\r\nwrong",
 ];
 
-/// Heads of requests that must be refused before an origin sees anything.
+/// Request headers that must be refused before an origin sees anything.
 pub(super) const BAD_REQUEST_HEADERS: [&str; 30] = [
     "GET {t} HTTP/1.1\r\nX-Id: {id}\r\n\r\n",
     "GET {t} HTTP/1.1\r\nHost: {h}\r\nHost: {h}\r\nX-Id: {id}\r\n\r\n",
@@ -251,7 +251,7 @@ pub(super) const BAD_REQUEST_CHUNKS: [&str; 12] = [
     "5\r\nhello\r\n0\r\nX\0: 1\r\n\r\n",
 ];
 
-/// Heads of answers that must not reach a client.
+/// Response headers that must not reach a client.
 pub(super) const BAD_RESPONSE_HEADERS: [&str; 21] = [
     "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nwrong",
     "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length: 5, 6\r\n\r\nwrong",
@@ -277,7 +277,7 @@ pub(super) const BAD_RESPONSE_HEADERS: [&str; 21] = [
     "HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nContent-Length:\r\n 5\r\n\r\nwrong",
 ];
 
-/// How chunks of an answer go wrong after some that are right.
+/// Invalid endings of a chunked response, after valid chunks.
 pub(super) const BAD_RESPONSE_CHUNKS: [&str; 8] = [
     "0x5\r\nwrong\r\n0\r\n\r\n",
     "-5\r\nwrong\r\n0\r\n\r\n",
@@ -289,7 +289,7 @@ pub(super) const BAD_RESPONSE_CHUNKS: [&str; 8] = [
     "0\r\nX\0: 1\r\n\r\n",
 ];
 
-/// The payload in chunks of so many bytes, with the last one.
+/// Returns the payload in chunks of `size` bytes, with the last chunk.
 pub(super) fn chunked(payload: &[u8], size: usize) -> Vec<u8> {
     let mut bytes = Vec::new();
     for chunk in payload.chunks(size) {

@@ -1,4 +1,5 @@
-//! A client: asks as the story says, and knows by its serial number what it gets.
+//! A client of the cache: sends the planned requests, and identifies responses by their serial
+//! numbers.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -25,20 +26,20 @@ pub(super) struct CacheClient {
     over: bool,
     outgoing: SendQueue,
     reader: MessageReader,
-    /// Of the requests: planned to be sent, begun to be sent, answered.
+    /// Requests by progress: queued, begun to be sent, completed.
     planned: usize,
     begun: usize,
     answered: usize,
     answer: Option<ReceivedResponse>,
-    /// The proxy has said that it closes.
+    /// The proxy has announced the end of the connection.
     last: bool,
     moved: Moment,
     pace: Pace,
 }
 
-/// An answer whose head was read.
+/// A response whose header was read.
 struct ReceivedResponse {
-    /// `None`: the proxy's own, whose body is not judged.
+    /// `None`: the proxy's own response, whose body is not checked.
     record: Option<ResponseRecord>,
     is_part: bool,
     want: Vec<u8>,
@@ -228,7 +229,7 @@ impl CacheClient {
                 };
                 let is_known = match complete {
                     Some(complete) => complete == said.length || record.may_look_short(),
-                    // Its header did not say, and not all of it is stored.
+                    // Its header had no length, and not all of it is stored.
                     None => said.frame != BodyFraming::Length,
                 };
                 if !is_known || last >= said.length || first > last {
@@ -261,11 +262,11 @@ impl CacheClient {
         self.answer = Some(answer);
     }
 
-    /// An answer of the proxy's own, or one to HEAD of the origin's.
+    /// Handles a response of the proxy's own, or the origin's response to a HEAD.
     fn own_answer(&mut self, world: &World, ask: &CacheRequest, status: u16) {
         let is_head = ask.method == "HEAD" && status == 200;
         let is_refused = ask.control == "only-if-cached" && status == 504;
-        // What is said of a range that is not there is nothing of the answer itself.
+        // A response about an unsatisfiable range says nothing about the stored response.
         let is_refused = is_refused || (ask.range.is_some() && status == 416);
         self.model.cover(format!("proxy: responds {status} itself"));
         if !is_head && !is_refused {
@@ -302,7 +303,7 @@ impl CacheClient {
         }
     }
 
-    /// The stream has ended, or broken.
+    /// Handles the end of the stream, or its reset.
     fn ended(&mut self, world: &World, is_broken: bool) {
         let record = self.answer.as_ref().and_then(|answer| answer.record);
         if let (Some(record), Some(answer)) = (record, &self.answer)
@@ -329,7 +330,7 @@ impl CacheClient {
         self.close(world);
     }
 
-    /// Where nothing is scarce and nothing breaks off, everybody is served.
+    /// Fails if there is no shortage and no break: every client must then be served.
     fn fail_unserved(&mut self, world: &World, details: &str) {
         let scenario = self.model.scenario();
         let breaks = scenario.responses.iter().flatten().any(|said| said.breaks.is_some());
@@ -338,14 +339,14 @@ impl CacheClient {
         }
     }
 
-    /// Whether only origins may have cut anything since it began.
+    /// Returns whether only origins may have cut anything since the connection began.
     fn is_undisturbed(&self) -> bool {
         let may_cut = self.model.scenario().disk.is_some_and(|disk| disk.may_cut());
         let is_disturbed = self.model.is_hostile() || self.model.is_drained();
         !is_disturbed && !may_cut && !self.model.was_killed(self.begins)
     }
 
-    /// Nobody waits for longer than the limits allow.
+    /// Fails if the client waits for longer than the limits allow.
     fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
         let waits = self.answered < self.begun && !self.pace.is_resting();
         if !waits || self.model.is_hostile() || world.is_peer_closed(socket) {
@@ -364,7 +365,7 @@ impl CacheClient {
     }
 }
 
-/// A request as it goes over the wire.
+/// Returns the bytes of a request.
 fn written(ask: &CacheRequest) -> Vec<u8> {
     let CacheRequest { id, method, url, language, control, range, .. } = ask;
     let mut head = format!("{method} /u{url} HTTP/1.1\r\nHost: a.test\r\nX-Id: {id}\r\n");
@@ -383,8 +384,8 @@ fn written(ask: &CacheRequest) -> Vec<u8> {
     head.into_bytes()
 }
 
-/// First, last and complete length of `bytes F-L/C`.
-/// The first and the last byte of a part, and the length of the whole; `None`: it is unknown.
+/// Returns first byte, last byte and complete length of `bytes F-L/C`. A complete length of `None`
+/// is unknown.
 fn place_of(value: &str) -> Option<(usize, usize, Option<usize>)> {
     let (place, complete) = value.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = place.split_once('-')?;
@@ -392,5 +393,5 @@ fn place_of(value: &str) -> Option<(usize, usize, Option<usize>)> {
     Some((first.parse().ok()?, last.parse().ok()?, complete))
 }
 
-/// Longer than all waits for an origin together, and for somebody else's fetches.
+/// Longer than all waits for an origin and for other requests' fetches together.
 const SILENCE: Duration = Duration::from_secs(120);

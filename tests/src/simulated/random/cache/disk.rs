@@ -1,5 +1,5 @@
-//! The disk beneath a simulated cache: one volume for all processes of a story, and in each of them
-//! the disk tier without threads, of which a piece of work is done now and then.
+//! The disk of a simulated cache. One volume serves all processes of a scenario. Each process has a
+//! disk tier without threads, which performs one work item now and then.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -13,19 +13,19 @@ use millrace_store::{Cache, WaiterId, Waker};
 use super::super::super::reload::WorkerMailboxes;
 use super::DiskPlan;
 
-/// A disk and what works for it in the present process.
+/// A disk and its tier in the current process.
 pub(super) struct ActorDisk {
     plan: DiskPlan,
     volume: SimDirectory,
     bell: Arc<WakeList>,
     cache: Option<Arc<Cache>>,
-    /// When the next piece of work is done, if there is any.
+    /// When the next work item is performed, if there is one.
     next: Instant,
-    /// Who is to be woken and could not be: a mailbox was full.
+    /// Waiters that could not be woken because a mailbox was full.
     late: Vec<WaiterId>,
 }
 
-/// Whoever waits for the disk and may go on.
+/// Waiters for the disk that may continue.
 #[derive(Debug, Default)]
 struct WakeList(Mutex<Vec<WaiterId>>);
 
@@ -35,11 +35,11 @@ impl Waker for WakeList {
     }
 }
 
-/// A piece of work takes so long at most.
+/// Maximum duration of a work item in milliseconds.
 const PIECE_MS_MAX: u64 = 20;
-/// More pieces than there ever are: they do not end where memory is missing for one.
+/// More work items than there ever are. They would not end if one of them lacked memory.
 const PIECES_MAX: usize = 10_000;
-/// A process dies within so many writes.
+/// A killed process dies within this number of writes.
 const WRITES_MAX: u64 = 8;
 
 impl ActorDisk {
@@ -49,7 +49,8 @@ impl ActorDisk {
         Self { plan, volume, bell, cache: None, next: world.now(), late }
     }
 
-    /// A process begins to use it. One whose disk cannot be used goes on without.
+    /// Attaches the disk to a new process. If the disk is unusable, the process continues without
+    /// it.
     pub(super) fn begin(&mut self, cache: &Arc<Cache>, world: &World) {
         let volume: Arc<dyn DirectoryIo> = Arc::new(self.volume.clone());
         let options = DiskOptions { readers: 0, ..DiskOptions::default() };
@@ -68,7 +69,7 @@ impl ActorDisk {
         self.cache = Some(cache.clone());
     }
 
-    /// Does a piece of its work, if it is time, and wakes those who waited for it.
+    /// Performs a work item if it is due, and wakes its waiters.
     pub(super) fn step(&mut self, world: &World, mailboxes: &WorkerMailboxes) -> Option<Instant> {
         let mut look = None;
         if let Some(cache) = &self.cache {
@@ -97,12 +98,12 @@ impl ActorDisk {
         });
     }
 
-    /// The process is killed while it writes, or between two writes; and maybe the machine loses its
-    /// power. Gives whether what was told to the disk before may be lost.
+    /// Kills the process during a write or between two, and the machine may lose power. Returns
+    /// whether data that was written before may be lost.
     pub(super) fn kill(&mut self, world: &World) -> bool {
         let Some(cache) = self.cache.take() else { return true };
         self.volume.die_after(world.random() % WRITES_MAX);
-        // What is to be read fails from then on, so nothing of the old process is left in its cache.
+        // All reads fail from now on, so the cache keeps nothing of the old process.
         let mut pieces = 0;
         while pieces < PIECES_MAX && !self.volume.is_dead() && cache.run_disk_work() {
             pieces += 1;
@@ -128,7 +129,7 @@ impl ActorDisk {
         self.bell.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The last process ends in order.
+    /// Ends the last process in order.
     pub(super) fn end(&mut self) {
         let Some(cache) = self.cache.take() else { return };
         for _ in 0..PIECES_MAX {

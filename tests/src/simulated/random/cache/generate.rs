@@ -1,4 +1,4 @@
-//! The story that a seed invents.
+//! Generates the cache scenario of a seed.
 
 use millrace_disk::SimFaults;
 use millrace_sim::{Faults, SeededRandom};
@@ -12,7 +12,7 @@ const fn control(text: &'static str, fresh_s: u64, spare_s: u64, own: bool) -> C
     CacheControl { text, fresh_s, stale_s: spare_s, private: own }
 }
 
-/// What answers say to caches.
+/// The Cache-Control values of responses.
 const CONTROLS: [CacheControl; 13] = [
     control("max-age=600", 600, 0, false),
     control("max-age=600", 600, 0, false),
@@ -29,7 +29,7 @@ const CONTROLS: [CacheControl; 13] = [
     control("public", 0, 0, false),
 ];
 
-/// The story of `seed`.
+/// Returns the scenario of `seed`.
 pub fn random_cache_scenario(seed: u64) -> CacheScenario {
     let mut random = SeededRandom::new(seed ^ 0x4341_4348_4553_4545);
     let worlds = [Faults::None, Faults::Benign, Faults::Benign, Faults::Benign, Faults::Hostile];
@@ -63,7 +63,7 @@ pub fn random_cache_scenario(seed: u64) -> CacheScenario {
 
 struct CacheGenerator {
     random: SeededRandom,
-    /// Nothing breaks off and nobody leaves.
+    /// Nothing breaks off and no client leaves early.
     kind: bool,
     /// The number of the last request.
     next: u32,
@@ -173,7 +173,7 @@ impl CacheGenerator {
         let count = self.random.between(1, 6);
         let pipelined = self.random.chance(200);
         let mut asks: Vec<CacheRequest> = (0..count).map(|_| self.request(pipelined)).collect();
-        // Who connects and says nothing is closed.
+        // The proxy closes a client that connects and sends nothing.
         asks[0].pause_ms = 0;
         let bytes = self.random.choose(&[4096, 60_000]);
         let every = self.random.between(1, 100);
@@ -208,7 +208,7 @@ impl CacheGenerator {
             4 => "max-stale",
             _ => "",
         };
-        // Far behind what has arrived, too: a body has up to 600,000 bytes.
+        // Also far behind the received bytes: a body has up to 600,000 bytes.
         let max = self.random.choose(&[20_000, 20_000, 600_000]);
         let first = self.random.length(max) - 1;
         let last = first + self.random.length(20_000) - 1;

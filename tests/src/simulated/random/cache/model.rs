@@ -1,4 +1,4 @@
-//! What the origin has said and what clients have asked, and whether an answer may be the one to a
+//! The responses of the origin and the requests of clients, and whether a response may answer a
 //! request.
 
 use std::cell::RefCell;
@@ -16,7 +16,7 @@ use super::super::plan::{BodyFraming, Break, BreakKind};
 use super::super::wire::chunked;
 use super::{CacheRequest, CacheScenario, CachedResponsePlan};
 
-/// The book of one run; clones are the same book.
+/// The model of one run. Clones share their state.
 #[derive(Clone)]
 pub(super) struct CacheModel {
     findings: Findings,
@@ -35,50 +35,50 @@ struct CacheState {
     scenario: Rc<CacheScenario>,
     records: Vec<ResponseRecord>,
     asked: BTreeMap<u32, RequestRecord>,
-    /// By URL: when the origin said that a change had succeeded of which a client knows.
+    /// By URL: when the origin responded to the last successful change that a client knows of.
     changed: Vec<Option<Instant>>,
-    /// When the process was killed for the last time.
+    /// When the process was last killed.
     killed: Option<Instant>,
 }
 
-/// An answer of the origin's; its serial number is its place, from 1.
+/// A response of the origin. Its serial number is its index, from 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseRecord {
     pub(super) said: CachedResponsePlan,
-    /// The request that it answers.
+    /// The request that caused it.
     pub(super) asker: u32,
     pub(super) url: usize,
     pub(super) language: u8,
-    /// When it was sent, or last said to hold; `None`: not yet.
+    /// When it was sent or last validated; `None`: not yet.
     touched: Option<Moment>,
     /// For how long it may be used from then on.
     lasts: Duration,
-    /// What was missing of it was given later.
+    /// Its missing bytes were sent later.
     completed: bool,
 }
 
 impl ResponseRecord {
-    /// Whether it is broken off so that everybody can see it.
+    /// Returns whether it is cut in a way that every recipient detects.
     pub(super) fn is_cut(&self) -> bool {
         let in_order = |how| matches!(how, BreakKind::Finish | BreakKind::Close);
         let is_seen = |how| !(self.ends_by_close() && in_order(how));
         !self.completed && self.said.breaks.is_some_and(|breaks| is_seen(breaks.how))
     }
 
-    /// Whether what came of it may be less than it is, and look whole.
+    /// Returns whether a part of it may look complete.
     pub(super) fn may_look_short(&self) -> bool {
         !self.completed && self.said.breaks.is_some() && !self.is_cut()
     }
 
-    /// How much of its body came before it was broken off, where that does not hang on what a reset
-    /// overtook.
+    /// Returns how many bytes of its body were sent before the break, unless a reset may have
+    /// discarded some.
     pub(super) fn bytes_before_break(&self) -> Option<usize> {
         let Break { at, how } = self.said.breaks.filter(|_| !self.completed)?;
         let length = self.said.length;
         let came = match self.said.frame {
             BodyFraming::Length | BodyFraming::UntilClose => at % length.max(1),
             BodyFraming::Chunks(size) => {
-                // An x is in no line of a chunk.
+                // No line of a chunk contains an x.
                 let coded = chunked(&vec![b'x'; length], size);
                 coded[..at % coded.len()].iter().filter(|byte| **byte == b'x').count()
             }
@@ -95,7 +95,7 @@ impl ResponseRecord {
 #[derive(Clone, Copy, Debug)]
 struct RequestRecord {
     at: Moment,
-    /// What was said before is invalid.
+    /// Responses from before this time are invalid.
     valid_from: Option<Instant>,
     range: Option<(usize, usize)>,
 }
@@ -120,8 +120,8 @@ impl CacheModel {
         self.state.borrow().scenario.world == Faults::Hostile
     }
 
-    /// The process is killed: what it had not written down yet of changes is lost; or what was not
-    /// synced, if `loses_all`.
+    /// Records that the process is killed. Changes that are not yet on disk are lost, or all that
+    /// were not synced if `loses_all`.
     pub(super) fn kill(&self, world: &World, loses_all: bool) {
         let state = &mut *self.state.borrow_mut();
         let now = world.now();
@@ -131,17 +131,17 @@ impl CacheModel {
         }
     }
 
-    /// Whether the process was killed since a time.
+    /// Returns whether the process was killed since a time.
     pub(super) fn was_killed(&self, since: Instant) -> bool {
         self.state.borrow().killed.is_some_and(|at| at >= since)
     }
 
-    /// Whether the process that fetched it was killed since.
+    /// Returns whether the process that fetched the response was killed since.
     pub(super) fn outlived_process(&self, record: &ResponseRecord) -> bool {
         record.touched.is_some_and(|touched| self.was_killed(touched.at))
     }
 
-    /// A client begins to send a request.
+    /// Records that a client begins to send a request.
     pub(super) fn record_request(&self, world: &World, ask: &CacheRequest) {
         let state = &mut *self.state.borrow_mut();
         let valid_from = state.changed[ask.url];
@@ -149,12 +149,12 @@ impl CacheModel {
         state.asked.insert(ask.id, asked);
     }
 
-    /// The range that a request asks for; `None`: all of it.
+    /// Returns the range of a request; `None`: the whole response.
     pub(super) fn range_of(&self, asker: u32) -> Option<(usize, usize)> {
         self.state.borrow().asked.get(&asker)?.range
     }
 
-    /// The origin answers: gives the serial number.
+    /// Records a response of the origin. Returns its serial number.
     pub(super) fn record_response(
         &self,
         said: CachedResponsePlan,
@@ -170,7 +170,7 @@ impl CacheModel {
         state.records.len()
     }
 
-    /// How many requests for a URL were answered, those with 304 not counted.
+    /// Returns the number of responses for a URL, without 304s.
     pub(super) fn response_count(&self, url: usize) -> usize {
         self.state.borrow().records.iter().filter(|record| record.url == url).count()
     }
@@ -179,7 +179,7 @@ impl CacheModel {
         self.state.borrow().records.get(serial.checked_sub(1)?).copied()
     }
 
-    /// The head of an answer went out, or, with what it `says` of it, a 304 that says that it holds.
+    /// Records that the header of a response was sent, or of a 304 with `says` that validates it.
     pub(super) fn record_validation(
         &self,
         world: &World,
@@ -190,18 +190,18 @@ impl CacheModel {
         let record = &mut state.records[serial - 1];
         if let Some(said) = says {
             let lasts = Duration::from_secs(said.control.fresh_s + said.control.stale_s);
-            // It may not have come: then what was said before counts.
+            // The 304 may have been lost: then the earlier lifetime applies.
             record.lasts = record.lasts.max(lasts);
         }
         record.touched = Some(Moment::now(world));
     }
 
-    /// The origin gives what is missing of an answer.
+    /// Records that the origin sends the missing bytes of a response.
     pub(super) fn complete(&self, serial: usize) {
         self.state.borrow_mut().records[serial - 1].completed = true;
     }
 
-    /// A client knows that a change has succeeded.
+    /// Records that a client knows of a successful change.
     pub(super) fn changed(&self, url: usize, serial: usize) {
         let state = &mut *self.state.borrow_mut();
         let at = state.records[serial - 1].touched.map(|moment| moment.at);
@@ -209,7 +209,7 @@ impl CacheModel {
         *changed = (*changed).max(at);
     }
 
-    /// Judges that a client gets the answer of this serial number.
+    /// Checks whether a client may get the response with this serial number.
     pub(super) fn check(
         &self,
         world: &World,
@@ -255,11 +255,11 @@ impl CacheModel {
     }
 }
 
-/// A kind of failure, and what was seen.
+/// The kind of a failure, and a description.
 pub(super) type Violation = (&'static str, String);
 
-/// A change that succeeded so long ago is known to the disk.
+/// A successful change of this age is on disk.
 const SYNC_TIME: Duration = Duration::from_secs(10);
 
-/// Ages are counted in whole seconds, two times; and an answer is under way for a while.
+/// Ages are rounded to seconds twice, and a response takes some time to arrive.
 const SLACK: Duration = Duration::from_secs(4);

@@ -1,4 +1,4 @@
-//! The origin: reads requests, and answers each as the story says.
+//! The origin of the cache: reads requests, and sends the planned responses.
 
 use std::collections::VecDeque;
 
@@ -25,17 +25,17 @@ struct CacheOriginConnection {
     socket: Option<ActorSocket>,
     reader: MessageReader,
     outgoing: SendQueue,
-    /// The request whose body is awaited.
+    /// The request whose body is incomplete.
     request: Option<Message>,
-    /// What the next marks in `sending` mean.
+    /// The meaning of the next marks in the send queue.
     marks: VecDeque<Mark>,
     model: CacheModel,
 }
 
-/// The head of this answer is behind; or that of a 304 that says this of it.
+/// Serial number of the response whose header was sent; with a plan, that of a 304 for it.
 type Mark = (usize, Option<CachedResponsePlan>);
 
-/// The body of an answer.
+/// Returns the body of a response.
 pub(super) fn body(serial: usize, length: usize) -> Vec<u8> {
     pattern(length, serial as u64 + 1000)
 }
@@ -207,7 +207,7 @@ impl CacheOriginConnection {
             "HTTP/1.1 304 Not Modified\r\nETag: \"{serial}\"\r\nCache-Control: {control}\r\n\r\n"
         );
         self.outgoing.add(SendStep::Bytes(said.form.write(head)));
-        // An ambiguous one says nothing about what is stored.
+        // An ambiguous header must not affect the stored response.
         if !said.form.is_ambiguous() {
             self.mark(serial, Some(said));
         }
@@ -225,7 +225,7 @@ impl CacheOriginConnection {
         self.marks.push_back((serial, says));
     }
 
-    /// Sends the answer of this number, or the part of it.
+    /// Sends the response with this serial number, or a part of it.
     fn give(&mut self, serial: usize, said: CachedResponsePlan, range: Option<(usize, usize)>) {
         let payload = body(serial, said.length);
         let (status, payload) = match range {
@@ -271,7 +271,7 @@ impl CacheOriginConnection {
         }
     }
 
-    /// Less than all of it.
+    /// Sends only a part of a response.
     fn break_off(&mut self, bytes: Vec<u8>, breaks: Break) {
         self.model.cover("response: breaks off");
         let count = breaks.at % bytes.len().max(1);
@@ -285,7 +285,7 @@ impl CacheOriginConnection {
     }
 }
 
-/// `bytes=FIRST-LAST`, or without the last, if some of that is there.
+/// Parses `bytes=FIRST-LAST` or `bytes=FIRST-`, if a part of it exists.
 fn range(value: &str, length: usize) -> Option<(usize, usize)> {
     let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
     let first: usize = first.parse().ok()?;

@@ -1,4 +1,4 @@
-//! One run: the proxy's workers, the origin and the clients in one world.
+//! One run of a cache scenario: the proxy's workers, the origin and the clients in one world.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -23,9 +23,9 @@ use super::disk::ActorDisk;
 use super::model::CacheModel;
 use super::origin::CacheOrigin;
 
-/// Virtual time that a story may take: beyond every deadline, stall and pause.
+/// Limit of a scenario in virtual time: beyond every deadline, stall and pause.
 const TIME: Duration = Duration::from_secs(12 * 3600);
-/// From the order to break everything off to the end of every worker.
+/// Limit from the message to stop until every worker has ended.
 const STOP: Duration = Duration::from_secs(600);
 
 pub(super) fn play(scenario: &CacheScenario, world: &World, log_events: bool) -> Outcome {
@@ -51,14 +51,14 @@ pub(super) fn play(scenario: &CacheScenario, world: &World, log_events: bool) ->
     }
 }
 
-/// Everybody but the workers.
+/// All actors except the workers.
 struct CacheActors {
     clients: Vec<CacheClient>,
     origin: CacheOrigin,
     proxy: Address,
     mailboxes: WorkerMailboxes,
     drains_at: Option<Instant>,
-    /// When the process is killed; in order.
+    /// When the process is killed, in order.
     kills: VecDeque<Instant>,
     disk: Option<ActorDisk>,
     model: CacheModel,
@@ -68,13 +68,13 @@ struct CacheActors {
 impl CacheActors {
     fn tell(&mut self, message: impl Fn() -> WorkerMessage<millrace_sim::SimDetached>) {
         for mailbox in self.mailboxes.borrow_mut().iter_mut() {
-            // One that has ended reads none.
+            // A worker that has ended reads no messages.
             let _ = mailbox.send(message());
             mailbox.flush();
         }
     }
 
-    /// When the process is killed next; a process that drains is left alone.
+    /// Returns when the process is killed next. A draining process is not killed.
     fn next_kill(&self) -> Option<Instant> {
         self.kills.front().copied().filter(|_| !self.model.is_drained())
     }
@@ -110,7 +110,7 @@ impl Actor for CacheActors {
 
 /// A worker, which may end before the others.
 struct CacheWorker {
-    /// `None`: it was of a process that was killed.
+    /// `None` once its process was killed.
     running: Option<RunningWorker>,
     ended: Rc<Cell<bool>>,
 }
@@ -134,7 +134,7 @@ struct CacheRun {
     config: Arc<Config>,
     names: NameServer,
     verifier: SimVerifier,
-    /// Of all processes that there were, in the order of their engines.
+    /// The workers of all processes so far, in the order of their engines.
     workers: Vec<CacheWorker>,
     shared: Arc<SharedState>,
     actors: CacheActors,
@@ -165,7 +165,7 @@ impl CacheRun {
 
     fn play(&mut self, world: &World) -> Result<(), Failure> {
         let over = self.actors.over.clone();
-        // It also returns when every worker has drained: those who are left then see it.
+        // The run also returns when every worker has drained: the remaining clients then see it.
         let mut ended = RunOutcome::Done;
         while ended == RunOutcome::Done && !over.get() {
             let kill = self.actors.next_kill();
@@ -208,7 +208,7 @@ impl CacheRun {
         }
     }
 
-    /// The process is killed, and another takes its place.
+    /// Kills the process and starts another.
     fn kill(&mut self, world: &World) -> Result<(), Failure> {
         world.log_event("the process is killed");
         self.actors.model.cover("operator: kills the process");
@@ -229,7 +229,7 @@ impl CacheRun {
         Ok(())
     }
 
-    /// What the supervisor does at SIGTERM, once the order was given.
+    /// Does what the supervisor does at SIGTERM, after the message to drain.
     fn end(&mut self, world: &World) -> Result<(), Failure> {
         let flags: Vec<_> = self.workers.iter().map(|member| member.ended.clone()).collect();
         let have_ended = &mut |_: &World| flags.iter().all(|ended| ended.get());
@@ -267,14 +267,14 @@ impl CacheRun {
     }
 }
 
-/// A process begins to use its disk, if it has one.
+/// Attaches the disk to a process, if it has one.
 fn begin(disk: Option<&mut ActorDisk>, shared: &SharedState, world: &World) {
     if let (Some(disk), Some(cache)) = (disk, &shared.cache) {
         disk.begin(cache, world);
     }
 }
 
-/// The proxy's configuration: by the program's own parser, then with the port that was picked.
+/// Returns the proxy's configuration as parsed by the program's own parser, with the selected port.
 fn configure(scenario: &CacheScenario, world: &World, origin: &Address) -> Result<Config, String> {
     let mut details = vec!["boost".to_owned(), "--origin".to_owned(), format!("http://{origin}")];
     details.extend(["--listen", "127.0.0.1:0", "--workers"].map(str::to_owned));

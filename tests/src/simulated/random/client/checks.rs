@@ -1,4 +1,4 @@
-//! What a client makes of the bytes that it gets, and of their end.
+//! Checks of the bytes that a client receives, and of the end of the stream.
 
 use millrace_proxy::reason::Reason;
 use millrace_sim::World;
@@ -13,7 +13,7 @@ use super::{RandomClient, ResponseProgress};
 use crate::strict::{Message, RequestContext};
 
 impl RandomClient {
-    /// Looks at what came.
+    /// Parses and checks the received bytes.
     pub(super) fn check_received(&mut self, world: &World) {
         while !self.over {
             let asked = self.asked().map(|request| RequestContext {
@@ -64,7 +64,7 @@ impl RandomClient {
             return;
         }
         self.last |= message.closes() || request.old;
-        // The success of CONNECT is the proxy's own.
+        // The response to a successful CONNECT is the proxy's own.
         if request.method == Method::Connect && (200..300).contains(&status) {
             return self.begin_tunnel(&request);
         }
@@ -95,15 +95,16 @@ impl RandomClient {
             ResponseProgress::Answer { got: 0, want: wire::response_payload(request.id, length) };
     }
 
-    /// Whoever waits to send a body has heard of its request.
+    /// A client that waits to send its body continues: its request has got a response.
     fn sending_hears(&mut self) {
-        // What was refused before it was sent is sent all the same.
+        // The client sends the body even if it was refused before.
         if self.asked().is_some_and(|request| request.body.expects) {
             self.outgoing.go_on();
         }
     }
 
-    /// The proxy's own answer: it says why, in its own words and no others'.
+    /// Checks the proxy's own response: it states the reason with the defined sentence and nothing
+    /// else.
     fn own_answer(&mut self, world: &World, request: &Request, message: &Message) {
         let status = message.status();
         let why = message.fields.iter().find(|field| field.is("proxy-status"));
@@ -119,7 +120,7 @@ impl RandomClient {
         let head = request.method == Method::Head;
         let want = if head { String::new() } else { format!("{}\n", reason.text()) };
         self.at = ResponseProgress::Own { got: 0, want: want.into_bytes() };
-        // Whoever has not read a whole HEAD does not know that it is one.
+        // A client that has not sent a whole HEAD does not know that it is one.
         self.ignores_rest |= head && self.last;
         self.model.cover(format!("proxy: responds {status} itself"));
         self.model.cover(format!("proxy: reports {}", reason.word()));
@@ -167,11 +168,11 @@ impl RandomClient {
         }
     }
 
-    /// A message is over.
+    /// Handles the end of a message.
     fn whole(&mut self, world: &World) {
         let Some(request) = self.asked().cloned() else { return };
         match &self.at {
-            // An interim answer.
+            // An interim response.
             ResponseProgress::Head => return,
             ResponseProgress::Answer { got, want }
                 if *got < want.len() && !may_end_early(&request) =>
@@ -200,7 +201,7 @@ impl RandomClient {
         self.leave_if_done(world);
     }
 
-    /// Ends the connection when all was answered, in the way that is planned.
+    /// Ends the connection as planned when all responses are complete.
     fn leave_if_done(&mut self, world: &World) {
         let done = self.answered == self.plan.requests.len();
         if done && self.plan.ending == Ending::Closes {
@@ -208,7 +209,7 @@ impl RandomClient {
         }
     }
 
-    /// The stream has ended, or broken.
+    /// Handles the end of the stream, or its reset.
     pub(super) fn ended(&mut self, world: &World, broken: bool) {
         let broken = broken || self.outgoing.broke;
         if broken {
@@ -221,7 +222,8 @@ impl RandomClient {
                 if by_close && self.unix && *got < want.len() => {}
             (ResponseProgress::Answer { got, want }, Some(request)) if by_close => {
                 let (got, want) = (*got, want.len());
-                // RFC 9112 section 8: what ends by close may be cut by an orderly one, unseen.
+                // RFC 9112 section 8: an orderly close may hide that a body that ends with its
+                // connection was cut.
                 if got < want && !may_end_early(request) {
                     let details =
                         format!("{got} of {want} bytes end in order to request {}", request.id);
@@ -231,7 +233,7 @@ impl RandomClient {
                 }
             }
             (ResponseProgress::Own { .. }, Some(_)) if by_close => self.answered += 1,
-            // Its framing says that more had to come.
+            // Its framing shows that bytes are missing.
             (ResponseProgress::Answer { .. }, Some(_)) if !broken => {
                 self.model.cover("client: sees an answer end before its end");
             }
@@ -247,7 +249,7 @@ impl RandomClient {
                     self.answered += 1;
                     self.model.cover("tunnel: whole");
                 }
-                // The other direction goes on.
+                // The other direction continues.
                 if !self.outgoing.is_empty() {
                     self.ended = true;
                     return;
@@ -258,7 +260,7 @@ impl RandomClient {
         self.gone(world);
     }
 
-    /// Nothing more will come.
+    /// Handles the end of the connection.
     pub(super) fn gone(&mut self, world: &World) {
         if self.must_succeed && self.answered < self.plan.requests.len() {
             let (answered, all) = (self.answered, self.plan.requests.len());
@@ -268,12 +270,12 @@ impl RandomClient {
         self.close(world);
     }
 
-    /// Whether a tunnel leads to an origin that closes it before anything is said.
+    /// Returns whether a tunnel leads to an origin that closes it before any byte.
     fn closes_at_once(&self, request: &Request) -> bool {
         let scenario = self.model.scenario();
         request.method == Method::Connect
             && (scenario.origins[request.origin].behaviour == OriginBehaviour::ClosesAtOnce
-                // Or to one that has not heard the whole of which tunnel it is.
+                // Or to one that has not received the complete line that names the tunnel.
                 || request.breaks.is_some())
     }
 
@@ -289,10 +291,11 @@ impl RandomClient {
     }
 }
 
-/// Whether an origin ends what it sends in order before it is whole, so that nobody can tell.
+/// Returns whether an origin ends its stream in order before the body is complete, in a way that no
+/// recipient detects.
 fn may_end_early(request: &Request) -> bool {
     let ends = match request.response.fault {
-        // Who has nothing more to say closes when the tunnel has ended in the other direction.
+        // A side that has sent everything closes when the other direction of the tunnel has ended.
         Some(ResponseFault::Breaks(breaks)) if request.method.is_tunnel() => {
             breaks.how != BreakKind::Reset
         }

@@ -1,4 +1,4 @@
-//! What an origin makes of the bytes that come, and of their end.
+//! Checks of the bytes that an origin receives, and of the end of the stream.
 
 use millrace_sim::World;
 
@@ -25,8 +25,8 @@ impl OriginConnection {
                 return;
             }
             if matches!(self.at, ConnectionState::Request(_)) && self.whole {
-                // Requests are never sent ahead to an origin. What still goes behind the answer at
-                // hand is not awaited.
+                // Requests are never pipelined to an origin. The check does not wait for bytes that
+                // are still on their way behind the current response.
                 if !self.reader.is_between() && !self.extra_queued {
                     let details = format!("{} before an answer", excerpt(self.reader.rest()));
                     self.fail(world, "unasked", details);
@@ -43,7 +43,7 @@ impl OriginConnection {
         }
     }
 
-    /// Whether a tunnel begins, or may begin, with what is there.
+    /// Returns whether a tunnel begins, or may begin, with the received bytes.
     fn begins_tunnel(&mut self, world: &World) -> bool {
         let bytes = self.reader.rest();
         let begin = b"Tunnel ";
@@ -95,7 +95,8 @@ impl OriginConnection {
             }
             return;
         }
-        // It was on its way. Nobody answers behind what may look like an answer.
+        // The request was already on its way. The origin does not respond behind bytes that may
+        // look like a response.
         if self.extra_queued && matches!(self.conduct, OriginBehaviour::SendsUnrequested(_)) {
             self.ignored = true;
             return;
@@ -113,7 +114,7 @@ impl OriginConnection {
         }
     }
 
-    /// Whether the proxy has long taken in what reached it at that moment.
+    /// Returns whether the proxy must have noticed by now what reached it at that moment.
     fn is_long_ago(&self, world: &World, moment: Moment) -> bool {
         let within = self.model.waits().close_noticed;
         within.is_some_and(|within| moment.until(world, within) < world.now())
@@ -159,14 +160,14 @@ impl OriginConnection {
         self.next(world);
     }
 
-    /// The stream from the proxy has ended, or broken.
+    /// Handles the end of the stream from the proxy, or its reset.
     pub(super) fn ends(&mut self, world: &World, broken: bool) {
         if broken {
             self.model.cover("origin: sees its connection break");
         }
         if let ConnectionState::Tunnel(request) = &self.at {
             let breaks = request.breaks.map(|breaks| breaks.how);
-            // Before the first byte there may have been no tunnel: its client left too early.
+            // Before the first byte there may be no tunnel yet: its client left too early.
             let may =
                 matches!(breaks, Some(BreakKind::Finish | BreakKind::Close | BreakKind::Stop))
                     || self.got == 0
@@ -177,7 +178,7 @@ impl OriginConnection {
                 return self.fail(world, "looks-whole", details);
             }
             if !broken {
-                // The other direction goes on.
+                // The other direction continues.
                 self.ended = true;
                 return;
             }

@@ -1,4 +1,4 @@
-//! What an origin says to a request, and what becomes of the connection then.
+//! The responses of an origin, and the state of the connection after them.
 
 use millrace_sim::World;
 
@@ -10,7 +10,7 @@ use super::super::wire;
 use super::{ConnectionState, OriginConnection};
 
 impl OriginConnection {
-    /// Plans what is said to the request at hand.
+    /// Queues the response to the current request.
     pub(super) fn queue_response(&mut self) {
         let ConnectionState::Request(request) = &self.at else { return };
         let request = (**request).clone();
@@ -53,7 +53,7 @@ impl OriginConnection {
         }
     }
 
-    /// On to the next request once this one is whole, and its answer.
+    /// Continues with the next request once this one and its response are complete.
     pub(super) fn next(&mut self, world: &World) {
         if !self.answered || !self.whole {
             return;
@@ -97,7 +97,7 @@ impl OriginConnection {
     }
 }
 
-/// Where the answer to a request, or what goes down its tunnel, is broken off.
+/// Returns where the response to a request, or the payload of its tunnel, breaks off.
 fn breaks(request: &Request) -> Option<Break> {
     match request.response.fault {
         Some(ResponseFault::Breaks(breaks)) => Some(breaks),
