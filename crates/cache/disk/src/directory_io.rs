@@ -16,7 +16,7 @@ pub trait DirectoryIo: Send + Sync + Debug {
     /// Returns the names of its files, in any order.
     ///
     /// # Errors
-    /// Those of the kernel, here and below.
+    /// The error of the kernel.
     fn list(&self) -> IoResult<Vec<String>>;
 
     /// Creates a file for reading and writing.

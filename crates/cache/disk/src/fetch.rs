@@ -157,8 +157,8 @@ impl FetchTask {
             FetchError::Damaged => shared.discard_damaged(id, at),
             FetchError::Gone => {
                 shared.stats.update(|counters| counters.fetches_gone += 1);
-                // A rule covers it, or its segment was dropped. If it was open already, only this
-                // fetch ends.
+                // A purge rule covers the response, or its segment was dropped. If the record was
+                // open already, only this fetch ends.
                 if self.opened.is_none() {
                     shared.index.shard(id.key).remove_at(id, at);
                 }

@@ -91,8 +91,9 @@ pub(super) struct FixedHeader {
     pub(super) id: ResponseId,
 }
 
-/// Bytes of [`FixedHeader`] without and with its seal.
+/// Bytes of [`FixedHeader`] without its seal.
 pub(super) const FIXED_BYTES: usize = 80;
+/// Bytes of [`FixedHeader`] with its seal.
 pub(super) const SEALED_FIXED_BYTES: usize = FIXED_BYTES + 8;
 /// Bytes of the seal of a record header, and of the end of a record.
 pub(super) const SEAL_BYTES: usize = 16;
@@ -259,7 +260,7 @@ pub(super) struct RecordParts<'a> {
 }
 
 impl RecordParts<'static> {
-    /// No parts.
+    /// The parts of a record that has none.
     pub(super) const NONE: Self = Self {
         meta: b"",
         variant: None,
@@ -272,7 +273,7 @@ impl RecordParts<'static> {
 }
 
 impl<'a> RecordParts<'a> {
-    /// Splits a record header of the length that `fixed` says.
+    /// Splits a record header, whose parts have the lengths in `fixed`.
     pub(super) fn of(fixed: &FixedHeader, header: &'a [u8]) -> Self {
         let mut cut = PartReader(&header[SEALED_FIXED_BYTES..]);
         Self {

@@ -128,8 +128,8 @@ pub(super) fn plan_run(
     (identities, contents)
 }
 
-/// Returns the last run in which a directory really took part. A run that a member never recorded
-/// did not begin: everything stopped while it was being recorded in one directory after the other.
+/// Returns the last run in which a directory took part. A run that any of its members did not record
+/// never began, because a run begins after all directories have recorded it.
 fn last_run_of(identity: &Identity, indexed: &[&Identity]) -> u64 {
     let never_heard = |other: &&&Identity| {
         identity.members.contains(&other.directory) && other.run < identity.run

@@ -34,14 +34,16 @@ pub(super) const UNIT: u64 = 64;
 /// verified.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
-/// Maximum bytes of a stored response header, of a key's text, of the names in `Vary`, and the
-/// maximum number of tags. Above: the response is not stored.
+/// Maximum bytes of a stored response header. Above: the response is not stored.
 pub(super) const RESPONSE_HEADER_BYTES_MAX: usize = 1 << 20;
+/// Maximum bytes of a key's text. Above: the response is not stored.
 pub(super) const NAME_BYTES_MAX: usize = 1 << 20;
+/// Maximum bytes of the names in `Vary`. Above: the response is not stored.
 pub(super) const VARY_BYTES_MAX: usize = 64 << 10;
+/// The maximum number of tags. Above: the response is not stored.
 pub(super) const TAGS_MAX: usize = 1024;
 
-/// The divisor for the share of a disk that one body may take. Above: it is not stored.
+/// One body may take this fraction of a disk: one part of this many. Above: it is not stored.
 pub const BODY_SHARE: u64 = 8;
 /// The maximum length of a body. Above: it is not stored.
 pub(super) const BODY_BYTES_MAX: u64 = 64 << 30;
@@ -64,14 +66,15 @@ pub(super) const SUMMARY_BYTES_MAX: u64 = 1 << 30;
 /// further ones are stored.
 pub(super) const RESPONSES_MAX: usize = 32 << 20;
 
-/// The maximum number of rules by tag or key, and of those by prefix. Above: everything that was
-/// stored on the disk before is dropped.
+/// The maximum number of purge rules by tag or key. Above: everything that was stored on the disk
+/// before is dropped.
 pub(super) const TAG_RULES_MAX: usize = 1 << 18;
+/// The maximum number of purge rules by prefix. Above: as for [`TAG_RULES_MAX`].
 pub(super) const PREFIX_RULES_MAX: usize = 1024;
 
 /// Fetched responses with longer bodies are not rewritten when their segment is dropped.
 pub(super) const REWRITTEN_BYTES_MAX: u64 = 1 << 20;
-/// The divisor for the share of a segment that is rewritten at most.
+/// At most this fraction of a segment is rewritten: one part of this many.
 pub(super) const REWRITTEN_SHARE: u64 = 4;
 
 /// Stores that are skipped after a write failed.

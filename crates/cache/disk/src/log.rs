@@ -47,7 +47,7 @@ pub(super) struct Log {
     pub(super) stores_to_skip: u32,
     /// Closing a segment failed, so it may not be synced. Checked by writers that need durability.
     pub(super) close_failed: bool,
-    /// A purge was not written, and the next start would not notice.
+    /// A purge was not written, and the next start could not detect that.
     pub(super) has_unwritten_purge: bool,
     /// A reused buffer for record headers.
     header_buffer: Vec<u8>,

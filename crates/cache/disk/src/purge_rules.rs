@@ -64,7 +64,8 @@ struct RuleTable {
 #[derive(Clone, Copy, Debug, Default)]
 struct RuleReach {
     at: RecordPosition,
-    /// The number of rules that are not written yet: they cover everything written so far.
+    /// The number of purges with this target that are not written yet. While there are any, the rule
+    /// covers everything written so far.
     pending: u32,
 }
 
@@ -80,7 +81,7 @@ impl PurgeRules {
         self.write().reach_mut(target, is_soft).pending += 1;
     }
 
-    /// Completes a pending rule. It was written at `at`; or it could not be, and `at` is the
+    /// Completes a pending rule that was written at `at`. If it could not be written, `at` is the
     /// position of the next record.
     pub(super) fn commit(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
         let mut table = self.write();

@@ -51,7 +51,7 @@ pub(super) struct PurgeJob {
 #[derive(Debug)]
 pub(super) struct PurgeWaiter {
     pub(super) requester: WaiterId,
-    /// The number of disks that have not written it, and whether all others succeeded.
+    /// The number of disks that have not written the purge yet, and whether all others succeeded.
     pub(super) remaining: Mutex<(usize, bool)>,
 }
 

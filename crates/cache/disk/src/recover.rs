@@ -31,8 +31,9 @@ const SEGMENTS_RESYNCED: u32 = 2;
 struct SegmentContents {
     /// Items as in a summary.
     items: Vec<u8>,
-    /// Purges written before the segment, and before its end.
+    /// The number of purges written before the segment.
     purges_before: u64,
+    /// The number of purges written before the end of the segment.
     purges: u64,
     /// A purge was lost before this unit.
     lost_before: Option<u32>,
@@ -65,8 +66,8 @@ impl Log {
     fn recover_segment(&mut self, segment: &Arc<Segment>) {
         let found = match self.read_contents(segment) {
             Ok(Some(found)) => found,
-            // It is empty. If it had purges, their number will be missing at the end of the segment
-            // before it.
+            // The segment is empty. If it had purges, the end of the older segment will show that
+            // they are missing.
             Ok(None) => return self.drop_segments(|number| number == segment.number),
             Err(_) => {
                 self.shared.stats.update(|counters| counters.read_errors += 1);

@@ -124,8 +124,8 @@ impl DiskShared {
         })
     }
 
-    /// Removes a damaged or unreadable response, also on the disk. Otherwise, the disk might be
-    /// able to read it again after a purge that is no longer known by then.
+    /// Removes a damaged or unreadable response, also on the disk. Otherwise, a later
+    /// start might read it successfully, although it was purged and the purge was dropped meanwhile.
     pub(super) fn discard_damaged(&self, id: ResponseId, at: RecordPosition) {
         let mut shard = self.index.shard(id.key);
         if shard.remove_at(id, at) {

@@ -194,15 +194,15 @@ impl Log {
     /// single bad place on the medium does not lose it.
     fn write_purges(&mut self, batch: &[PurgeJob]) -> IoResult<()> {
         if batch.iter().any(PurgeJob::covers_all) {
-            // It becomes the first record of a segment, so that all older segments can be dropped
-            // at once.
+            // A purge of everything becomes the first record of a segment, so that all older
+            // segments can be dropped at once.
             let closed = self.close();
             self.count_error(&closed);
         }
         self.close_failed = false;
         let written = self.write_copies(batch);
-        // A segment that became full among the purges contains some of the copies, and was synced
-        // only when it was closed.
+        // If a segment became full during this batch, it contains some of the copies. It was synced
+        // only when it was closed, so a failed close means that these copies may be lost.
         match self.close_failed && batch.iter().any(|job| job.waiter.is_some()) {
             true => written.and(Err(Errno::IO)),
             false => written,

@@ -33,7 +33,8 @@ const HOME: &str = "MILLRACE_DISK_KILL_HOME";
 /// If set, the process checks the contents and ends.
 const LAST: &str = "MILLRACE_DISK_KILL_LAST";
 
-/// The versions that may be found: from the first one that was neither purged nor replaced durably.
+/// The versions that may be found: `first`, the oldest one that was neither purged nor replaced
+/// durably, to `last`.
 #[derive(Default, Clone, Copy)]
 struct Known {
     last: u64,
@@ -190,7 +191,7 @@ impl Victim {
         }
     }
 
-    /// In a single write, which a kill does not divide.
+    /// Appends a line to the journal in a single write, which a kill does not divide.
     fn note(&mut self, line: &str) {
         self.journal.write_all(line.as_bytes()).unwrap();
     }

@@ -30,17 +30,18 @@ const KEYS: u64 = 12;
 /// The versions of one response that may be found.
 #[derive(Debug, Default)]
 struct Model {
-    /// In this process: this version or nothing; `None`: nothing. After a start it is unknown until
-    /// it was fetched once.
+    /// The only version that may be found in this process; `None` if none may be.
     now: Option<u64>,
+    /// Whether `now` is unknown, from a start until the response was fetched once.
     is_unsure: bool,
-    /// After a kill, and after a power failure: one of these or nothing.
+    /// After a kill, one of these versions or none may be found.
     after_kill: BTreeSet<u64>,
+    /// After a power failure, one of these versions or none may be found.
     after_power: BTreeSet<u64>,
     /// All versions since the last durable purge. Any of them may be found if its replacement was
     /// lost by a flipped bit or a failing disk.
     ever: BTreeSet<u64>,
-    /// It was made stale durably, and neither replaced nor updated since.
+    /// Whether it was made stale durably, and neither replaced nor updated since.
     is_stale: bool,
 }
 

@@ -1,8 +1,9 @@
 //! One queue of entries, oldest first, kept as one list per size class.
 //!
 //! A size class is a power of two of bytes. Within a class the oldest entry is evicted first.
-//! Between classes, the one that is oldest *for its size* is, by a weight per class. So a queue has
-//! exactly one next victim, found by looking at one entry per class.
+//! Among the oldest entries of all classes, the one that is oldest *for its size* is evicted first. A
+//! weight per class makes their ages comparable. So a queue has exactly one next victim, found by
+//! looking at one entry per class.
 
 use super::entry::EvictionEntry;
 

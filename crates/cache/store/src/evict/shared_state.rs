@@ -34,12 +34,14 @@ pub(super) struct QueueTotals {
 
 /// The value of `share` that means all bytes.
 const SHARE_WHOLE: u32 = 1 << 16;
-/// The initial share of probation, and its bounds.
+/// The initial share of probation.
 const SHARE_INITIAL: u32 = SHARE_WHOLE / 10;
+/// The lower bound of the share of probation.
 const SHARE_MIN: u32 = SHARE_WHOLE / 20;
+/// The upper bound of the share of probation.
 const SHARE_MAX: u32 = SHARE_WHOLE / 5 * 4;
-/// The divisor for the share of the cache's bytes that counts as near. An object that returns
-/// before more than that was evicted from its queue shows that this queue should be larger.
+/// An object that returns shows that its queue should be larger if at most this fraction of the
+/// cache's bytes was evicted from that queue since its own eviction: one part of this many.
 const NEAR_DIVISOR: u64 = 20;
 /// Each such return changes the share of probation by this number of mean entries, up to the
 /// maximum.

@@ -22,8 +22,9 @@ pub struct Cache {
     pub(super) hash: HashKey,
     pub(super) shards: Box<[Mutex<Shard>]>,
     pub(super) bounds: Bounds,
-    /// The two fields of [`Bounds`] that may change. Relaxed: ordered with no other memory.
+    /// The present [`Bounds::object_bytes`]. Relaxed: ordered with no other memory.
     pub(super) object_bytes: AtomicU64,
+    /// The present [`Bounds::variants`]. Relaxed: ordered with no other memory.
     pub(super) variants: AtomicUsize,
     /// The number of the last fetch lease; each has its own. Relaxed: ordered with no other memory.
     pub(super) last_lease: AtomicU64,

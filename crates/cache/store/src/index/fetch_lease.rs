@@ -49,8 +49,8 @@ impl FetchLease {
     }
 }
 
-/// How long requests for the same key do not wait for each other after a fetch failed that may well
-/// succeed the next time. Trying one after the other would delay all of them.
+/// Time after a failed fetch in which requests for the same key do not wait for each other. The next
+/// fetch may succeed, and trying one after the other would delay all of them.
 pub const UNCOLLAPSED_MS: u64 = 1000;
 
 fn end(shard: &mut Shard, key: Key, number: u64, pass_until_ms: Option<u64>) -> EndedLease {

@@ -11,7 +11,8 @@ use std::hash::Hash;
 pub(super) struct InvalidationTable<T, const MAX: usize> {
     /// `seqs.len() <= MAX`.
     seqs: HashMap<T, u64>,
-    /// The same in their order, and some that were invalidated again since; `<= 2 * MAX + 1`.
+    /// The entries of `seqs`, oldest first, and outdated entries of items that were invalidated again;
+    /// `<= 2 * MAX + 1`.
     order: VecDeque<(u64, T)>,
     /// The sequence number of the last item that was dropped.
     dropped_seq: u64,
@@ -25,25 +26,25 @@ impl<T, const MAX: usize> Default for InvalidationTable<T, MAX> {
 
 impl<T: Copy + Eq + Hash, const MAX: usize> InvalidationTable<T, MAX> {
     /// Records an invalidation; `number` is higher than all previous ones.
-    pub(super) fn add(&mut self, what: T, number: u64) {
-        self.seqs.insert(what, number);
-        self.order.push_back((number, what));
+    pub(super) fn add(&mut self, item: T, number: u64) {
+        self.seqs.insert(item, number);
+        self.order.push_back((number, item));
         while self.seqs.len() > MAX {
-            let (number, what) = self.order.pop_front().expect("each number is in the order");
-            if self.seqs.get(&what) == Some(&number) {
-                self.seqs.remove(&what);
+            let (number, item) = self.order.pop_front().expect("each number is in the order");
+            if self.seqs.get(&item) == Some(&number) {
+                self.seqs.remove(&item);
                 self.dropped_seq = number;
             }
         }
         if self.order.len() > 2 * MAX {
-            self.order.retain(|(number, what)| self.seqs.get(what) == Some(number));
+            self.order.retain(|(number, item)| self.seqs.get(item) == Some(number));
         }
     }
 
     /// Returns whether any of the items was, or may have been, invalidated after `since`.
-    pub(super) fn has_any_since(&self, whats: &[T], since: u64) -> bool {
-        let is_later = |what: &T| self.seqs.get(what).is_some_and(|number| *number > since);
-        since < self.dropped_seq || whats.iter().any(is_later)
+    pub(super) fn has_any_since(&self, items: &[T], since: u64) -> bool {
+        let is_later = |item: &T| self.seqs.get(item).is_some_and(|number| *number > since);
+        since < self.dropped_seq || items.iter().any(is_later)
     }
 }
 
@@ -61,8 +62,8 @@ mod tests {
         assert!(numbers.has_any_since(&[1], 0) && !numbers.has_any_since(&[1], 1));
         assert!(!numbers.has_any_since(&[3], 0), "repeating one displaces no other");
         assert!(numbers.order.len() <= 17);
-        for what in 10..18 {
-            numbers.add(what, 20 + u64::from(what));
+        for item in 10..18 {
+            numbers.add(item, 20 + u64::from(item));
         }
         assert_eq!(numbers.seqs.len(), 8);
         assert!(numbers.has_any_since(&[3], 28) && !numbers.has_any_since(&[3], 29));

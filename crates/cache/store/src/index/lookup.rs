@@ -25,7 +25,7 @@ pub struct LookupRequest<'a> {
     pub now_ms: u64,
     /// The waiter to wake; `None` if the request may not wait.
     pub waiter: Option<WaiterId>,
-    /// Whether other requests may wait for this one's response: it is complete for them.
+    /// Whether other requests may wait for the response to this one, because it will be complete.
     pub takes_lease: bool,
     /// Whether a stale response may be served while it is refreshed.
     pub may_refresh: bool,

@@ -44,7 +44,8 @@ impl Cache {
             match slot.filter(|slot| Arc::ptr_eq(&slot.object, &object)) {
                 // A refused object is still in memory.
                 Some(slot) => slot.is_on_disk = open.disks.store(Box::new(answer)).is_ok(),
-                // A 304 has just arrived, or it was evicted: the version on the disk is older.
+                // Meanwhile a 304 replaced the object, or it was evicted. The version on the disk is older
+                // than the response that was just received.
                 None => open.disks.forget(answer.id),
             }
         });
