@@ -144,9 +144,9 @@ class Peer:
             def filled(text):
                 return re.sub(r"@(\w+)@", lambda found: str(names[found[1]]), text)
 
-            said = pathlib.Path(run, "said")
+            output = pathlib.Path(run, "said")
             pathlib.Path(run, "conf").write_text(filled(self.texts[role]))
-            with open(said, "wb") as output:
+            with open(output, "wb") as output:
                 process = subprocess.Popen(
                     [self.executable, *map(filled, self.command)],
                     stdin=subprocess.DEVNULL, stdout=output, stderr=output,
@@ -154,7 +154,7 @@ class Peer:
             try:
                 address = ("127.0.0.1", port)
                 if not _listens(process, address, role):
-                    raise RuntimeError(f"{self.name} does not start: {said.read_text()[-2000:]}")
+                    raise RuntimeError(f"{self.name} does not start: {output.read_text()[-2000:]}")
                 yield address
             finally:
                 process.terminate()

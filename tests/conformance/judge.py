@@ -1,4 +1,4 @@
-"""What an outcome of the suite is worth: counts, misses, and what is wrong with a run. No I/O.
+"""Judges an outcome of the suite: counts, misses, and the errors of a run. No I/O.
 
 A test is a dictionary with `id`, `suite`, `name`, `kind` (required, optimal, check), `browser`
 (only for caches of browsers), `verdict` and `detail`, as suite.mjs prints it. A test that was run
@@ -8,11 +8,11 @@ run.
 
 OPTIMAL_SHARE_MIN = 0.95
 # Surrogate-Control is a note of the W3C, not a part of HTTP caching, and the suite says itself that
-# interoperability around it is not clear: what it finds is told, and nothing is asked of it.
+# interoperability around it is not clear: its results are printed without a bar.
 UNBARRED = {"surrogate-control"}
-# A check asks how a cache does it; neither answer is wrong.
+# A check shows how a cache behaves; neither result is wrong.
 PASSED = {"pass", "yes"}
-# What a correct cache does not pass: either nobody can, or the RFC asks for the opposite.
+# Tests that a correct cache fails: no cache can pass them, or the RFC requires the opposite.
 EXEMPT = ("unsatisfiable", "superseded")
 LISTS = (*EXEMPT, "opted_in", "miss")
 
@@ -68,7 +68,7 @@ def by_default(tests):
 
 
 def complaints(tests, known, subject):
-    """What is wrong with the outcome of `subject`, a sentence each; nothing if it conforms.
+    """Returns the errors of the outcome of `subject`, a sentence each; [] if it conforms.
 
     `known` has four lists, `miss`, `opted_in`, `unsatisfiable` and `superseded`, of dictionaries
     with `tests`, `section`, `reason` and, if they hold for some subjects only, `on`. Entries of

@@ -6,7 +6,7 @@
 //                                      With IDs: of these tests and those that they depend on. An
 //                                      empty PROXY is none.
 //
-// The tests, the client that plays them, the origin's answers and the rules that make a verdict of
+// The tests, the client that plays them, the origin's responses and the rules that make a verdict of
 // a result are the suite's own, unchanged. Here is only what its command line cannot do: an origin
 // that other machines cannot reach, and a client that speaks to a forward proxy.
 import http from 'node:http'
@@ -23,7 +23,7 @@ import base from 'http-cache-tests/tests/index.mjs'
 import surrogate from 'http-cache-tests/tests/surrogate-control.mjs'
 import { readFileSync } from 'node:fs'
 
-// The suite tells its verdicts by symbols.
+// The symbols that the suite prints for its verdicts.
 const VERDICTS = {
   '✅': 'pass',
   '⛔️': 'fail',

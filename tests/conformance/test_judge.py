@@ -1,4 +1,4 @@
-"""The judge itself: what it must not let pass."""
+"""Tests of the judge: outcomes that it must not let pass."""
 
 import unittest
 

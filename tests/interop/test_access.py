@@ -1,4 +1,4 @@
-"""Who may use the proxy, and what the servers behind it are told of the client."""
+"""Access to the proxy, and the client's data that it passes to servers."""
 
 import base64
 import hashlib
@@ -128,7 +128,7 @@ class ProxyAuthentication(InteropCase):
             secrets = ["--header", "Cookie: c=t0p", "--header", "Authorization: Bearer t0p"]
             self.fields(proxy, origin, *secrets, "--proxy-user", "bob:bob's secret")
             self.curl(proxy, *secrets, "--proxy-user", "t0p:t0p", f"{origin.url}/x")
-            said = b""
+            output = b""
             for target in ("http://me:t0p@127.0.0.1/x", "http://t0p@/"):
                 with socket.create_connection(proxy.address) as connection:
                     connection.sendall(
@@ -137,8 +137,8 @@ class ProxyAuthentication(InteropCase):
                         "\r\n".encode()
                     )
                     connection.settimeout(30)
-                    said += connection.recv(65536)
-            self.assertIn(b" 400 ", said)
+                    output += connection.recv(65536)
+            self.assertIn(b" 400 ", output)
             pages = b"".join(
                 self.run_client("curl", "--silent", f"http://{admin}/{page}").stdout
                 for page in ("config", "metrics")
@@ -147,7 +147,7 @@ class ProxyAuthentication(InteropCase):
             text = log.read_text()
             self.assertIn(user, text)
             self.assertEqual(len(text.splitlines()), 4, text)
-            for place, shown in (("log", text.encode()), ("answers", said), ("admin", pages),
+            for place, shown in (("log", text.encode()), ("answers", output), ("admin", pages),
                                  ("errors", "\n".join(proxy.lines).encode())):
                 for secret in (b"t0p", b"secret", b"Ym9i", b"$2y$", b"$6$"):
                     self.assertNotIn(secret, shown, place)
@@ -158,9 +158,9 @@ class ProxyAuthentication(InteropCase):
         configuration.write_text(f'[[forward]]\nlisten = "127.0.0.1:0"\nauth-file = "{users}"\n')
         proxy = self.millrace("run", configuration)
 
-        def reload(said):
+        def reload(output):
             proxy.process.send_signal(signal.SIGHUP)
-            self.wait_until(said, lambda: any(said in line for line in proxy.lines))
+            self.wait_until(output, lambda: any(output in line for line in proxy.lines))
 
         def status(password):
             user = ["--proxy-user", f"bob:{password}", "--output", self.folder / "got"]
@@ -178,9 +178,10 @@ class ProxyAuthentication(InteropCase):
     def test_a_file_that_is_wrong_is_named_by_its_line(self):
         users = self.users()
         program = self.forward().process.args[0]
-        for change, said in (
+        for change, output in (
             (lambda: users.chmod(0o666), "is writable by other users"),
-            (lambda: users.write_text("alice:plain\n"), f"{users}:1: is not a hash of bcrypt or SHA-512 crypt"),
+            (lambda: users.write_text("alice:plain\n"),
+             f"{users}:1: is not a hash of bcrypt or SHA-512 crypt"),
             (users.unlink, "No such file"),
         ):
             change()
@@ -189,7 +190,7 @@ class ProxyAuthentication(InteropCase):
                 check=False, timeout=60,
             )
             self.assertEqual(done.returncode, 2)
-            self.assertIn(said, done.stderr)
+            self.assertIn(output, done.stderr)
             self.assertEqual(len(done.stderr.splitlines()), 1)
             self.assertNotIn("plain", done.stderr)
             users.exists() and users.chmod(0o600)
@@ -272,5 +273,5 @@ class ProxyProtocolOut(InteropCase):
         port = proxy.address[1]
         with socket.create_connection(("127.0.0.3", port)) as client:
             client.sendall(b"GET / HTTP/1.1\r\nHost: a.test\r\nConnection: close\r\n\r\n")
-            answer = client.makefile("rb").read().decode()
-            self.assertTrue(answer.endswith(f"|127.0.0.3|{port}"), answer)
+            response = client.makefile("rb").read().decode()
+            self.assertTrue(response.endswith(f"|127.0.0.3|{port}"), response)

@@ -1,4 +1,4 @@
-"""The admin address: who may be told, and who may change something, at TCP and at Unix sockets."""
+"""The admin address: permissions to read and to change, over TCP and Unix sockets."""
 
 import re
 import socket
@@ -25,8 +25,8 @@ def ask(connection, method, path, host, *fields):
     head = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields, "", ""]
     try:
         connection.send("\r\n".join(head).encode())
-        answer = connection.answer()
-        return answer.status, answer.fields, answer.body.decode()
+        response = connection.read_response()
+        return response.status, response.fields, response.body.decode()
     finally:
         connection.close()
 
@@ -37,8 +37,8 @@ class Admin(InteropCase):
         proxy = self.boost(
             self.origin().url, "--admin", "127.0.0.1:0", "--admin", f"unix:{self.door}", *options
         )
-        said = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
-        self.port = int(next(filter(None, map(said.match, proxy.lines)))[1])
+        output = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
+        self.port = int(next(filter(None, map(output.match, proxy.lines)))[1])
         return proxy
 
     def with_token(self, *options):
@@ -98,7 +98,7 @@ class Admin(InteropCase):
         self.assertEqual(proxy.wait(), 0)
         self.assertFalse(self.door.exists())
 
-    def test_only_what_is_meant_is_answered(self):
+    def test_other_hosts_and_methods_are_refused(self):
         self.start()
         self.assertEqual(self.tcp("GET", "/")[0], 404)
         self.assertEqual(self.tcp("GET", "/drain")[1]["allow"], "POST")
@@ -126,21 +126,21 @@ class Admin(InteropCase):
             behind = f"POST /drain HTTP/1.1\r\nHost: {host}\r\n{token}\r\n\r\n"
             first = f"POST /reload HTTP/1.1\r\nHost: {host}\r\n{token}\r\n{framing}\r\n\r\n"
             connection.send((first + "0\r\n\r\n" + behind).encode())
-            self.assertEqual(connection.answer().status, 413, framing)
+            self.assertEqual(connection.read_response().status, 413, framing)
             with self.assertRaises(EOFError):
                 connection.line()
             connection.close()
         pipelined = wire.Connection(("127.0.0.1", self.port))
         get = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n"
         pipelined.send((get + behind).encode())
-        self.assertEqual(pipelined.answer().body, b"ok\n")
+        self.assertEqual(pipelined.read_response().body, b"ok\n")
         with self.assertRaises(EOFError):
             pipelined.line()
         pipelined.close()
         self.assertEqual(self.tcp("GET", "/healthz")[2], "ok\n")
 
     def test_who_says_nothing_keeps_nobody_out(self):
-        """Many connections that send half a head; each other request is answered all the same."""
+        """Connections that send half a header section do not block other requests."""
         proxy = self.start()
         silent = []
         for number in range(100):
@@ -149,11 +149,11 @@ class Admin(InteropCase):
             silent[-1].send(b"GET /healthz HTTP/1.1\r\n")
             if number % 10 == 9:
                 self.assertEqual(self.unix("GET", "/healthz")[2], "ok\n")
-        # At the first try, or when threads have ended that were told to: not when time is over.
-        self.wait_until("it is answered", self.answers_over_tcp)
+        # At once, or when the threads that were asked to end have ended; not at the deadline.
+        self.wait_until("a response arrives", self.responds_over_tcp)
         self.assertEqual(proxy.stop(), 0)
 
-    def answers_over_tcp(self):
+    def responds_over_tcp(self):
         try:
             return self.tcp("GET", "/healthz")[2] == "ok\n"
         except (EOFError, ConnectionError):

@@ -17,9 +17,9 @@ class Files(InteropCase):
         """Read through a raw socket and hashed on the way; nothing is written down."""
         digest = pattern.write(self.site / "file", GIGABYTE)
         proxy = self.boost(self.nginx().url)
-        answer = wire.get(proxy.address, "/file", keep=0)
-        self.assertEqual((answer.status, answer.length), (200, GIGABYTE))
-        self.assertEqual(answer.digest, digest)
+        response = wire.get(proxy.address, "/file", keep=0)
+        self.assertEqual((response.status, response.length), (200, GIGABYTE))
+        self.assertEqual(response.digest, digest)
 
     def test_every_size_around_the_buffers(self):
         """Bodies that end just before, at and just after powers of two, on one connection."""
@@ -30,8 +30,8 @@ class Files(InteropCase):
         self.addCleanup(client.close)
         for size in sizes:
             client.get(f"/{size}")
-            answer = client.answer(keep=0)
-            got = (answer.status, answer.length, answer.digest)
+            response = client.read_response(keep=0)
+            got = (response.status, response.length, response.digest)
             self.assertEqual(got, (200, size, hashes[size]))
 
     def test_ranges(self):
@@ -42,9 +42,9 @@ class Files(InteropCase):
         self.addCleanup(client.close)
         for first, last in ((0, 0), (1, 4096), (65535, 65536), (500_000, (1 << 20) - 1)):
             client.get("/file", extra=f"Range: bytes={first}-{last}\r\n")
-            answer = client.answer()
-            self.assertEqual((answer.status, answer.body), (206, data[first : last + 1]))
-            self.assertEqual(answer.fields["content-range"], f"bytes {first}-{last}/{1 << 20}")
+            response = client.read_response()
+            self.assertEqual((response.status, response.body), (206, data[first : last + 1]))
+            self.assertEqual(response.fields["content-range"], f"bytes {first}-{last}/{1 << 20}")
 
     def test_head_leaves_the_connection_usable(self):
         digest = pattern.write(self.site / "file", 300_000)
@@ -53,12 +53,12 @@ class Files(InteropCase):
         self.addCleanup(client.close)
         for _ in range(3):
             client.send(b"HEAD /file HTTP/1.1\r\nHost: interop.test\r\n\r\n")
-            answer = client.answer(method="HEAD")
-            self.assertEqual((answer.status, answer.fields["content-length"]), (200, "300000"))
+            response = client.read_response(method="HEAD")
+            self.assertEqual((response.status, response.fields["content-length"]), (200, "300000"))
             client.get("/file")
-            self.assertEqual(client.answer().digest, digest)
+            self.assertEqual(client.read_response().digest, digest)
 
-    def test_pipelined_requests_are_answered_in_order(self):
+    def test_pipelined_requests_get_responses_in_order(self):
         """300 requests in one write; small and large bodies, ranges and refusals of the origin."""
         hashes = [
             pattern.write(self.site / str(number), 1 + 997 * number, seed=number)
@@ -74,11 +74,11 @@ class Files(InteropCase):
         writer = threading.Thread(target=client.send, args=("".join(lines).encode(),))
         writer.start()
         for number in range(300):
-            answer = client.answer(keep=0)
+            response = client.read_response(keep=0)
             if number % 10:
-                self.assertEqual((answer.status, answer.digest), (200, hashes[number]))
+                self.assertEqual((response.status, response.digest), (200, hashes[number]))
             else:
-                self.assertEqual(answer.status, 404)
+                self.assertEqual(response.status, 404)
         writer.join()
 
     def test_origin_connections_are_kept(self):
@@ -91,7 +91,7 @@ class Files(InteropCase):
             client = wire.Connection(proxy.address)
             for _ in range(100):
                 client.get("/file")
-                self.assertEqual(client.answer().status, 200)
+                self.assertEqual(client.read_response().status, 200)
             client.close()
         seen = nginx.requests()
         self.assertEqual(len(seen), 400)

@@ -1,5 +1,5 @@
-"""Origins that break off, and targets that respond early: whatever the proxy received of them
-reaches the client. CASES is how many of each kind are tried."""
+"""Origins that break off, and targets that respond early: all bytes that the proxy received of them
+reach the client. CASES is how many of each kind are tried."""
 
 import os
 import ssl
@@ -13,7 +13,7 @@ SEED = os.environ.get("SEED", "1")
 
 class CutBodies(InteropCase):
     def failures(self, version):
-        """What goes wrong with bodies that are cut at random, by length, chunks and close."""
+        """Tries bodies that are cut at random, by length, chunks and close; returns the errors."""
         draws = broken.draws(CASES, SEED)
         cuts = [broken.Cut.drawn(number, draw) for number, draw in enumerate(draws)]
         late = [draw.random() < 0.5 for draw in draws]

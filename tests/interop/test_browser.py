@@ -78,11 +78,11 @@ class Chromium(InteropCase):
 
     def browse(self, proxy, url):
         """Starts the browser in a session of its own, so that all of its processes can be ended."""
-        said = open(self.folder / "chromium.log", "wb")
+        output = open(self.folder / "chromium.log", "wb")
         browser = subprocess.Popen(
             ["chromium", *FLAGS, f"--proxy-server={proxy.url}",
              f"--user-data-dir={self.folder / 'profile'}", url],
-            stdin=subprocess.DEVNULL, stdout=said, stderr=said,
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
             env=self.environment(), start_new_session=True,
         )
 
@@ -96,7 +96,7 @@ class Chromium(InteropCase):
     def test_chromium_loads_fifty_resources(self):
         reports = self.origin()
         hashes = self.publish(f"{reports.url}/report")
-        # Compressed answers are chunked, the others have a length.
+        # Compressed responses are chunked, the others have a length.
         nginx = self.nginx(location="gzip on;", extra="location = / { rewrite ^ /index.html; }")
         proxy = self.forward()
         browser = self.browse(proxy, f"{nginx.url}/index.html")

@@ -8,7 +8,7 @@ import re
 import time
 
 from support import wire
-from support.scripted import Answer, Handler
+from support.scripted import Response, Handler
 from support.shop import ShopCase
 
 TOKEN = "correct-horse-battery-staple"
@@ -26,8 +26,8 @@ class Cache(ShopCase):
             self.shop.url, "--admin", f"unix:{self.door}", "--admin", "127.0.0.1:0",
             "--admin-token-file", token, "--workers", "2",
         )
-        said = re.compile(r"^millrace: admin at (127\.0\.0\.1:\d+)$")
-        self.tcp = next(filter(None, map(said.match, self.proxy.lines)))[1]
+        output = re.compile(r"^millrace: admin at (127\.0\.0\.1:\d+)$")
+        self.tcp = next(filter(None, map(output.match, self.proxy.lines)))[1]
 
     def get(self, path, *arguments):
         return self.ask(self.proxy, path, *arguments)
@@ -43,15 +43,15 @@ class Cache(ShopCase):
 
     def fill(self, *paths, **fields):
         for path in paths:
-            self.answers[path] = Answer(path.encode(), Cache_Control=MINUTE, **fields)
+            self.responses[path] = Response(path.encode(), Cache_Control=MINUTE, **fields)
             self.body(path)
 
     def test_a_second_request_is_a_hit(self):
-        self.answers["/a"] = Answer(b"one", Cache_Control=MINUTE)
+        self.responses["/a"] = Response(b"one", Cache_Control=MINUTE)
         status, fields, body = self.get("/a")
         self.assertEqual((status, body), (200, b"one"))
         self.assertIn("fwd=uri-miss; stored", fields["cache-status"])
-        self.answers["/a"] = Answer(b"two", Cache_Control=MINUTE)
+        self.responses["/a"] = Response(b"two", Cache_Control=MINUTE)
         status, fields, body = self.get("/a")
         self.assertEqual((status, body), (200, b"one"))
         self.assertIn("hit", fields["cache-status"])
@@ -64,22 +64,22 @@ class Cache(ShopCase):
         for version in "1.0", "1.1":
             before, Handler.protocol_version = Handler.protocol_version, f"HTTP/{version}"
             self.addCleanup(setattr, Handler, "protocol_version", before)
-            self.answers[f"/{version}"] = Answer(b"one", Cache_Control=MINUTE, **tag)
-            said = [self.get(f"/{version}")[1] for _ in range(2)]
-            said.append(self.get(f"/{version}", "--header", "Cache-Control: no-cache")[1])
-            said.append(self.get(f"/{version}")[1])
-            self.assertIn("fwd-status=304", said[2]["cache-status"])
-            self.assertIn("hit", said[3]["cache-status"])
-            self.assertTrue(said[0]["via"].startswith(f"{version} millrace-"), said[0])
-            self.assertEqual({fields["via"] for fields in said}, {said[0]["via"]})
+            self.responses[f"/{version}"] = Response(b"one", Cache_Control=MINUTE, **tag)
+            output = [self.get(f"/{version}")[1] for _ in range(2)]
+            output.append(self.get(f"/{version}", "--header", "Cache-Control: no-cache")[1])
+            output.append(self.get(f"/{version}")[1])
+            self.assertIn("fwd-status=304", output[2]["cache-status"])
+            self.assertIn("hit", output[3]["cache-status"])
+            self.assertTrue(output[0]["via"].startswith(f"{version} millrace-"), output[0])
+            self.assertEqual({fields["via"] for fields in output}, {output[0]["via"]})
 
     def test_what_is_one_clients_is_not_anothers(self):
-        """private, no-store, an answer to credentials, and one that says nothing of its time with a
-        cookie of its client's."""
-        self.answers["/private"] = Answer(b"mine", Cache_Control="private, max-age=60")
-        self.answers["/no-store"] = Answer(b"mine", Cache_Control="no-store")
-        self.answers["/credentials"] = Answer(b"mine", Cache_Control=MINUTE)
-        self.answers["/cookie"] = Answer(b"mine", Set_Cookie="session=1")
+        """private, no-store, a response to credentials, and one without a lifetime that sets a
+        cookie."""
+        self.responses["/private"] = Response(b"mine", Cache_Control="private, max-age=60")
+        self.responses["/no-store"] = Response(b"mine", Cache_Control="no-store")
+        self.responses["/credentials"] = Response(b"mine", Cache_Control=MINUTE)
+        self.responses["/cookie"] = Response(b"mine", Set_Cookie="session=1")
         for path in ("/private", "/no-store", "/credentials", "/cookie"):
             who = ("--user", "a:b") if path == "/credentials" else ()
             for count in (1, 2):
@@ -88,9 +88,9 @@ class Cache(ShopCase):
                 self.assertEqual(self.shop.count(path), count, path)
         self.assertEqual(self.kept(), [])
 
-    def test_conditions_and_ranges_are_answered_from_what_is_stored(self):
+    def test_conditions_and_ranges_are_served_from_stored_responses(self):
         noise = bytes(range(256)) * 400
-        self.answers["/a"] = Answer(noise, Cache_Control=MINUTE, ETag='"1"')
+        self.responses["/a"] = Response(noise, Cache_Control=MINUTE, ETag='"1"')
         self.assertEqual(self.body("/a"), noise)
         status, fields, body = self.get("/a", "--header", 'If-None-Match: "1"')
         self.assertEqual((status, fields["etag"], body), (304, '"1"', b""))
@@ -102,10 +102,10 @@ class Cache(ShopCase):
         self.assertEqual((status, fields["content-length"]), (200, str(len(noise))))
         self.assertEqual(self.shop.count("/a"), 1)
 
-    def test_several_ranges_are_one_answer(self):
-        """RFC 9110 section 14.6: each part with its place, from one stored answer."""
+    def test_several_ranges_are_one_response(self):
+        """RFC 9110 section 14.6: each part with its range, from one stored response."""
         noise = bytes(range(256)) * 40
-        self.answers["/a"] = Answer(noise, Cache_Control=MINUTE, Content_Type="text/x-noise")
+        self.responses["/a"] = Response(noise, Cache_Control=MINUTE, Content_Type="text/x-noise")
         self.assertEqual(self.body("/a"), noise)
         status, fields, body = self.get("/a", "--range", "0-9,5000-5099,-7")
         self.assertEqual(status, 206)
@@ -122,15 +122,16 @@ class Cache(ShopCase):
         self.assertEqual(self.shop.count("/a"), 1)
 
     def test_the_first_member_of_age_counts(self):
-        """RFC 9111 section 5.1: also in several lines; what is no number is ignored. A HEAD and a 304
-        say it as a GET does."""
+        """RFC 9111 section 5.1: also in several lines; other values than numbers are ignored.
+        Responses to HEAD and 304 responses count too."""
         for number, (age, is_fresh) in enumerate([
             ("5, 9000", True), (["5", "9000"], True), ("0, 0", True), ("abc", True), ("-9000", True),
             (["abc", "9000"], True), ("9000;a=b", True), ("9000.0", True),
             ("9000, 0", False), (["9000", "0"], False), (", 9000", False),
         ]):
             path = f"/{number}"
-            self.answers[path] = Answer(b"one", Cache_Control="max-age=600", ETag='"1"', Age=age)
+            self.responses[path] = Response(
+                b"one", Cache_Control="max-age=600", ETag='"1"', Age=age)
             with self.subTest(age=age):
                 asks = [(), (), ("--header", "Cache-Control: no-cache"), (),
                         ("--head", "--header", "Cache-Control: no-cache"), ()]
@@ -141,7 +142,7 @@ class Cache(ShopCase):
                 self.assertEqual(self.shop.count(path), 3 if is_fresh else 6)
 
     def test_a_targeted_field_of_the_wrong_type_allows_nothing(self):
-        """RFC 9213: max-age is an Integer. What is stored by a 304 or left by a HEAD heeds it, too."""
+        """RFC 9213: max-age is an Integer, also in 304 responses and those to HEAD."""
         for number, (value, control, asked) in enumerate([
             ("max-age=600", "no-store", 1), ('max-age="600"', "no-store", 2),
             ("max-age=600.0", "no-store", 2), ("max-age", "no-store", 2),
@@ -151,7 +152,7 @@ class Cache(ShopCase):
             ('x="600", max-age=600', "no-store", 1),
         ]):
             path = f"/{number}"
-            self.answers[path] = Answer(
+            self.responses[path] = Response(
                 b"one", Cache_Control=control, ETag='"1"', CDN_Cache_Control=value
             )
             for _ in range(2):
@@ -160,21 +161,21 @@ class Cache(ShopCase):
         fields = {"Cache_Control": "no-store", "CDN_Cache_Control": 'max-age="600"'}
         for path, how in ("/304", ()), ("/head", ("--head",)):
             self.fill(path, ETag='"1"')
-            self.answers[path] = Answer(b"two", ETag='"1"', **fields)
+            self.responses[path] = Response(b"two", ETag='"1"', **fields)
             self.get(path, *how, "--header", "Cache-Control: no-cache")
-            self.answers[path] = Answer(b"two", ETag='"2"', Cache_Control=MINUTE)
+            self.responses[path] = Response(b"two", ETag='"2"', Cache_Control=MINUTE)
             self.assertEqual(self.body(path), b"two", path)
 
     def test_an_operators_lifetime_goes_before_the_origins(self):
-        """For what may be cached without being asked for; never for what must not be stored."""
+        """Applies to responses without a lifetime, never to those that must not be stored."""
         proxy = self.boost(
             self.shop.url, "--cache-ttl", "override 1h", "--cache-ttl", "503 default 1m",
         )
-        self.answers["/old"] = Answer(b"a", Cache_Control="max-age=0")
-        self.answers["/silent"] = Answer(b"b")
-        self.answers["/no-store"] = Answer(b"c", Cache_Control="no-store")
-        self.answers["/busy"] = Answer(b"d", status=503)
-        self.answers["/broken"] = Answer(b"e", status=500)
+        self.responses["/old"] = Response(b"a", Cache_Control="max-age=0")
+        self.responses["/silent"] = Response(b"b")
+        self.responses["/no-store"] = Response(b"c", Cache_Control="no-store")
+        self.responses["/busy"] = Response(b"d", status=503)
+        self.responses["/broken"] = Response(b"e", status=500)
         self.proxy = proxy
         for path, asked in [("/old", 1), ("/silent", 1), ("/no-store", 2), ("/busy", 1),
                             ("/broken", 2)]:
@@ -183,7 +184,7 @@ class Cache(ShopCase):
             self.assertEqual(self.shop.count(path), asked, path)
 
     def test_many_who_ask_at_once_are_one_request_to_the_origin(self):
-        self.answers["/a"] = Answer(b"a" * 300_000, held=True, Cache_Control=MINUTE)
+        self.responses["/a"] = Response(b"a" * 300_000, held=True, Cache_Control=MINUTE)
         clients = [wire.Connection(self.proxy.address) for _ in range(40)]
         for client in clients:
             self.addCleanup(client.close)
@@ -193,27 +194,27 @@ class Cache(ShopCase):
         def collapsed():
             connection = wire.Connection(self.tcp_address())
             connection.get("/metrics", self.tcp)
-            page = connection.answer().body.decode()
+            page = connection.read_response().body.decode()
             connection.close()
             return sum(map(int, waiting.findall(page)))
 
         self.wait_until("all others wait", lambda: collapsed() >= len(clients) - 1)
         self.shop.go()
-        answers = [client.answer() for client in clients]
-        self.assertEqual({(it.status, it.length) for it in answers}, {(200, 300_000)})
-        self.assertEqual(len({it.digest for it in answers}), 1)
+        responses = [client.read_response() for client in clients]
+        self.assertEqual({(it.status, it.length) for it in responses}, {(200, 300_000)})
+        self.assertEqual(len({it.digest for it in responses}), 1)
         self.assertEqual(self.shop.count("/a"), 1)
 
     def tcp_address(self):
         host, _, port = self.tcp.rpartition(":")
         return host, int(port)
 
-    def test_a_stale_answer_is_given_while_it_is_validated(self):
+    def test_a_stale_response_is_served_while_it_is_validated(self):
         control = "max-age=1, stale-while-revalidate=600"
-        self.answers["/a"] = Answer(b"old", Cache_Control=control)
+        self.responses["/a"] = Response(b"old", Cache_Control=control)
         self.assertEqual(self.body("/a"), b"old")
-        self.answers["/a"] = Answer(b"new", held=True, Cache_Control=MINUTE)
-        # Not a deadline: until the answer is stale, it is a hit like any other.
+        self.responses["/a"] = Response(b"new", held=True, Cache_Control=MINUTE)
+        # Not a deadline: the response is a hit until it is stale.
         self.wait_until("the origin is asked", self.has_asked_again)
         self.assertEqual(self.body("/a"), b"old", "nobody waits for the origin")
         self.shop.go()
@@ -245,8 +246,8 @@ class Cache(ShopCase):
             if gone:
                 self.assertEqual(self.cache("purge", *words), f"purged: {len(gone)}\n", words)
             else:
-                said = self.cache("purge", *words, fails=3)
-                self.assertEqual(said, "millrace: cache purge: no stored response matched\n")
+                output = self.cache("purge", *words, fails=3)
+                self.assertEqual(output, "millrace: cache purge: no stored response matched\n")
             left = [path for path in everything if path not in gone]
             self.assertEqual(self.kept(), left, words)
             for path in gone:
@@ -265,14 +266,14 @@ class Cache(ShopCase):
         self.assertIn("hit", self.get("/a")[1]["cache-status"])
 
     def test_what_is_on_its_way_heeds_a_purge(self):
-        self.answers["/a"] = Answer(b"a", held=True, Cache_Control=MINUTE, ETag='"1"')
+        self.responses["/a"] = Response(b"a", held=True, Cache_Control=MINUTE, ETag='"1"')
         client = wire.Connection(self.proxy.address)
         self.addCleanup(client.close)
         client.get("/a", host=self.proxy.addresses[0])
         self.wait_until("the origin is asked", lambda: self.shop.count("/a") == 1)
         self.cache("purge", f"{self.proxy.url}/a", fails=3)
         self.shop.go()
-        self.assertEqual(client.answer().body, b"a")
+        self.assertEqual(client.read_response().body, b"a")
         self.assertIn("fwd=stale", self.get("/a")[1]["cache-status"])
         self.assertEqual(self.shop.count("/a"), 2)
 
@@ -280,7 +281,7 @@ class Cache(ShopCase):
         """RFC 9875 section 3, for the site of the request alone."""
         self.fill("/a", "/b", ETag='"1"', Cache_Groups='"g"')
         self.fill("/c", ETag='"1"', Cache_Groups='"h"')
-        self.answers["/order"] = Answer(b"done", Cache_Group_Invalidation='"g"')
+        self.responses["/order"] = Response(b"done", Cache_Group_Invalidation='"g"')
         self.assertEqual(self.body("/order", "--data", "x"), b"done")
         for path, is_hit in (("/a", False), ("/b", False), ("/c", True)):
             status = self.get(path)[1]["cache-status"]
@@ -306,11 +307,11 @@ class Cache(ShopCase):
         self.fill("/a")
         self.assertRegex(self.cache("stat", admin=self.tcp), r"(?m)^objects +1 ")
         for words in (("purge", "--all"), ("list",), ("show", f"{self.proxy.url}/a")):
-            said = self.cache(*words, admin=self.tcp, fails=True)
-            self.assertIn("missing Authorization", said, words)
+            output = self.cache(*words, admin=self.tcp, fails=True)
+            self.assertIn("missing Authorization", output, words)
         self.assertEqual(self.kept(), ["/a"])
         self.assertIn("/a", self.cache("list", "--token-file", self.token, admin=self.tcp))
-        said = self.cache("purge", "--all", "--token-file", self.token, admin=self.tcp)
-        self.assertEqual(said, "purged: 1\n")
-        said = self.cache("list", admin="127.0.0.1:1", fails=True)
-        self.assertRegex(said, r"cannot reach .* \(start the process with --admin 127.0.0.1:1,")
+        output = self.cache("purge", "--all", "--token-file", self.token, admin=self.tcp)
+        self.assertEqual(output, "purged: 1\n")
+        output = self.cache("list", admin="127.0.0.1:1", fails=True)
+        self.assertRegex(output, r"cannot reach .* \(start the process with --admin 127.0.0.1:1,")

@@ -66,7 +66,7 @@ class Curl(InteropCase):
         tag = re.search(rb'(?i)etag: ("[^"]+")', done.stdout)[1].decode()
         self.assertEqual(self.status(proxy, "--header", f"If-None-Match: {tag}", url), (304, b""))
 
-    def test_compressed_answers_are_chunked(self):
+    def test_compressed_responses_are_chunked(self):
         text = b"a line of text that compresses well\n" * 50_000
         (self.site / "page.json").write_bytes(text)
         nginx, proxy = self.nginx(location="gzip on;"), self.forward()
@@ -77,7 +77,7 @@ class Curl(InteropCase):
         self.assertIn("gzip", (self.folder / "head").read_text())
 
     def upload(self, proxy, origin, *arguments, **how):
-        """What the origin says that it got."""
+        """Returns the origin's report of an upload."""
         return json.loads(self.curl(proxy, *arguments, f"{origin.url}/upload", **how).stdout)
 
     def test_expect_100_continue(self):
@@ -131,7 +131,7 @@ class Curl(InteropCase):
         self.assertEqual([r["via"] for r in nginx.requests()], ["-"] * 2)
 
     def test_plain_http_in_a_tunnel(self):
-        """What runs inside a tunnel is the client's business."""
+        """The proxy does not interpret the bytes of a tunnel."""
         origin, proxy = self.origin(), self.forward()
         digest = pattern.write(self.folder / "body", 2 * MEGABYTE)
         got = self.upload(

@@ -1,5 +1,5 @@
-"""The disk tier: what is stored outlives the process, and a disk in trouble is nobody else's
-trouble. curl is the client, and `millrace cache` the operator."""
+"""The disk tier: stored objects outlive the process, and a failing disk affects nothing else. curl
+is the client, and `millrace cache` the operator."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from support import PROJECT
 from support.case import COMMAND_SECONDS_MAX
 from support.millrace import Millrace, program
 from support.namespace import mounted
-from support.scripted import Answer
+from support.scripted import Response
 from support.shop import ShopCase
 
 HOUR = "max-age=3600"
@@ -26,7 +26,7 @@ class Disk(ShopCase):
         self.disk = self.folder / "disk"
 
     def start(self, *options, disks=None, size="64M", **how):
-        """A booster with disks; the site is the same in each."""
+        """Starts a reverse proxy with disks; the site is the same in each."""
         words = []
         for disk in disks or [self.disk]:
             words += ["--disk", f"{disk}:{size}"]
@@ -52,10 +52,10 @@ class Disk(ShopCase):
         return json.loads(self.cache("stat", "--json"))[name]
 
     def fill(self, proxy, bodies, **fields):
-        """Has the answers stored, and waits until they are on a disk."""
+        """Requests the objects and waits until they are on a disk."""
         before = self.stat("disk_stored")
         for path, body in bodies.items():
-            self.answers[path] = Answer(body, Cache_Control=HOUR, **fields)
+            self.responses[path] = Response(body, Cache_Control=HOUR, **fields)
             self.assertEqual(self.get(proxy, path)[2], body)
         self.wait_until(
             "they are written", lambda: self.stat("disk_stored") >= before + len(bodies)
@@ -63,10 +63,10 @@ class Disk(ShopCase):
 
     def assert_from_disk(self, proxy, path, body):
         asked = self.shop.count(path)
-        status, said, got = self.get(proxy, path)
+        status, output, got = self.get(proxy, path)
         self.assertEqual((status, got == body), (200, True), f"{path}: {len(got)} bytes")
-        self.assertIn("hit", said)
-        self.assertIn("detail=disk", said)
+        self.assertIn("hit", output)
+        self.assertIn("detail=disk", output)
         self.assertEqual(self.shop.count(path), asked, "the origin was asked")
         self.assertIn("hit", self.get(proxy, path)[1])
         self.assertNotIn("detail=disk", self.get(proxy, path)[1], "now it is in memory")
@@ -86,9 +86,9 @@ class Disk(ShopCase):
         self.kill(proxy)
         proxy = self.start()
         # As the first request for it after a start.
-        status, said, body = self.get(proxy, "/long", "--range", "5-9")
+        status, output, body = self.get(proxy, "/long", "--range", "5-9")
         self.assertEqual((status, body), (206, LONG[5:10]))
-        self.assertIn("detail=disk", said)
+        self.assertIn("detail=disk", output)
         self.assertEqual(self.get(proxy, "/a", "--head")[0], 200)
         status, _, _ = self.get(proxy, "/a", "--header", 'If-None-Match: "1"')
         self.assertEqual(status, 304)
@@ -119,15 +119,15 @@ class Disk(ShopCase):
         self.fill(proxy, {"/a": b"one", "/b": b"two", "/c": LONG})
         self.kill(proxy)
         proxy = self.run_file(named.format("store", self.shop.url))
-        said = "millrace: up to 3 stored responses on disk match no service"
-        self.wait_until("it says so", lambda: any(line.startswith(said) for line in proxy.lines))
+        output = "millrace: up to 3 stored responses on disk match no service"
+        self.wait_until("it says so", lambda: any(line.startswith(output) for line in proxy.lines))
         self.fill(proxy, {"/a": b"one"})
         self.assertEqual(self.shop.count("/a"), 2, "it is not found under the new name")
         self.assertEqual(proxy.stop(), 0)
         proxy = self.run_file(named.format("shop", self.shop.url))
         self.assert_from_disk(proxy, "/a", b"one")
-        said = "millrace: up to 1 stored response on disk matches no service"
-        self.wait_until("it says so", lambda: any(line.startswith(said) for line in proxy.lines))
+        output = "millrace: up to 1 stored response on disk matches no service"
+        self.wait_until("it says so", lambda: any(line.startswith(output) for line in proxy.lines))
 
     def test_operators_see_and_purge_what_only_a_disk_has(self):
         paths = ("/a", "/b", "/c/1", "/c/2", "/tagged", "/left")
@@ -140,8 +140,8 @@ class Disk(ShopCase):
         self.assertEqual({it["url"] for it in listed}, {f"http://shop{path}" for path in paths})
         self.assertEqual({it["place"] for it in listed}, {"disk"})
         self.assertIn("in disk", self.cache("show", "http://shop/a"))
-        said = self.cache("purge", "http://shop/a")
-        self.assertIn("purged: 0 in memory; matching responses on disks are not used again", said)
+        output = self.cache("purge", "http://shop/a")
+        self.assertIn("purged: 0 in memory; matching responses on disks are not used again", output)
         self.cache("purge", "--prefix", "http://shop/c/")
         self.cache("purge", "--tag", "red", "--soft")
         self.kill(proxy)
@@ -158,13 +158,13 @@ class Disk(ShopCase):
     def test_what_a_304_says_and_what_is_made_invalid_outlives_the_process(self):
         proxy = self.start()
         for path in ("/a", "/b"):
-            self.answers[path] = Answer(b"old", ETag='"1"', Cache_Control="no-cache")
+            self.responses[path] = Response(b"old", ETag='"1"', Cache_Control="no-cache")
             self.get(proxy, path)
         self.wait_until("they are written", lambda: self.stat("disk_stored") == 2)
-        self.answers["/a"] = Answer(b"old", ETag='"1"', Cache_Control=HOUR)
+        self.responses["/a"] = Response(b"old", ETag='"1"', Cache_Control=HOUR)
         self.assertIn("fwd-status=304", self.get(proxy, "/a")[1])
         self.fill(proxy, {"/form": b"before"})
-        self.answers["/form"] = Answer(b"after", Cache_Control=HOUR)
+        self.responses["/form"] = Response(b"after", Cache_Control=HOUR)
         self.get(proxy, "/form", "--data", "x=1")
         self.assertEqual(proxy.stop(), 0)
         proxy = self.start()
@@ -183,10 +183,11 @@ class Disk(ShopCase):
         content[content.index(LONG) + len(LONG) - 100] ^= 1
         segment.write_bytes(content)
         proxy = self.start()
-        _, said, body = self.get(proxy, "/a")
-        self.assertEqual((body, "fwd=uri-miss" in said), (b"a" * 5000, True), said)
+        _, output, body = self.get(proxy, "/a")
+        self.assertEqual((body, "fwd=uri-miss" in output), (b"a" * 5000, True), output)
         self.assert_from_disk(proxy, "/b", b"b" * 5000)
-        # Found at the start, before it was asked for, or cut; what came was right.
+        # The damage was found at the start, or before the request, or cut the response. All
+        # received bytes are right.
         with socket.create_connection(proxy.address, 60) as client:
             client.sendall(b"GET /long HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n")
             _, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
@@ -207,7 +208,7 @@ class Disk(ShopCase):
         for number in range(60):
             path = f"/{number}"
             body = bytes([number]) * (1 << 20)
-            self.answers[path] = Answer(body, Cache_Control=HOUR)
+            self.responses[path] = Response(body, Cache_Control=HOUR)
             self.assertEqual(self.get(proxy, path)[::2], (200, body))
         self.wait_until("the disk is full", lambda: self.stat("disk_full") > 0)
         self.assertEqual(self.get(proxy, "/59")[0], 200)
@@ -234,7 +235,7 @@ class Disk(ShopCase):
         found = sum("detail=disk" in self.get(proxy, path)[1] for path in bodies)
         self.assertTrue(0 < found < len(bodies))
         self.assertEqual(proxy.stop(), 0)
-        # The other one missed that: what it has may be outdated.
+        # The other disk missed that, so its objects may be outdated.
         proxy = self.start(disks=disks)
         self.assertTrue(any("its responses were dropped" in line for line in proxy.lines))
 
@@ -245,8 +246,8 @@ class Disk(ShopCase):
         link.symlink_to(other)
         if os.getuid() == 0:
             os.lchown(link, 12345, 12345)
-        said = f"disk {link}: {link} is a symbolic link that root does not own (expected:"
-        self.refused(link, said, 2)
+        output = f"disk {link}: {link} is a symbolic link that root does not own (expected:"
+        self.refused(link, output, 2)
         other.chmod(0o750)
         self.refused(other, f"disk {other}: {other} is accessible to other users (mode 750)", 2)
         if os.getuid() == 0:
@@ -278,7 +279,7 @@ class Disk(ShopCase):
         self.assertEqual(proxy.stop(), 0)
         self.assert_from_disk(self.start(**how), "/a", b"one")
 
-    def refused(self, disk, said, status=1):
+    def refused(self, disk, output, status=1):
         self.door.unlink(missing_ok=True)
         words = ("boost", "--origin", self.shop.url, "--listen", "127.0.0.1:0")
         done = subprocess.run(
@@ -286,10 +287,10 @@ class Disk(ShopCase):
             capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False,
         )
         self.assertEqual(done.returncode, status, done.stderr)
-        self.assertIn(said, done.stderr)
+        self.assertIn(output, done.stderr)
 
     def test_a_successor_gets_the_disk_when_the_old_process_drains(self):
-        """It serves at once, from the origin; what is purged meanwhile stays purged."""
+        """It serves at once, from the origin. Objects purged meanwhile stay purged."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]

@@ -17,24 +17,24 @@ class HealthChecks(InteropCase):
             ",".join(origin.url for origin in self.origins),
             *("--check", "/up", "--check-status", "200", "--workers", "2"),
             *("--limit", "check_interval_ms=100", "--limit", "check_fails=2"),
-            # What checks find is all that is looked at here: nobody is ejected, nothing is tried
-            # again, so that each request sent to the one that is down would be seen.
+            # Only checks matter here: no origin is ejected and no request is retried, so that
+            # each request to the origin that is down would be visible.
             *("--limit", "eject_failures=0", "--limit", "retries=0"),
             *("--admin", "127.0.0.1:0", "--no-cache"),
         )
-        said = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
-        found = [said.match(line) for line in self.proxy.lines]
+        output = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
+        found = [output.match(line) for line in self.proxy.lines]
         (port,) = [match[1] for match in found if match]
         self.admin = ("127.0.0.1", int(port))
 
     def fails(self, origin):
-        """What the metrics say of the origin's check."""
-        answer = wire.get(self.admin, "/metrics", host="%s:%d" % self.admin)
-        self.assertEqual(answer.status, 200)
+        """Returns the metric of the origin's check."""
+        response = wire.get(self.admin, "/metrics", host="%s:%d" % self.admin)
+        self.assertEqual(response.status, 200)
         line = re.compile(
             rf'^millrace_origin_check_fails{{origin="{origin.url}",check="/up"}} ([01])$', re.M
         )
-        (value,) = line.findall(answer.body.decode())
+        (value,) = line.findall(response.body.decode())
         return value == "1"
 
     def checks(self, origin):
@@ -48,7 +48,7 @@ class HealthChecks(InteropCase):
         return any(line.startswith(start) for line in self.proxy.lines)
 
     def ask(self, times):
-        """New connections, so that both workers are asked."""
+        """Makes new connections, so that both workers serve some."""
         return [wire.get(self.proxy.address, "/file").status for _ in range(times)]
 
     def test_an_origin_that_stops_is_left_out_until_it_is_back(self):
@@ -80,7 +80,7 @@ class HealthChecks(InteropCase):
         (self.site / "up").unlink()
         for origin in self.origins:
             self.wait_until("its check fails", lambda: self.fails(origin))
-        # With none left all are asked.
+        # Without a healthy origin all are used.
         self.assertEqual(self.ask(4), [200] * 4)
         self.assertTrue(self.files(first) and self.files(second))
 

@@ -48,7 +48,7 @@ class LockedMemory(InteropCase):
         return self.millrace(*self.words, *options, before=confined, binary=self.copy)
 
     def refused(self, *options):
-        """What a start that fails writes to stderr."""
+        """Returns the stderr of a start that fails."""
         command = [self.copy, *self.words, *options]
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60,

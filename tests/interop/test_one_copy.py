@@ -1,5 +1,5 @@
-"""One physical copy: what many clients download at once is in memory once, whole, and only in the
-slab. FIGURES=1 prints what docs/measuring/memory.md shows."""
+"""One physical copy: an object that many clients download at once is in memory once, whole, and
+only in the slab. FIGURES=1 prints what docs/measuring/memory.md shows."""
 
 import hashlib
 import http.client
@@ -8,12 +8,12 @@ import threading
 
 from support.case import LOOKED_INTO
 from support.copies import PART, Copies, Memory, marked
-from support.scripted import Answer
+from support.scripted import Response
 from support.shop import ShopCase
 
 MB = 1 << 20
 CLIENTS = 20
-# What may be there beside one copy: a buffer for each of the connections, and blocks of the slab
+# The allowance beside one copy: a buffer for each of the connections, and blocks of the slab
 # that are made before they are needed.
 BESIDE_MAX = 8 * MB
 READ_BYTES = 256 << 10
@@ -33,8 +33,8 @@ class Download(threading.Thread):
         try:
             connection = http.client.HTTPConnection(*self.address, timeout=300)
             connection.request("GET", self.path)
-            answer = connection.getresponse()
-            while length := answer.readinto(buffer):
+            response = connection.getresponse()
+            while length := response.readinto(buffer):
                 digest.update(buffer[:length])
                 self.began.set()
             connection.close()
@@ -60,7 +60,7 @@ class OneCopy(ShopCase):
         self.content, self.name = marked(length, seed=len(paths))
         self.digest = hashlib.sha256(self.content).hexdigest()
         for path in paths:
-            self.answers[path] = Answer(self.content, Cache_Control="max-age=600", **how)
+            self.responses[path] = Response(self.content, Cache_Control="max-age=600", **how)
 
     def download(self, *paths):
         return [Download(self.proxy.address, path) for path in paths]
@@ -71,7 +71,7 @@ class OneCopy(ShopCase):
             self.assertEqual((download.failure, download.hash), (None, self.digest))
 
     def look(self, what):
-        """What there is now, once it has come to rest."""
+        """Returns the copies once the files no longer change."""
         self.settled(lambda: Memory(self.pid).files, quiet_seconds=0.3)
         memory = Memory(self.pid)
         copies = Copies(self.pid, self.name, len(self.content) // PART)

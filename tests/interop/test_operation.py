@@ -1,4 +1,4 @@
-"""What an operator relies on: draining, access logs, metrics, health."""
+"""The interfaces of operators: draining, access logs, metrics, health."""
 
 import json
 import pathlib
@@ -12,7 +12,7 @@ import threading
 from support import pattern, system_calls, wire
 from support.case import InteropCase
 from support.millrace import program
-from support.scripted import Answer, Scripted
+from support.scripted import Response, Scripted
 
 MEGABYTE = 1 << 20
 
@@ -41,7 +41,7 @@ class Draining(InteropCase):
         proxy = self.boost(self.nginx().url)
         idle = wire.Connection(proxy.address)
         idle.get("/small")
-        self.assertEqual(idle.answer().status, 200)
+        self.assertEqual(idle.read_response().status, 200)
         busy = wire.Connection(proxy.address)
         self.addCleanup(busy.close)
         busy.get("/file")
@@ -73,8 +73,8 @@ class Draining(InteropCase):
         proxy.terminate()
         self.wait_until("new connections are refused", lambda: self.refused(proxy.address))
         client.send(b"67890")
-        answer = client.answer()
-        self.assertEqual((answer.status, json.loads(answer.body)["length"]), (200, 10))
+        response = client.read_response()
+        self.assertEqual((response.status, json.loads(response.body)["length"]), (200, 10))
         self.assertEqual(proxy.wait(), 0)
 
 
@@ -87,11 +87,11 @@ class AccessLog(InteropCase):
         client = wire.Connection(proxy.address)
         self.addCleanup(client.close)
         client.get("/file?a=1", extra="Referer: http://r.test/\r\nUser-Agent: probe/1 \"x\"\r\n")
-        self.assertEqual(client.answer().status, 200)
+        self.assertEqual(client.read_response().status, 200)
         client.get("/missing")
-        self.assertEqual(client.answer().status, 404)
+        self.assertEqual(client.read_response().status, 404)
         client.send(b"HEAD /file HTTP/1.1\r\nHost: interop.test\r\n\r\n")
-        self.assertEqual(client.answer(method="HEAD").status, 200)
+        self.assertEqual(client.read_response(method="HEAD").status, 200)
         self.assertEqual(proxy.stop(), 0)
         lines = log.read_text().splitlines()
         self.assertEqual(len(lines), 3, lines)
@@ -135,7 +135,7 @@ class AccessLog(InteropCase):
         client.send(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
         self.assertEqual(client.head()[1], 200)
         client.get("/inside", extra="Connection: close\r\n")
-        self.assertEqual(client.answer().status, 200)
+        self.assertEqual(client.read_response().status, 200)
         client.close()
         self.assertEqual(proxy.stop(), 0)
         (record,) = map(json.loads, log.read_text().splitlines())
@@ -143,7 +143,7 @@ class AccessLog(InteropCase):
 
 
     def recorded(self, *origins, count=1, path="/file"):
-        """The records of requests to a booster before these origins, each on its own connection."""
+        """Returns the records of requests to these origins, each on its own connection."""
         log = self.folder / "access.log"
         log.unlink(missing_ok=True)
         proxy = self.boost(
@@ -157,7 +157,7 @@ class AccessLog(InteropCase):
         return records
 
     def refusing(self):
-        """The address of a port that refuses connections and that nobody else can listen on."""
+        """Returns the address of a port that refuses connections and stays reserved."""
         bound = socket.socket()
         self.addCleanup(bound.close)
         bound.bind(("127.0.0.1", 0))
@@ -186,7 +186,7 @@ class AccessLog(InteropCase):
     def test_a_response_from_the_cache_takes_time_and_names_no_origin(self):
         shop = Scripted()
         self.addCleanup(shop.stop)
-        shop.answers["/file"] = Answer(b"one", Cache_Control="max-age=600")
+        shop.responses["/file"] = Response(b"one", Cache_Control="max-age=600")
         records = self.recorded(shop.url, count=5)
         hits = [record for record in records if record["cache"] == "hit"]
         self.assertEqual(len(hits), 4)
@@ -239,24 +239,24 @@ class Admin(InteropCase):
 
     def admin_of(self, proxy):
         """The admin address that it said."""
-        said = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
+        output = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
 
         def found():
-            return next(filter(None, map(said.match, proxy.lines)), None)
+            return next(filter(None, map(output.match, proxy.lines)), None)
 
         self.wait_until("it says where its admin address is", found)
         return "127.0.0.1", int(found()[1])
 
     def page(self, target):
-        """What the admin address answers; it goes by the Host that it is asked by."""
+        """Returns the admin address's response, which depends on the Host."""
         return wire.get(self.admin, target, host=f"127.0.0.1:{self.admin[1]}")
 
     def sum_of(self, name):
         """A metric summed over its labels; the page must be well-formed."""
-        answer = self.page("/metrics")
-        self.assertEqual(answer.status, 200)
+        response = self.page("/metrics")
+        self.assertEqual(response.status, 200)
         total = 0
-        for line in answer.body.decode().splitlines():
+        for line in response.body.decode().splitlines():
             if line.startswith("#"):
                 continue
             row = re.fullmatch(r'(\w+)(?:\{\w+="[^"]*"(?:,\w+="[^"]*")*\})? (-?[0-9.e+]+)', line)
@@ -293,12 +293,12 @@ class Admin(InteropCase):
         """A forward proxy refuses its own admin address as a target."""
         proxy = self.forward("--admin", "127.0.0.1:0")
         _, port = self.admin_of(proxy)
-        answer = wire.get(proxy.address, f"http://127.0.0.1:{port}/metrics")
-        self.assertEqual(answer.status, 403)
+        response = wire.get(proxy.address, f"http://127.0.0.1:{port}/metrics")
+        self.assertEqual(response.status, 403)
 
 
 class Outages(InteropCase):
-    """What stderr and the metrics say of an origin that does not respond."""
+    """The reports about an origin that does not respond: stderr and metrics."""
 
     def setUp(self):
         super().setUp()
@@ -319,11 +319,11 @@ class Outages(InteropCase):
         connection.socket, connection.held = socket.socket(socket.AF_UNIX), b""
         connection.socket.connect(str(self.door))
         connection.get("/metrics", host="millrace")
-        lines = connection.answer().body.decode().splitlines()
+        lines = connection.read_response().body.decode().splitlines()
         connection.close()
         return dict(line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
 
-    def said(self, proxy):
+    def output(self, proxy):
         """The lines about the origin."""
         begin = f"millrace: origin {self.name}: "
         return [line[len(begin) :] for line in proxy.lines if line.startswith(begin)]
@@ -355,14 +355,15 @@ class Outages(InteropCase):
         proxy = self.start("--limit", "eject_failures=0")
         for _ in range(8):
             self.assertEqual(wire.get(proxy.address, "/").status, 502)
-        self.wait_until("the outage is logged", lambda: self.said(proxy))
-        self.assertRegex(self.said(proxy)[0], r"^no connection; \d+ attempts? failed")
+        self.wait_until("the outage is logged", lambda: self.output(proxy))
+        self.assertRegex(self.output(proxy)[0], r"^no connection; \d+ attempts? failed")
         self.serve()
         self.assertEqual(wire.get(proxy.address, "/").status, 200)
-        self.wait_until("its end is logged", lambda: len(self.said(proxy)) > 1)
-        self.assertRegex(self.said(proxy)[1], r"^responding again after \d+ s; 8 attempts failed$")
+        self.wait_until("its end is logged", lambda: len(self.output(proxy)) > 1)
+        self.assertRegex(self.output(proxy)[1],
+                         r"^responding again after \d+ s; 8 attempts failed$")
         self.assertEqual(proxy.stop(), 0)
-        self.assertEqual(len(self.said(proxy)), 2, proxy.lines)
+        self.assertEqual(len(self.output(proxy)), 2, proxy.lines)
 
     def test_the_targets_of_a_forward_proxy_are_counted_and_not_logged(self):
         proxy = self.forward("--admin", f"unix:{self.door}")
@@ -430,8 +431,8 @@ class Outages(InteropCase):
 
 
 class Engines(InteropCase):
-    """A kernel, or whoever confines the process, may refuse io_uring: that is said, and `auto` goes
-    on without it."""
+    """A kernel or a sandbox may refuse io_uring. That is reported, and `auto` continues without
+    it."""
 
     CALLS = (system_calls.IO_URING_SETUP, system_calls.IO_URING_ENTER)
 
@@ -453,19 +454,19 @@ class Engines(InteropCase):
     def test_auto_says_why_it_is_epoll(self):
         for call in self.CALLS:
             process = self.start("auto", call)
-            said = ""
+            output = ""
             for line in process.stderr:
-                said += line
+                output += line
                 if "listening on" in line:
                     break
-            self.assertRegex(said, "engine epoll.*io_uring")
-            self.assertIn("listening on", said)
+            self.assertRegex(output, "engine epoll.*io_uring")
+            self.assertIn("listening on", output)
 
     def test_uring_that_is_refused_is_an_error(self):
         for call in self.CALLS:
             process = self.start("uring", call)
-            said = process.stderr.read()
+            output = process.stderr.read()
             self.assertNotEqual(process.wait(30), 0)
-            self.assertEqual(len(said.splitlines()), 1, said)
-            self.assertIn("--engine uring", said)
-            self.assertIn("io_uring", said)
+            self.assertEqual(len(output.splitlines()), 1, output)
+            self.assertIn("--engine uring", output)
+            self.assertIn("io_uring", output)

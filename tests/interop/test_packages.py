@@ -1,4 +1,4 @@
-"""Package managers and git through `millrace forward`: what they fetch is what was published."""
+"""Package managers and git through `millrace forward`: they fetch the published files."""
 
 import subprocess
 import sys
@@ -125,7 +125,7 @@ class Git(InteropCase):
         self.assert_all_through_the_proxy(nginx, 3)
 
     def test_git_clones_and_pushes(self):
-        """The "smart" protocol: answers that end with the connection, and a chunked upload."""
+        """The "smart" protocol: responses that end with the connection, and a chunked upload."""
         origin, proxy = self.origin(repositories=self.bare.parent), self.forward()
         copy = self.check_clone(proxy, f"{origin.url}/git/probe.git")
         (copy / "more").write_bytes(packages.noise(5 << 20, 9))

@@ -1,4 +1,4 @@
-"""What must not grow, and who must not suffer: stalled and slow clients, too few descriptors."""
+"""Stalled and slow clients, and too few descriptors: memory is bounded, good clients are served."""
 
 import resource
 import selectors
@@ -29,7 +29,7 @@ class Stalls(InteropCase):
         client = self.uploader("/upload", 64 * MEGABYTE)
         for block in pattern.blocks(64 * MEGABYTE):
             client.send(block)
-        self.assertEqual(client.answer().status, 200)
+        self.assertEqual(client.read_response().status, 200)
         client.close()
         return self.settled(self.proxy.rss_bytes)
 
@@ -54,13 +54,13 @@ class Stalls(InteropCase):
         self.assertGreater(sent, 0)
         self.assertLess(sent, 128 * MEGABYTE, "nothing holds the origin back")
         self.assertLess(growth, self.GROWTH_BYTES_MAX)
-        answer = client.answer(keep=0)
-        self.assertEqual(answer.length, GIGABYTE)
+        response = client.read_response(keep=0)
+        self.assertEqual(response.length, GIGABYTE)
         after = self.proxy.rss_bytes() - before
         self.assertLess(after, self.GROWTH_BYTES_MAX, "memory after the whole body")
 
     def test_an_origin_that_reads_nothing(self):
-        """The same the other way: a client with 1 GB to upload is stopped, then let go."""
+        """The same the other way: a client with 1 GB to upload is stopped, then continues."""
         before = self.warm_up()
         client = self.uploader("/unread", GIGABYTE)
         self.addCleanup(client.close)
@@ -80,10 +80,10 @@ class Stalls(InteropCase):
         self.assertLess(taken, 128 * MEGABYTE, "nothing holds the client back")
         self.assertLess(growth, self.GROWTH_BYTES_MAX)
         self.slow.read_on()
-        answer = client.answer()
+        response = client.read_response()
         sender.join()
-        self.assertEqual(answer.status, 200)
-        self.assertIn(str(GIGABYTE).encode(), answer.body)
+        self.assertEqual(response.status, 200)
+        self.assertIn(str(GIGABYTE).encode(), response.body)
 
 
 class Crowds(InteropCase):
@@ -126,7 +126,7 @@ class Crowds(InteropCase):
         self.addCleanup(dripping.join)
         self.addCleanup(stop.set)
         for _ in range(self.STALLED):
-            # Small segments and a small buffer: what waits for a thousand of them stays bounded.
+            # Small segments and a small buffer bound the bytes that wait for a thousand clients.
             client = wire.Connection(proxy.address, receive_buffer=4096, segment=1460)
             client.get("/large")
             crowd.append(client)
@@ -156,9 +156,9 @@ class Crowds(InteropCase):
                 kept = wire.Connection(proxy.address)
                 for _ in range(requests // 2):
                     kept.get("/small")
-                    for answer in (kept.answer(), wire.get(proxy.address, "/small")):
-                        if (answer.status, answer.digest) != (200, digest):
-                            raise ValueError(f"status {answer.status}, {answer.length} bytes")
+                    for response in (kept.read_response(), wire.get(proxy.address, "/small")):
+                        if (response.status, response.digest) != (200, digest):
+                            raise ValueError(f"status {response.status}, {response.length} bytes")
                         good.append(number)
                 kept.close()
             except (OSError, ValueError, EOFError) as problem:
@@ -185,13 +185,13 @@ class Crowds(InteropCase):
         for client in clients:
             client.get("/small")
         proxy.resume()
-        answered, failed = self.collect(clients, digest)
-        said = [line for line in proxy.lines if "accepting pauses" in line]
-        print(f"     512 descriptors: {answered} of 2000 answered; it said {said}")
+        served, failed = self.collect(clients, digest)
+        output = [line for line in proxy.lines if "accepting pauses" in line]
+        print(f"     512 descriptors: {served} of 2000 clients served; log: {output}")
         self.assertEqual(proxy.process.poll(), None, "it ended")
         self.assertEqual(failed, [])
-        self.assertEqual(answered, 2000)
-        self.assertEqual(len(said), 1, "it says so once")
+        self.assertEqual(served, 2000)
+        self.assertEqual(len(output), 1, "it says so once")
         for client in clients:
             client.close()
         # Until then the proxy is short of descriptors, and may close the next idle connection.
@@ -200,9 +200,9 @@ class Crowds(InteropCase):
         self.assertEqual((errors, good), ([], 200))
 
     def collect(self, clients, digest):
-        """Reads the answers as they come, whichever client's is first, and leaves the connections
-        open; gives (how many were right, what else happened)."""
-        answered, failed = 0, []
+        """Reads the responses in the order of their arrival and leaves the connections open.
+        Returns the number of right ones, and all other events."""
+        served, failed = 0, []
         waiting = selectors.DefaultSelector()
         for client in clients:
             waiting.register(client.socket, selectors.EVENT_READ, client)
@@ -211,11 +211,11 @@ class Crowds(InteropCase):
             for key, _ in waiting.select(1):
                 waiting.unregister(key.fileobj)
                 try:
-                    answer = key.data.answer(keep=0)
-                    if (answer.status, answer.digest) == (200, digest):
-                        answered += 1
+                    response = key.data.read_response(keep=0)
+                    if (response.status, response.digest) == (200, digest):
+                        served += 1
                     else:
-                        failed.append(f"status {answer.status}, {answer.length} bytes")
+                        failed.append(f"status {response.status}, {response.length} bytes")
                 except (OSError, EOFError) as problem:
                     failed.append(repr(problem)[:200])
-        return answered, failed[:10]
+        return served, failed[:10]

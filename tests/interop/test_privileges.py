@@ -1,4 +1,4 @@
-"""What the running program has given up, as the kernel tells it, and that it works all the same."""
+"""The privileges that the running program dropped, as the kernel shows them, and that it works."""
 
 import os
 import pathlib
@@ -59,7 +59,7 @@ class Case(InteropCase):
             seen = {name: status[name] for name in expected}
             self.assertEqual(seen, expected, status["Name"])
 
-    def said(self, proxy, part):
+    def output(self, proxy, part):
         """The one line with `part`."""
         (line,) = [line for line in proxy.lines if part in line]
         return line
@@ -100,14 +100,14 @@ class GivenUp(Case):
         self.assertTrue(self.is_hidden(proxy))
         limits = pathlib.Path(f"/proc/{proxy.process.pid}/limits").read_text()
         self.assertRegex(limits, r"Max core file size +0 +0 ")
-        line = self.said(proxy, "runs as user ")
+        line = self.output(proxy, "runs as user ")
         self.assertRegex(line, r"without capabilities; (files by Landlock \d|FILES NOT)")
         self.assertIn("system calls filtered", line)
         # It works: by name, and with what metrics read of /proc.
         self.assertEqual(
             wire.get(proxy.address, f"http://localhost:{origin.port}/small").status, 200
         )
-        admin = self.said(proxy, "admin at ").rpartition(":")[2]
+        admin = self.output(proxy, "admin at ").rpartition(":")[2]
         host = f"127.0.0.1:{admin}"
         page = wire.get(("127.0.0.1", int(admin)), "/metrics", host=host).body.decode()
         for name in ("process_open_fds", "process_resident_memory_bytes"):
@@ -119,7 +119,7 @@ class GivenUp(Case):
         disk = self.folder / "disk"
         proxy = self.forward("--disk", f"{disk}:64M")
         user, group = ordinary()
-        self.said(proxy, f"({user}:{group})")
+        self.output(proxy, f"({user}:{group})")
         made = disk.stat()
         self.assertEqual((made.st_uid, made.st_gid), (user, group))
         self.assertEqual(made.st_mode & 0o7777, 0o700)
@@ -128,7 +128,7 @@ class GivenUp(Case):
         disk = self.folder_of("disk", 0)
         disk.chmod(0o700)
         proxy = self.forward("--disk", f"{disk}:64M")
-        self.said(proxy, f"does not own the disk folder {disk}; stays root")
+        self.output(proxy, f"does not own the disk folder {disk}; stays root")
 
     def test_low_ports_are_kept_if_one_is_used(self):
         for port in range(1023, 600, -1):
@@ -141,13 +141,13 @@ class GivenUp(Case):
         origin = self.origin().url
         proxy = self.millrace("boost", "--origin", origin, "--listen", f"127.0.0.1:{port}")
         self.assert_all(proxy, CapPrm=LOW_PORTS, CapEff=LOW_PORTS, CapBnd=LOW_PORTS, CapAmb=NONE)
-        self.said(proxy, "with low ports only")
+        self.output(proxy, "with low ports only")
         self.assertEqual(wire.get(proxy.address, "/small").status, 200)
 
     def test_a_user_is_named(self):
         proxy = self.forward("--user", "12345:12346")
         self.assert_all(proxy, Uid="12345 " * 3 + "12345", Gid="12346 " * 3 + "12346", Groups="")
-        self.said(proxy, "runs as user 12345:12346, without capabilities")
+        self.output(proxy, "runs as user 12345:12346, without capabilities")
         refused = subprocess.run(
             [program(), "forward", "--user", "no-such-user"], capture_output=True, text=True
         )
@@ -159,7 +159,7 @@ class GivenUp(Case):
         log = self.folder / "access.log"
         proxy = self.boost(self.nginx().url, "--access-log", log)
         self.assert_all(proxy, Uid="0 0 0 0", CapPrm=NONE, CapBnd=NONE, Seccomp="2")
-        self.said(proxy, f"may not write the access log {log}; stays root")
+        self.output(proxy, f"may not write the access log {log}; stays root")
         self.assertEqual(wire.get(proxy.address, "/file").status, 200)
         self.assertEqual(proxy.stop(), 0)
         self.assertEqual(len(log.read_text().splitlines()), 1)
@@ -177,37 +177,37 @@ class GivenUp(Case):
         copy = shutil.copy(program(), self.folder / "millrace")
         proxy = self.forward("--user", "nobody", before=become_ordinary, binary=copy)
         self.assert_all(proxy, Uid="4321 4321 4321 4321", NoNewPrivs="1", Seccomp="2")
-        self.said(proxy, "cannot change to user ")
+        self.output(proxy, "cannot change to user ")
 
     def test_what_a_machine_cannot_do_is_said(self):
-        """Everything else is done all the same, and doctor says it too."""
+        """Everything else is still confined, and doctor reports it."""
         call = system_calls.LANDLOCK_CREATE_RULESET
         proxy = self.forward(before=lambda: system_calls.without(call))
         self.assert_all(proxy, CapPrm=NONE, NoNewPrivs="1", Seccomp="2")
-        self.assertIn("FILES NOT RESTRICTED (", self.said(proxy, "runs as user "))
-        said = subprocess.run(
+        self.assertIn("FILES NOT RESTRICTED (", self.output(proxy, "runs as user "))
+        output = subprocess.run(
             [program(), "doctor"],
             capture_output=True,
             text=True,
             preexec_fn=lambda: system_calls.without(call),
         )
-        self.assertEqual(said.returncode, 0, said.stderr)
-        self.assertRegex(said.stdout, r"note +files +NOT RESTRICTED")
-        self.assertRegex(said.stdout, r"ok +system calls +filtered by seccomp")
+        self.assertEqual(output.returncode, 0, output.stderr)
+        self.assertRegex(output.stdout, r"note +files +NOT RESTRICTED")
+        self.assertRegex(output.stdout, r"ok +system calls +filtered by seccomp")
 
     def test_the_sandbox_is_switched_off(self):
-        """Users and capabilities go all the same; debugging tools see the process."""
+        """Users and capabilities are still dropped; debugging tools see the process."""
         proxy = self.forward("--sandbox", "off")
         user, _ = ordinary()
         self.assert_all(
             proxy, Uid=" ".join([str(user)] * 4), CapPrm=NONE, NoNewPrivs="0", Seccomp="0"
         )
         self.assertFalse(self.is_hidden(proxy))
-        self.said(proxy, "sandbox off")
+        self.output(proxy, "sandbox off")
 
 
 class Intruder(Case):
-    """Somebody makes the program do what it never does."""
+    """An attacker makes the program do system calls that are not in its code."""
 
     AT_CWD = -100
 
@@ -247,8 +247,8 @@ class Intruder(Case):
         # It goes on, with what it is made for.
         stream = (socket.AF_INET, socket.SOCK_STREAM, 0)
         self.assertGreaterEqual(intruder.call(proxy.process, intruder.SOCKET, *stream), 0)
-        answer = wire.get(proxy.address, f"http://localhost:{self.origin().port}/small")
-        self.assertEqual(answer.status, 200)
+        response = wire.get(proxy.address, f"http://localhost:{self.origin().port}/small")
+        self.assertEqual(response.status, 200)
 
     def test_some_calls_end_the_process(self):
         calls = [(intruder.EXECVE, b"/bin/sh", 0, 0), (intruder.PTRACE, intruder.ATTACH, 1, 0, 0)]
@@ -259,7 +259,7 @@ class Intruder(Case):
 
 
 class GoesOn(Case):
-    """What needs files after the start."""
+    """Features that need files after the start."""
 
     def test_a_log_is_rotated(self):
         user, _ = ordinary()
@@ -289,14 +289,14 @@ class GoesOn(Case):
         os.chmod(folder / "origin", 0o666)
         origin.listen()
 
-        def answer():
+        def read_response():
             taken, _ = origin.accept()
             with taken:
                 taken.recv(4096)
                 taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
                 taken.recv(1)
 
-        server = threading.Thread(target=answer, daemon=True)
+        server = threading.Thread(target=response, daemon=True)
         server.start()
         listener = folder / "proxy"
         words = ["--origin", f"unix:{folder}/origin", "--listen", f"unix:{listener}"]
@@ -365,15 +365,15 @@ origins = "{origin.url}"
         return self.run_client("/usr/bin/env", "python3", "-c", code, path, line, user=user).stdout
 
     def test_another_user_changes_nothing(self):
-        """Not even with a socket whose file lets everybody in: the kernel tells who asks."""
+        """Not even at a socket whose file allows all users: the kernel reports the peer."""
         folder = self.folder_of("service", 0)
         door = folder / "admin.sock"
         proxy = self.forward("--admin", f"unix:{door}")
         door.chmod(0o666)
         for call in ("drain", "reload", "log/reopen", "upgrade"):
-            said = self.ask(door, f"POST /{call}", user=4321)
-            self.assertEqual(said[:12], b"HTTP/1.1 403", call)
-            self.assertIn(b"permission denied (allowed: the same user, root)", said)
+            output = self.ask(door, f"POST /{call}", user=4321)
+            self.assertEqual(output[:12], b"HTTP/1.1 403", call)
+            self.assertIn(b"permission denied (allowed: the same user, root)", output)
         self.assertEqual(self.ask(door, "GET /healthz", user=4321)[:12], b"HTTP/1.1 200")
         self.assertIsNone(proxy.process.poll())
 
@@ -395,11 +395,11 @@ class Unit(Case):
 
         proxy = self.forward(before=confined, binary=copy)
         self.assert_all(proxy, CapPrm=NONE, NoNewPrivs="1")
-        line = self.said(proxy, "runs as user ")
+        line = self.output(proxy, "runs as user ")
         self.assertIn("system calls filtered", line)
         doctor = self.run_client(program(), "doctor").stdout.decode()
         self.assertEqual("FILES NOT" in line, "NOT RESTRICTED" in doctor, line)
-        answer = wire.get(proxy.address, f"http://127.0.0.1:{self.origin().port}/small")
-        self.assertEqual(answer.status, 200)
+        response = wire.get(proxy.address, f"http://127.0.0.1:{self.origin().port}/small")
+        self.assertEqual(response.status, 200)
         for thread in self.threads(proxy):
             self.assertEqual(thread["Seccomp_filters"], "3", "the unit's and two of its own")

@@ -41,12 +41,12 @@ class Responses(InteropCase):
         for path, word in zip(paths, (None, "fails")):
             limits = ("--limit", "check_interval_ms=100", "--limit", "check_fails=2")
             proxy = self.boost(self.source.url, "--no-cache", "--check", path, *limits)
-            said = lambda: [line for line in proxy.lines if "health check" in line]
+            output = lambda: [line for line in proxy.lines if "health check" in line]
             if word:
-                self.wait_until("it fails", lambda: any(word in line for line in said()))
+                self.wait_until("it fails", lambda: any(word in line for line in output()))
             else:
                 self.wait_until("checks", lambda: self.source.targets.count(path.encode()) >= 5)
-                self.assertEqual(said(), [])
+                self.assertEqual(output(), [])
 
     def test_requests_with_the_same_faults_are_refused(self):
         proxy = self.boost(self.source.url, "--no-cache")
@@ -65,7 +65,7 @@ class Responses(InteropCase):
                 client = wire.Connection(proxy.address)
                 self.addCleanup(client.close)
                 client.send(request)
-                self.assertEqual(client.answer().status, status)
+                self.assertEqual(client.read_response().status, status)
         self.assertNotIn(b"/q", self.source.targets)
 
     def test_the_table_says_what_millrace_does(self):
@@ -111,7 +111,7 @@ class Targets(InteropCase):
             client = wire.Connection(proxy.address)
             self.addCleanup(client.close)
             client.send(request)
-            self.assertEqual(client.answer().status, 400)
+            self.assertEqual(client.read_response().status, 400)
 
     def test_the_encoded_form_is_limited(self):
         proxy = self.boost(self.source.url, "--limit", "target_bytes=1000")

@@ -76,7 +76,7 @@ class Routes(InteropCase):
         client = wire.Connection(proxy.address)
         self.addCleanup(client.close)
         client.get(path, extra=f"Cookie: {cookie}\r\n" if cookie else "")
-        return client.answer()
+        return client.read_response()
 
     def test_no_page_of_another_client_is_stored(self):
         for strict in ("true", "false"):
@@ -97,9 +97,9 @@ class Routes(InteropCase):
         proxy = self.proxy()
         for path in REFUSED + ("/static/..%2faccount", "/static/../account"):
             with self.subTest(path=path):
-                answer = self.get(proxy, path)
-                self.assertEqual(answer.status, 400)
-                self.assertIn("ambiguous-path", answer.fields["proxy-status"])
+                response = self.get(proxy, path)
+                self.assertEqual(response.status, 400)
+                self.assertIn("ambiguous-path", response.fields["proxy-status"])
         # A path that is the same route's in every reading is none of them.
         self.assertEqual(self.get(proxy, "/static/x%2fstyle.css").status, 404)
         self.assertEqual(self.get(proxy, "//static//style.css").status, 400)

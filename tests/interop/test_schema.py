@@ -131,7 +131,7 @@ WRONG = [
 
 class Schema(InteropCase):
     def check(self, text):
-        """What `check` prints; None when it refuses."""
+        """Returns the output of `check`, or None if it refuses the file."""
         path = self.folder / "checked.toml"
         path.write_bytes(text)
         done = subprocess.run(

@@ -1,5 +1,5 @@
-"""Ranges of what has to be validated at each use, as players ask for them that seek: what the origin
-has to send for them, and that every request with a range reaches it with that range."""
+"""Ranges of objects that need validation at each use, as seeking players request them: the bytes
+that the origin sends, and that every request with a range reaches it with that range."""
 
 import collections
 import concurrent.futures
@@ -14,17 +14,17 @@ from support.film import LENGTH, MB, VALIDATORS, Film, noise
 from support.ports import free_port
 from test_browser import FLAGS
 
-# What is stored as a whole without more memory.
+# An object that is stored whole without more memory.
 SHORT = 4 * MB
 # Where a player goes, and how much of it it reads before it goes elsewhere.
 SEEKS = [place * MB for place in (0, 20, 5, 28, 12, 5, 25, 1, 17, 20)]
 READ = 300_000
 PLACES = [place * 100_000 for place in (0, 20, 5, 28, 12, 35, 41)]
-# What the buffers of two more sockets may hold of a range whose client leaves. All ranges together
+# Bytes in the buffers of two more sockets, of a range whose client leaves. All ranges together
 # have 167 MB.
 SURPLUS = 6 * MB
-# What a browser makes an origin send is 35 to 90 MB, with a proxy or without one. A proxy that fetches
-# the whole for each of seven places makes it 210 MB.
+# For a browser an origin sends 35 to 90 MB, with or without a proxy. For a proxy that fetches the
+# whole object at each of seven positions it sends 210 MB.
 BROWSED = 4 * LENGTH
 
 
@@ -126,16 +126,16 @@ class Seek(InteropCase):
         connection = wire.Connection(address)
         try:
             connection.get(before + path, extra=f"Range: bytes={first}-{last}\r\n{extra}")
-            return connection.answer()
+            return connection.read_response()
         finally:
             connection.close()
 
     def assert_part(self, way, path, first, last, extra="", length=LENGTH):
-        answer = self.part(way, path, first, last, extra)
-        self.assertEqual(answer.status, 206, answer.fields)
-        self.assertEqual(answer.fields["content-range"], f"bytes {first}-{last}/{length}")
-        self.assertEqual(answer.body, noise(first, last))
-        return answer
+        response = self.part(way, path, first, last, extra)
+        self.assertEqual(response.status, 206, response.fields)
+        self.assertEqual(response.fields["content-range"], f"bytes {first}-{last}/{length}")
+        self.assertEqual(response.body, noise(first, last))
+        return response
 
     def test_a_range_costs_no_more_than_that_range(self):
         """Each of them reaches the origin as the client asked for it, whatever is stored."""
@@ -167,7 +167,7 @@ class Seek(InteropCase):
                 self.assert_part(way, "/film", 10, 19)
                 connection = wire.Connection(address)
                 connection.send(f"HEAD {before}/film HTTP/1.1\r\nHost: interop.test\r\n\r\n".encode())
-                head = connection.answer(method="HEAD")
+                head = connection.read_response(method="HEAD")
                 self.assertEqual(head.fields["content-length"], str(LENGTH))
                 connection.close()
                 same = self.part(way, "/film", 10, 19, 'If-None-Match: W/"film"\r\n')
@@ -192,7 +192,7 @@ class Seek(InteropCase):
                 address, before = way
                 whole = wire.Connection(address)
                 whole.get(f"{before}/film")
-                self.assertEqual(whole.answer().length, SHORT)
+                self.assertEqual(whole.read_response().length, SHORT)
                 whole.close()
                 sent, asked = film.sent(), len(film.ranges())
                 for first in PLACES:
@@ -201,7 +201,7 @@ class Seek(InteropCase):
                 ranges = [f"bytes={first}-{first + 99}" for first in PLACES]
                 self.assertEqual(film.ranges()[asked:], ranges)
 
-    def test_a_part_of_an_answer_that_ignores_the_range(self):
+    def test_a_part_of_a_response_that_ignores_the_range(self):
         film = self.film("no-cache", length=SHORT, has_ranges=False, **VALIDATORS["strong"])
         for name, way in self.ways(film.url).items():
             with self.subTest(way=name):
@@ -304,11 +304,11 @@ class Seek(InteropCase):
 
     def browse(self, name, url, *flags):
         """Starts a browser in a session of its own; gives what ends it."""
-        said = open(self.folder / f"chromium-{name}.log", "wb")
+        output = open(self.folder / f"chromium-{name}.log", "wb")
         profile = f"--user-data-dir={self.folder / f'profile-{name}'}"
         browser = subprocess.Popen(
             ["chromium", *FLAGS, *flags, profile, url], stdin=subprocess.DEVNULL,
-            stdout=said, stderr=said, env=self.environment(), start_new_session=True,
+            stdout=output, stderr=output, env=self.environment(), start_new_session=True,
         )
 
         def end():

@@ -1,4 +1,4 @@
-"""Under a service manager: sockets that it passes, what it is told, and rotation of logs."""
+"""Under a service manager: passed sockets, notifications, and rotation of logs."""
 
 import contextlib
 import json
@@ -17,12 +17,12 @@ from support.sockets import passing_on
 from test_admin import UnixConnection, ask
 from test_upgrade import Load
 
-# Several times what a service manager is given here to hear of.
+# Several times the interval of the notifications that these tests configure.
 SILENCE_SECONDS = 2
 
 
 class Manager:
-    """Starts a program as a service manager does, and hears what it says."""
+    """Starts a program as a service manager does, and receives its notifications."""
 
     def __init__(self, case, *, abstract=False, watchdog_us=None):
         self.case = case
@@ -53,7 +53,7 @@ class Manager:
         self.case.addCleanup(process.kill)
         return process
 
-    def heard(self):
+    def received(self):
         """The next message, as a dictionary."""
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines())
 
@@ -70,44 +70,44 @@ class Notified(InteropCase):
         for abstract in (False, True):
             manager = Manager(self, abstract=abstract)
             process = manager.start(*self.words())
-            said = manager.heard()
-            self.assertEqual((said["READY"], said["MAINPID"]), ("1", str(process.pid)))
-            self.assertIn("STATUS", said)
+            output = manager.received()
+            self.assertEqual((output["READY"], output["MAINPID"]), ("1", str(process.pid)))
+            self.assertIn("STATUS", output)
             process.terminate()
-            self.assertEqual(manager.heard()["STOPPING"], "1")
+            self.assertEqual(manager.received()["STOPPING"], "1")
             self.assertEqual(process.wait(60), 0)
 
     def test_the_watchdog_hears_while_all_workers_turn(self):
-        """Signs of life come as often as asked for, and end where the process stands still."""
+        """The watchdog is notified as often as configured, and no longer if the process stalls."""
         manager = Manager(self, watchdog_us=600_000)
         process = manager.start(*self.words("--workers", "3"))
-        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(manager.received()["READY"], "1")
         for _ in range(5):
-            self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
+            self.assertEqual(manager.received(), {"WATCHDOG": "1"})
         process.send_signal(signal.SIGSTOP)
         self.settled(lambda: self.pending(manager))
         process.send_signal(signal.SIGCONT)
-        self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
+        self.assertEqual(manager.received(), {"WATCHDOG": "1"})
 
     def test_the_watchdog_is_silent_while_a_worker_hangs(self):
-        """One of three stands still, and nothing else: that is what the watchdog is for."""
+        """The watchdog notices one stalled worker of three."""
         if os.getuid() != 0:
             self.skipTest("only root may stop a thread of millrace")
         manager = Manager(self, watchdog_us=600_000)
         process = manager.start(*self.words("--workers", "3"))
-        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(manager.received()["READY"], "1")
         with intruder.stopped(self.thread(process, "worker-1")):
             self.pending(manager)
             manager.socket.settimeout(SILENCE_SECONDS)
-            heard = 0
+            received = 0
             with contextlib.suppress(TimeoutError):
-                while heard < 10:
-                    manager.heard()
-                    heard += 1
-            # The letter before may have been answered by all.
-            self.assertLessEqual(heard, 2)
+                while received < 10:
+                    manager.received()
+                    received += 1
+            # All workers may have replied to the previous message.
+            self.assertLessEqual(received, 2)
             manager.socket.settimeout(wire.PATIENCE_SECONDS)
-        self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
+        self.assertEqual(manager.received(), {"WATCHDOG": "1"})
 
     def thread(self, process, name):
         """The number of a thread."""
@@ -122,7 +122,7 @@ class Notified(InteropCase):
         file.write_text(f'admin = "unix:{door}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
         manager = Manager(self)
         process = manager.start("run", file)
-        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(manager.received()["READY"], "1")
 
         def by_signal():
             process.send_signal(signal.SIGHUP)
@@ -135,10 +135,10 @@ class Notified(InteropCase):
                 before = file.read_text()
                 file.write_text(text)
                 reload()
-                said = manager.heard()
-                self.assertEqual(said["RELOADING"], "1")
-                self.assertGreater(int(said["MONOTONIC_USEC"]), 0)
-                self.assertEqual(manager.heard()["READY"], "1")
+                output = manager.received()
+                self.assertEqual(output["RELOADING"], "1")
+                self.assertGreater(int(output["MONOTONIC_USEC"]), 0)
+                self.assertEqual(manager.received()["READY"], "1")
                 file.write_text(before)
 
     def pending(self, manager):
@@ -163,21 +163,21 @@ class Notified(InteropCase):
 
     def upgrade_under(self, manager):
         old = manager.start(*self.words())
-        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(manager.received()["READY"], "1")
         new = manager.start(*self.words("--upgrade"), notify=False)
-        said = manager.heard()
-        while said == {"WATCHDOG": "1"}:
-            said = manager.heard()
-        self.assertEqual(said, {"MAINPID": str(new.pid)})
-        said = manager.heard()
-        self.assertEqual((said["READY"], said["MAINPID"]), ("1", str(new.pid)))
+        output = manager.received()
+        while output == {"WATCHDOG": "1"}:
+            output = manager.received()
+        self.assertEqual(output, {"MAINPID": str(new.pid)})
+        output = manager.received()
+        self.assertEqual((output["READY"], output["MAINPID"]), ("1", str(new.pid)))
         self.assertEqual(old.wait(60), 0)
         for _ in range(3):
-            self.assertEqual(manager.heard(), {"WATCHDOG": "1"})
+            self.assertEqual(manager.received(), {"WATCHDOG": "1"})
         new.terminate()
-        while (said := manager.heard()) == {"WATCHDOG": "1"}:
+        while (output := manager.received()) == {"WATCHDOG": "1"}:
             pass
-        self.assertEqual(said["STOPPING"], "1")
+        self.assertEqual(output["STOPPING"], "1")
         self.assertEqual(new.wait(60), 0)
         manager.socket.close()
 
@@ -206,8 +206,8 @@ class Activated(InteropCase):
             *("--listen", f"unix:{path}", "--listen", "127.0.0.1:0", "--admin", second),
         )
         process = manager.start(*words, passed=(two, unix, one), names="admin:unix:http")
-        self.assertEqual(manager.heard()["READY"], "1")
-        self.assertEqual(early.answer().status, 200)
+        self.assertEqual(manager.received()["READY"], "1")
+        self.assertEqual(early.read_response().status, 200)
         host = "127.0.0.1:%d" % two.getsockname()[1]
         self.assertEqual(wire.get(two.getsockname(), "/healthz", host=host).status, 200)
         for _ in range(20):
@@ -220,7 +220,7 @@ class Activated(InteropCase):
         self.addCleanup(between.close)
         between.get("/")
         process = manager.start(*words, passed=(two, unix, one))
-        self.assertEqual(between.answer().status, 200)
+        self.assertEqual(between.read_response().status, 200)
 
     def test_a_listener_of_both_families_knows_ipv4_clients_by_their_ipv4_address(self):
         manager, origin = Manager(self), self.origin()
@@ -230,7 +230,7 @@ class Activated(InteropCase):
         log = self.folder / "access.log"
         words = ("boost", "--origin", origin.url, "--listen", f"[::]:{port}", "--access-log", log)
         process = manager.start(*words, passed=(listener,))
-        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(manager.received()["READY"], "1")
         self.assertEqual(wire.get(("127.0.0.1", port), "/four").status, 200)
         self.assertEqual(wire.get(("::1", port), "/six").status, 200)
         named = [fields["X-Forwarded-For"] for _, path, fields in origin.seen]
@@ -243,9 +243,9 @@ class Activated(InteropCase):
         manager = Manager(self)
         (one, first), (two, second) = self.listener(), self.listener()
         process = manager.start("forward", "--listen", first, passed=(one, two))
-        said = process.stderr.read()
+        output = process.stderr.read()
         self.assertEqual(process.wait(60), 1)
-        self.assertIn(f"passes a socket at {second}", said)
+        self.assertIn(f"passes a socket at {second}", output)
         pair = socket.socketpair()
         for end in pair:
             self.addCleanup(end.close)
@@ -254,7 +254,7 @@ class Activated(InteropCase):
         self.assertEqual(process.wait(60), 1)
 
     def test_by_systemd(self):
-        """systemd's own tool starts it at the first connection, which is answered."""
+        """systemd's own tool starts it at the first connection, which is served."""
         activate = shutil.which("systemd-socket-activate")
         if not activate:
             self.skipTest("systemd-socket-activate is not installed")
@@ -276,7 +276,7 @@ class Activated(InteropCase):
         self.assertEqual(process.wait(60), 0)
 
     def test_an_upgrade_passes_borrowed_sockets_on(self):
-        """What a service manager owns stays its own through an upgrade."""
+        """The sockets of a service manager stay its own through an upgrade."""
         manager, origin = Manager(self), self.origin()
         path, door = self.folder / "http.sock", self.folder / "admin.sock"
         unix = socket.socket(socket.AF_UNIX)
@@ -286,10 +286,10 @@ class Activated(InteropCase):
         words = ("boost", "--origin", origin.url, "--listen", f"unix:{path}")
         words += ("--admin", f"unix:{door}")
         old = manager.start(*words, passed=(unix,))
-        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(manager.received()["READY"], "1")
         new = manager.start(*words, "--upgrade", notify=False)
-        self.assertEqual(manager.heard(), {"MAINPID": str(new.pid)})
-        self.assertEqual(manager.heard()["READY"], "1")
+        self.assertEqual(manager.received(), {"MAINPID": str(new.pid)})
+        self.assertEqual(manager.received()["READY"], "1")
         self.assertEqual(old.wait(60), 0)
         new.terminate()
         self.assertEqual(new.wait(60), 0)
@@ -322,7 +322,7 @@ class Rotation(InteropCase):
         self.assertEqual({record["status"] for record in records}, {200})
 
     def rotation(self, log, pid):
-        """What rotates the log once."""
+        """Returns the command that rotates the log once."""
         if not shutil.which("logrotate"):
             numbers = iter(range(1, 100))
 
@@ -349,8 +349,7 @@ class Rotation(InteropCase):
         return rotate
 
     def test_a_log_that_nobody_reads_is_not_waited_for(self):
-        """Standard output is a pipe that is full: the process serves on, and ends when it is told
-        to."""
+        """With a full pipe as standard output the process still serves, and ends on SIGTERM."""
         words = ("boost", "--origin", self.origin().url, "--listen", "127.0.0.1:0")
         process = subprocess.Popen(
             [program(), *words, "--access-log", "-"], stdin=subprocess.DEVNULL,
@@ -360,8 +359,8 @@ class Rotation(InteropCase):
         self.addCleanup(process.stdout.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
-        said = next(line for line in process.stderr if "listening on " in line)
-        address = "127.0.0.1", int(said.rpartition(":")[2])
+        output = next(line for line in process.stderr if "listening on " in line)
+        address = "127.0.0.1", int(output.rpartition(":")[2])
         for _ in range(100):
             self.assertEqual(wire.get(address, "/?" + 4000 * "a").status, 200)
         process.terminate()

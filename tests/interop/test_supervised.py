@@ -1,4 +1,4 @@
-"""Killed at work, under a real supervisor: what clients see, what is had again, what is left."""
+"""Killed at work, under a real supervisor: clients, addresses and files afterwards."""
 
 import os
 import pathlib
@@ -83,7 +83,7 @@ origins = "{self.plain.url}"
         self.assertNotEqual(service.pid(), before)
 
     def at_unix(self, path, target):
-        """What a request at a Unix socket is answered."""
+        """Returns the response of a request at a Unix socket."""
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(wire.PATIENCE_SECONDS)
             client.connect(str(path))
@@ -110,11 +110,11 @@ origins = "{self.plain.url}"
         self.assertEqual(frames.receive(), (websocket.TEXT, b"still there"))
 
     def open_kept(self):
-        """A connection that was answered and waits for its next request."""
+        """Returns an idle connection that has received a response."""
         kept = wire.Connection(self.address)
         self.addCleanup(kept.close)
         kept.get("/")
-        self.assertEqual(kept.answer().status, 200)
+        self.assertEqual(kept.read_response().status, 200)
         return kept
 
     def assert_ended(self, receive):
@@ -124,16 +124,16 @@ origins = "{self.plain.url}"
         except ConnectionResetError:
             pass
 
-    def more_is_answered(self, load):
-        before = load.answered
-        self.wait_until("more is answered", lambda: load.answered > before + 20)
+    def serves_more(self, load):
+        before = load.served
+        self.wait_until("more requests are served", lambda: load.served > before + 20)
 
 
 class Asking(Load):
-    """Load that goes on when nobody listens."""
+    """A load that continues while no process listens."""
 
     @property
-    def answered(self):
+    def served(self):
         return self.count - len(self.failed)
 
 
@@ -145,7 +145,7 @@ class Killed(SupervisedCase):
         load = [Asking(self.address) for _ in range(2)]
         for _ in range(4):
             for client in load:
-                self.more_is_answered(client)
+                self.serves_more(client)
             kept, frames = self.open_kept(), self.open_websocket()
             self.assert_echoes(frames)
             busy = wire.Connection(self.address)
@@ -159,14 +159,14 @@ class Killed(SupervisedCase):
                 busy.exactly(64 * MEGABYTE, lambda piece: None)
             self.assert_serves_everywhere()
         for client in load:
-            self.more_is_answered(client)
+            self.serves_more(client)
         failed = [why for client in load for why in client.stop()[1]]
         self.assertTrue(failed, "the load did not notice")
         self.assertEqual([why for why in failed if isinstance(why, int)], [], "wrong answers")
 
     def test_as_an_ordinary_user(self):
-        """Root opened the sockets, the process that is killed is somebody else: files and port are
-        had again all the same."""
+        """Root opened the sockets and the killed process is another user: the next process still
+        gets files and port."""
         if os.getuid() != 0:
             self.skipTest("only root may become somebody else")
         self.folder.chmod(0o755)
@@ -180,7 +180,7 @@ class Killed(SupervisedCase):
             self.assert_serves_everywhere()
 
     def test_killed_at_any_moment_of_its_start(self):
-        """Whatever a process leaves behind that did not come to serve, the next one serves."""
+        """The next process serves, whatever files a process left that never served."""
         command = [program(), "run", str(self.file)]
         for pause in (0, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3):
             process = subprocess.Popen(
@@ -193,8 +193,8 @@ class Killed(SupervisedCase):
         self.assert_serves_everywhere()
 
     def test_started_the_moment_it_is_dead(self):
-        """What io_uring watches is closed a moment after the process that asked for it has ended:
-        the next one waits until it can have the addresses."""
+        """Sockets of io_uring are closed a moment after their process has ended. The next process
+        waits until the addresses are free."""
         for engine in ("uring", "epoll"):
             for number in range(15):
                 try:
@@ -222,11 +222,11 @@ class Held(SupervisedCase):
         self.passed[1].listen()
 
     def test_clients_wait_for_the_next_process(self):
-        """Nobody is refused: who comes while no process is there is served by the next one."""
+        """No client is refused: the next process serves those that connect while none runs."""
         service = self.supervise(passed=self.passed)
         load = Asking(self.address)
         for _ in range(3):
-            self.more_is_answered(load)
+            self.serves_more(load)
             kept = self.open_kept()
             service.process.send_signal(signal.SIGSTOP)
             service.kill()
@@ -236,7 +236,7 @@ class Held(SupervisedCase):
             waiting.get("/")
             starts = service.starts()
             service.process.send_signal(signal.SIGCONT)
-            self.assertEqual(waiting.answer().status, 200)
+            self.assertEqual(waiting.read_response().status, 200)
             service.wait_for_start(starts + 1)
             self.assert_serves_everywhere()
         failed = load.stop()[1]

@@ -1,5 +1,5 @@
-"""What TCP does below the answers: congestion control as configured, and no answer or request that
-waits for an acknowledgement."""
+"""TCP below HTTP: congestion control as configured, and no response or request that waits for an
+acknowledgement."""
 
 import pathlib
 import socket
@@ -14,7 +14,7 @@ from support.millrace import program
 from support.namespace import add_address, counted, isolated, mounted, set_system
 
 
-# What a process without privileges may choose (tcp(7)): reno, the default, and what the system adds.
+# Algorithms for processes without privileges (tcp(7)): reno, the default, and the system's own.
 ALLOWED_FILE = pathlib.Path("/proc/sys/net/ipv4/tcp_allowed_congestion_control")
 ALLOWED = ALLOWED_FILE.read_text().split()
 
@@ -28,7 +28,7 @@ class Congestion(InteropCase):
         client = wire.Connection(proxy.address)
         self.addCleanup(client.close)
         client.get("/bytes/10")
-        self.assertEqual(client.answer().status, 200)
+        self.assertEqual(client.read_response().status, 200)
         found = {}
         for connection in sockets.of_process(proxy.process.pid):
             side = "origin" if connection.getpeername()[1] == origin.port else "client"
@@ -47,8 +47,8 @@ class Congestion(InteropCase):
     @unittest.skipUnless("cubic" in ALLOWED, "the system allows cubic to root alone")
     @mounted
     def test_what_is_given_up_is_not_counted_on(self):
-        """Who is root at the start may have any algorithm then, and those alone that everybody may
-        once connections need one."""
+        """A process that starts as root may set any algorithm at the start, and later only those
+        for unprivileged processes."""
         allowed = self.folder / "allowed"
         allowed.write_text("reno\n")
         subprocess.run(["mount", "--bind", allowed, ALLOWED_FILE], check=True)
@@ -56,11 +56,11 @@ class Congestion(InteropCase):
         for option in ("--congestion", "--origin-congestion"):
             command = [program(), "forward", "--listen", "127.0.0.1:0", option, "cubic"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-            said = (
+            output = (
                 f'millrace: {option}: "cubic" needs CAP_NET_ADMIN, which millrace gives up or has '
                 "not (net.ipv4.tcp_allowed_congestion_control) (expected: system, auto, reno)\n"
             )
-            self.assertEqual((done.returncode, done.stderr), (2, said))
+            self.assertEqual((done.returncode, done.stderr), (2, output))
 
     @unittest.skipUnless("cubic" in ALLOWED, "the system allows cubic to root alone")
     @isolated
@@ -81,12 +81,12 @@ class Latency(InteropCase):
     shows in the exchanges of one connection in turn: the end of a message waits until the peer
     acknowledges what came before it, which the peer puts off by 40 ms. The sign of that is a
     counter of the kernel's, of acknowledgements that were put off until their time was over. An
-    exchange without a wait has none: request and answer acknowledge each other. A machine that is
+    exchange without a wait has none: request and response acknowledge each other. A machine that is
     too busy to run the peer for 40 ms adds one now and then, not to every third exchange and three
     times in a row.
 
-    What is held back while nothing is in flight ends by the sender's timer instead, after 200 ms.
-    It has no counter, but then no exchange of that size is any faster: the fastest is looked at.
+    Bytes held back while nothing is in flight are sent by the sender's timer instead, after 200 ms.
+    It has no counter, but then no exchange of that size is any faster: the fastest counts.
     """
 
     measures = True
@@ -104,7 +104,7 @@ class Latency(InteropCase):
         self.body = bytes(1 << 21)
 
     def proxy_and_client(self):
-        """A booster before an origin of the test's own, and a connection to it."""
+        """Starts a reverse proxy before an origin of its own, and connects to it."""
         origin = SplitOrigin(self.body)
         self.addCleanup(origin.stop)
         proxy = self.boost(origin.url, "--workers", "1", *LOOKED_INTO)
@@ -114,14 +114,14 @@ class Latency(InteropCase):
         return proxy, client
 
     @isolated
-    def test_no_answer_waits(self):
+    def test_no_response_waits(self):
         """Each size, as the origin sends it: at once, the head apart, in chunks."""
         proxy, client = self.proxy_and_client()
 
         def exchange(form, size):
             client.get(f"/{form}/{size}")
-            answer = client.answer(keep=0)
-            self.assertEqual((answer.status, answer.length), (200, size))
+            response = client.read_response(keep=0)
+            self.assertEqual((response.status, response.length), (200, size))
 
         for form in ("whole", "apart", "chunked"):
             for size in self.SIZES:
@@ -137,7 +137,7 @@ class Latency(InteropCase):
             head = f"POST /whole/2 HTTP/1.1\r\nHost: interop.test\r\nContent-Length: {size}\r\n\r\n"
             client.send(head.encode())
             client.send(memoryview(self.body)[:size])
-            self.assertEqual(client.answer(keep=0).status, 200)
+            self.assertEqual(client.read_response(keep=0).status, 200)
 
         for size in self.SIZES:
             self.check(f"requests of {size} bytes", lambda: exchange(size))
@@ -167,7 +167,7 @@ class Latency(InteropCase):
 
 
 class SplitOrigin:
-    """Answers `/FORM/SIZE`: `whole` is one write, `apart` the head first, `chunked` a write for
+    """Serves `/FORM/SIZE`: `whole` is one write, `apart` the head first, `chunked` a write for
     each chunk of 16 KiB and for the last. It waits for nothing itself."""
 
     CHUNK = 1 << 14
@@ -202,9 +202,9 @@ class SplitOrigin:
                         length = int(value)
                 while length:
                     length -= len(reader.read(min(length, 1 << 16)))
-                self._answer(connection, form, memoryview(self.body)[: int(size)])
+                self._respond(connection, form, memoryview(self.body)[: int(size)])
 
-    def _answer(self, connection, form, body):
+    def _respond(self, connection, form, body):
         head = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body)
         if form == b"whole":
             connection.sendall(head + body)

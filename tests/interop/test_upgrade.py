@@ -1,5 +1,5 @@
-"""A binary upgrade: a new process takes the listening sockets of the running one over. What its
-clients see, and what is left alone when it fails."""
+"""A binary upgrade: a new process takes over the listening sockets of the running one. Clients must
+not notice it, and a failed one must change nothing."""
 
 import array
 import os
@@ -19,9 +19,9 @@ PROTOCOL = "millrace-takeover/1"
 
 
 class Load(threading.Thread):
-    """Requests one after the other, on a kept connection and on one each in turn, until it is told
-    to end. Nothing is tried again but what HTTP allows a client to lose: a kept connection whose
-    last answer said that it would close."""
+    """Makes requests in turn on a persistent connection and on a new one, until it is stopped. It
+    retries only what HTTP allows a client to lose: a request on a persistent connection whose
+    last response announced its close."""
 
     def __init__(self, address):
         super().__init__(daemon=True)
@@ -34,16 +34,16 @@ class Load(threading.Thread):
         while not self.ending.is_set():
             try:
                 if self.count % 2:
-                    answer = wire.get(self.address, "/")
+                    response = wire.get(self.address, "/")
                 else:
                     kept = kept or wire.Connection(self.address)
                     kept.get("/")
-                    answer = kept.answer()
-                    if "close" in answer.fields.get("connection", ""):
+                    response = kept.read_response()
+                    if "close" in response.fields.get("connection", ""):
                         kept.close()
                         kept = None
-                if answer.status != 200:
-                    self.failed.append(answer.status)
+                if response.status != 200:
+                    self.failed.append(response.status)
             except (OSError, EOFError) as error:
                 self.failed.append(repr(error))
                 kept = None
@@ -138,7 +138,8 @@ class Upgrade(InteropCase):
             self.assertEqual(frames.receive(), (websocket.TEXT, b"still %d" % number))
         self.assertIsNone(old.process.poll())
         self.ended(old)
-        self.assertTrue(any("aborting the remaining requests" in line for line in old.lines), old.lines)
+        self.assertTrue(any("aborting the remaining requests" in line for line in old.lines),
+                        old.lines)
         sockets[-1].send(websocket.TEXT, b"new")
         self.assertEqual(sockets[-1].receive(), (websocket.TEXT, b"new"))
         for frames in sockets:
@@ -167,7 +168,8 @@ class Upgrade(InteropCase):
             self.fails(*service, "--listen", at, part="address already in use")
         log = ("--listen", "127.0.0.1:0", "--access-log", self.folder)
         self.fails(*service, *log, part="access log")
-        self.fails("boost", "--origin", self.origin_url, "--upgrade", part="--upgrade: no admin Unix socket")
+        self.fails("boost", "--origin", self.origin_url, "--upgrade",
+                   part="--upgrade: no admin Unix socket")
         self.fails("boost", "--origin", "https://a", "--upgrade", *door, part="TLS")
         nobody = f"unix:{self.folder / 'nobody'}"
         self.fails("forward", "--upgrade", "--admin", nobody, part="cannot take over from")
@@ -175,7 +177,8 @@ class Upgrade(InteropCase):
         self.assertEqual(load.stop()[1], [])
         self.assertTrue(self.served_at_unix())
         self.assertIsNone(running.process.poll())
-        self.assertEqual(sum("this process continues" in line for line in running.lines), 3, running.lines)
+        self.assertEqual(sum("this process continues" in line for line in running.lines), 3,
+                         running.lines)
 
     def forward_words(self, *more):
         door = ("--admin", f"unix:{self.door}", "--limit", "drain_ms=1s")
@@ -209,17 +212,17 @@ class Upgrade(InteropCase):
             self.addCleanup(new.stderr.close)
             self.addCleanup(new.wait)
             self.addCleanup(new.kill)
-            said = []
+            output = []
             for line in new.stderr:
-                said.append(line)
+                output.append(line)
                 if "listening on" in line:
                     break
-            ends.add(new.poll() is None and "listening on" in said[-1])
-            self.assertEqual(wire.get(self.address, "/").status, 400, said)
-            if "listening on" in said[-1]:
+            ends.add(new.poll() is None and "listening on" in output[-1])
+            self.assertEqual(wire.get(self.address, "/").status, 400, output)
+            if "listening on" in output[-1]:
                 self.ended(running)
                 break
-            self.assertEqual(new.wait(60), 1, said)
+            self.assertEqual(new.wait(60), 1, output)
         self.assertEqual(ends, {False, True})
         self.assertEqual(wire.get(self.address, "/").status, 400)
 
@@ -233,12 +236,12 @@ class Upgrade(InteropCase):
             f"POST /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n"
             f"Upgrade: {PROTOCOL}\r\n\r\n".encode()
         )
-        said, descriptors = b"", []
+        output, descriptors = b"", []
         # The last word of the offer has kind 6, and its text is the number of sockets.
-        while not said.endswith(b"\x06\x00\x00\x01" + str(len(descriptors)).encode()):
+        while not output.endswith(b"\x06\x00\x00\x01" + str(len(descriptors)).encode()):
             data, control, _, _ = client.recvmsg(4096, socket.CMSG_SPACE(64 * 4))
-            self.assertTrue(data, said)
-            said += data
+            self.assertTrue(data, output)
+            output += data
             for _, _, rights in control:
                 numbers = array.array("i")
                 numbers.frombytes(rights)
@@ -265,8 +268,8 @@ class Upgrade(InteropCase):
         self.assertEqual(new.stop(), 0)
 
     def test_the_running_one_dies_during_a_takeover(self):
-        """From its offer on, whoever takes over serves if the running one dies: before it hears
-        that the new one listens, or when it has not read that yet."""
+        """From its offer on, the new process serves if the running one dies: before or after the
+        new one reports that it listens."""
         for hears in (False, True):
             admin = socket.socket(socket.AF_UNIX)
             admin.bind(str(self.door))
@@ -301,7 +304,7 @@ class Upgrade(InteropCase):
         client.close()
 
     def test_a_takeover_waits_for_the_end_of_one_that_fails(self):
-        """One that is gone is not in the way, even if nobody has noticed it yet."""
+        """A dead process is not in the way, even if its death was not noticed yet."""
         self.start()
         client, _ = self.takeover()
         begun = []
@@ -313,10 +316,10 @@ class Upgrade(InteropCase):
         self.assertEqual(len(begun), 1)
 
     def test_sigterm_during_a_takeover_waits_for_its_end(self):
-        """Whoever starts a new process and ends the old one too soon is served all the same."""
+        """An operator who ends the old process too soon loses nothing."""
         waits = "draining will start when the takeover ends"
         for succeeds in (False, True):
-            # What was handed over is open until the test ends.
+            # The sockets that were handed over are open until the test ends.
             self.port = free_port()
             self.address = "127.0.0.1", self.port
             running = self.start()
@@ -335,8 +338,7 @@ class Upgrade(InteropCase):
                 file.unlink(missing_ok=True)
 
     def test_no_takeover_once_the_running_one_is_to_end(self):
-        """After SIGTERM whoever would take over is refused, and told why; what is open is served
-        all the same."""
+        """After SIGTERM a takeover is refused with the reason; open connections are still served."""
         running = self.start(origin=self.echo.url)
         frames = websocket.connect(self.address)
         running.terminate()
@@ -352,8 +354,8 @@ class Upgrade(InteropCase):
         self.ended(running)
 
     def test_no_reload_while_another_takes_over(self):
-        """What would be applied is the new one's file, which it may have read before: whoever asks
-        is told."""
+        """A reload during an upgrade is refused with the reason: the new process may have read the
+        file before."""
         file = self.folder / "run.toml"
         file.write_text(f'admin = "unix:{self.door}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
         running = self.millrace("run", file)
@@ -362,7 +364,8 @@ class Upgrade(InteropCase):
         refused = "reload refused: another process is taking over"
         self.wait_until("it is refused", lambda: any(refused in x for x in running.lines))
         client.close()
-        self.wait_until("the takeover is given up", lambda: any("this process continues" in x for x in running.lines))
+        self.wait_until("the takeover is given up",
+                        lambda: any("this process continues" in x for x in running.lines))
         running.process.send_signal(signal.SIGHUP)
         done = "configuration 2 is in force"
         self.wait_until("it is done", lambda: any(done in x for x in running.lines))
@@ -375,14 +378,15 @@ class Upgrade(InteropCase):
             part="409: another process is taking over",
         )
         client.close()
-        self.wait_until("the first is given up", lambda: any("this process continues" in x for x in running.lines))
+        self.wait_until("the first is given up",
+                        lambda: any("this process continues" in x for x in running.lines))
         new = self.start("--upgrade")
         self.ended(running)
         self.assertEqual(new.stop(), 0)
 
     def test_a_successor_killed_at_any_moment(self):
         """kill -9 at different moments of its start: as long as it has not taken over, the running
-        process serves; afterwards another can take over from whoever serves."""
+        process serves; afterwards another one can take over from the serving process."""
         running = self.start("--workers", "2")
         for pause in (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3):
             process = subprocess.Popen(
@@ -416,9 +420,9 @@ class Upgrade(InteropCase):
                     f"POST /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n"
                     f"Upgrade: {version}\r\n\r\n".encode()
                 )
-                said = client.makefile("rb").read()
-            self.assertEqual(said.split()[1], status)
-            self.assertIn(PROTOCOL.encode(), said)
+                output = client.makefile("rb").read()
+            self.assertEqual(output.split()[1], status)
+            self.assertIn(PROTOCOL.encode(), output)
 
     def test_another_binary_takes_over(self):
         """The file of the running program may be replaced: the new one is another file."""
@@ -434,7 +438,7 @@ class Upgrade(InteropCase):
 
 class NeverDown(InteropCase):
     def test_the_script_counts_nothing_lost(self):
-        """`scripts/never-down`, made short: what it shows in full is measured apart."""
+        """A short run of `scripts/never-down`; the full run is started by hand."""
         done = self.run_script(
             *("never-down", "--seconds", "10", "--reloads", "10", "--upgrades", "2"),
             *("--rate", "300", "--websockets", "50", "--drain", "2"),

@@ -1,4 +1,4 @@
-"""What the interop tests share: millrace itself, origins, certificates, and a plain client."""
+"""Shared by the interop tests: millrace itself, origins, certificates and a plain client."""
 
 import pathlib
 

@@ -22,9 +22,9 @@ from .server import SECONDS_MAX, Listener
 
 # How many connections are made at once.
 AT_ONCE = 16
-# What a client sends of which a target reads little.
+# Bytes of uploads of which the target reads only a few.
 UPLOADS = (2_000, 60_000, 400_000)
-# A queue that has not changed for so long is taken to stand still.
+# A queue that has not changed for this long counts as stalled.
 QUIET_SECONDS = 0.3
 NOISE = next(pattern.blocks(pattern.BLOCK, seed=7))
 
@@ -75,7 +75,7 @@ class Cut:
         return f"HTTP/1.1 200 OK\r\n{framing}Cache-Control: {stored}\r\n\r\n".encode()
 
     def coded(self):
-        """What follows the header."""
+        """Returns the bytes after the header section."""
         if self.framing != "chunked":
             return NOISE[: self.sent]
         # No more chunks than payload of which some is sent.
@@ -91,7 +91,7 @@ class Cut:
 
 
 def payload_of(coded):
-    """What a client makes of chunks that may be cut: the payload, and whether the last one came."""
+    """Decodes chunks that may be cut. Returns the payload, and whether the last chunk arrived."""
     payload, at = b"", 0
     while (end := coded.find(b"\r\n", at)) >= 0:
         if not re.fullmatch(rb"[0-9a-fA-F]+", coded[at:end]):
@@ -105,7 +105,7 @@ def payload_of(coded):
 
 
 def acknowledged(connection, sent):
-    """How many of `sent` bytes the other kernel has, once that stands still."""
+    """Returns how many of `sent` bytes the peer's kernel has, once that no longer changes."""
     left = array.array("i", [0])
     before, since = -1, time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS:
@@ -171,7 +171,7 @@ def header_of(connection):
 
 
 def all_of(connection):
-    """What comes until the stream ends or breaks, and which of both it did."""
+    """Reads until the stream ends or breaks. Returns the bytes, and which of both happened."""
     parts = []
     while True:
         try:
@@ -231,7 +231,7 @@ class EarlyTarget(Listener):
             header_of(connection)
             connection.sendall(SWITCHED)
         if self.tls:
-            # A client without a certificate is told by an alert, which the handshake raises here.
+            # A client without a certificate gets an alert, which the handshake raises here.
             connection = self.tls.wrap_socket(connection, server_side=True)
         connection.recv(1000)
         connection.sendall(EARLY)

@@ -43,15 +43,15 @@ class InteropCase(unittest.TestCase):
     def _end(self, started):
         if started.process.returncode is None:
             self.assertEqual(started.stop(), 0, f"exit status; it said: {started.lines[-5:]}")
-        said = [line for line in started.lines if "panic" in line]
-        self.assertEqual(said, [], "millrace panicked")
+        output = [line for line in started.lines if "panic" in line]
+        self.assertEqual(output, [], "millrace panicked")
 
     def forward(self, *options, **how):
         """A forward proxy on a port of its own."""
         return self.millrace("forward", "--listen", "127.0.0.1:0", *options, **how)
 
     def boost(self, origin, *options, **how):
-        """A booster before `origin` (a URL) on a port of its own."""
+        """Starts a reverse proxy before `origin` (a URL) on a port of its own."""
         listen = ("--listen", "127.0.0.1:0")
         return self.millrace("boost", "--origin", origin, *listen, *options, **how)
 
@@ -68,7 +68,7 @@ class InteropCase(unittest.TestCase):
         return started
 
     def environment(self, **more):
-        """What a client program sees: nothing of the user's proxies, mirrors and settings."""
+        """Returns a client's environment without the user's proxies, mirrors and settings."""
         kept = ("PATH", "PYENV_ROOT", "PYENV_VERSION", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN")
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         home = self.folder / "home"
@@ -87,8 +87,8 @@ class InteropCase(unittest.TestCase):
             timeout=COMMAND_SECONDS_MAX,
             **how,
         )
-        said = (done.stdout[-1500:] + b"\n" + done.stderr[-1500:]).decode(errors="replace")
-        self.assertEqual(done.returncode, 0, f"{command[0]} failed: {said}")
+        output = (done.stdout[-1500:] + b"\n" + done.stderr[-1500:]).decode(errors="replace")
+        self.assertEqual(done.returncode, 0, f"{command[0]} failed: {output}")
         return done
 
     def run_script(self, name, *options):
@@ -114,7 +114,7 @@ class InteropCase(unittest.TestCase):
             time.sleep(0.02)
 
     def settled(self, value, quiet_seconds=1.5):
-        """The value once it has not changed for a while: what came to rest."""
+        """Returns the value once it has not changed for a while."""
         last, since = value(), time.monotonic()
         while time.monotonic() - since < quiet_seconds:
             time.sleep(0.05)

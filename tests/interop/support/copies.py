@@ -28,8 +28,8 @@ def marked(length, seed):
 
 
 class Copies:
-    """What was found: `most` is how often the part is there that is there most often, `least`
-    likewise; `bytes` are those of all copies together, `outside` those not in the slab."""
+    """The copies in memory. `most` and `least` count the copies of the parts that have the most and
+    the fewest; `bytes` are those of all copies, `outside` those not in the slab."""
 
     def __init__(self, pid, name, parts):
         places = collections.defaultdict(set)

@@ -148,7 +148,7 @@ class Origin(Listener):
 
 
 class Received:
-    """What a client received to one request: `status` of the final response, or None if there is
+    """The result of one request at the client: `status` of the final response, or None if there is
     none; whether the body is whole, or another one; and whether all headers are in the strict form."""
 
     def __init__(self, data, method):
@@ -203,7 +203,7 @@ def unchunked(data):
 
 
 def ask(address, target, *, method="GET", host="interop.test"):
-    """What comes to one request on a connection of its own."""
+    """Makes one request on a connection of its own and returns the result."""
     with socket.create_connection(address, PATIENCE_SECONDS) as connection:
         head = f" HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
         connection.sendall(method.encode() + b" " + target + head)
@@ -217,7 +217,7 @@ def ask(address, target, *, method="GET", host="interop.test"):
 
 
 def outcome(received, case):
-    """What a proxy made of a case, in one word or two."""
+    """Returns in one or two words how a proxy handled a case."""
     expected = int(re.findall(rb"HTTP/1.1 (\d{3})", case.response)[-1])
     if received.status is None:
         return "closed"

@@ -1,4 +1,4 @@
-"""An origin of one large object, which answers conditions and ranges and counts what it sends."""
+"""An origin of one large object, which supports conditions and ranges and counts its bytes."""
 
 import email.utils
 import http.server
@@ -28,26 +28,26 @@ def noise(first, last):
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Conditions and ranges as Flask's `send_file` answers them."""
+    """Handles conditions and ranges like Flask's `send_file`."""
 
     protocol_version = "HTTP/1.1"
     timeout = 300
     disable_nagle_algorithm = True
 
     def log_message(self, *_):
-        """Stays quiet; what was asked is in `Film.seen`."""
+        """Logs nothing; the requests are in `Film.seen`."""
 
     def do_GET(self):
         film = self.server
         film.note(self.command, dict(self.headers.items()))
         try:
-            self._answer(film)
+            self._respond(film)
         finally:
             film.ended()
 
     do_HEAD = do_GET
 
-    def _answer(self, film):
+    def _respond(self, film):
         if self.path == "/":
             self.send_response(200)
             self.send_header("Content-Type", "text/html")
@@ -130,7 +130,7 @@ class Film(LocalServer):
         return f"http://127.0.0.1:{self.server_port}"
 
     def ranges(self):
-        """The ranges that were asked for; `None` for the whole."""
+        """Returns the requested ranges; `None` is the whole object."""
         with self._lock:
             return [fields.get("range") for method, fields in self.seen if method == "GET"]
 

@@ -1,5 +1,5 @@
-"""Makes a running program's own thread do a system call that is not in its code, as whoever had
-taken it over would: by ptrace(2), which the tests may use as root. x86-64 only."""
+"""Makes a thread of a running program do a system call that is not in its code, like an attacker
+who controls it. Uses ptrace(2), for which the tests need root. x86-64 only."""
 
 import contextlib
 import ctypes
@@ -89,7 +89,7 @@ def call(process, number, *arguments):
 
 @contextlib.contextmanager
 def stopped(thread):
-    """One thread of a program, by its number, stands still; the others go on."""
+    """Stops one thread of a program, by its number, while the others continue."""
     _ptrace(ATTACH, thread)
     os.waitpid(thread, WAIT_ALL)
     try:

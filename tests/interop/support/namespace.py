@@ -20,7 +20,7 @@ def isolated(test):
 
 
 def mounted(test):
-    """Runs a test method where what it mounts is seen by nobody else, and is gone after it."""
+    """Runs a test method in a mount namespace of its own, whose mounts end with it."""
     return _inside(test, ("--mount",), 'exec "$@"')
 
 

@@ -68,7 +68,7 @@ class Nginx:
         text = CONFIGURATION.format(
             folder=self.folder,
             root=root,
-            # A bounded send buffer: a thousand stalled answers shall not fill the kernel's memory.
+            # A bounded send buffer: a thousand stalled responses must not fill the kernel's memory.
             listen=f"{self.host}:{self.port} backlog=4096 sndbuf=256k" + " ssl" * bool(certificate)
             + f" {listen_more}",
             tls=tls,
@@ -110,8 +110,8 @@ class Nginx:
         return f"{self.scheme}://{self.host}:{self.port}"
 
     def requests(self):
-        """What it has seen: dictionaries with method, target, status, via, host, connection, and the
-        bytes that it sent."""
+        """Returns the requests: dictionaries with method, target, status, via, host, connection, and
+        the bytes that it sent."""
         names = ("method", "target", "status", "via", "host", "connection", "sent")
         text = (self.folder / "access.log").read_text()
         return [dict(zip(names, line.split("|"))) for line in text.splitlines()]

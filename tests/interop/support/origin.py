@@ -19,7 +19,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
     timeout = 300
 
     def log_message(self, *_):
-        """Stays quiet; what was asked is in `Origin.seen`."""
+        """Logs nothing; the requests are in `Origin.seen`."""
 
     def body(self):
         """The pieces of the request's body, by its framing."""
@@ -38,7 +38,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             left -= len(piece)
             yield piece
 
-    def answer(self, status, body, content_type="application/json"):
+    def respond(self, status, body, content_type="application/json"):
         self.send_response(status)
         self.send_header("Content-Type", content_type)
         self.send_header("Content-Length", str(len(body)))
@@ -67,7 +67,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             length += len(piece)
             kept = (kept + piece)[:65536]
         self.server.bodies.append(kept)
-        self.answer(
+        self.respond(
             200,
             json.dumps(
                 {
@@ -99,7 +99,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._upload()
 
     def _git(self):
-        """`/git/...`: git's own CGI program. Its answer has no length, so it ends with the
+        """`/git/...`: git's own CGI program. Its response has no length, so it ends with the
         connection."""
         path, _, query = self.path[len("/git") :].partition("?")
         environment = {

@@ -1,5 +1,5 @@
-"""An origin whose answers a test writes down by path, that counts what it is asked, and that holds
-answers back until it is told to go on."""
+"""An origin whose responses a test defines by path. It counts requests, and can hold responses back
+until the test releases them."""
 
 import http.server
 import threading
@@ -7,10 +7,10 @@ import threading
 from .server import LocalServer
 
 
-class Answer:
-    """Status, fields and body of an answer; one that is held waits for `Scripted.go`, one that is
-    halved does so after half of its body. With a validator, conditions are answered with 304. A
-    field may have several lines: a list of values."""
+class Response:
+    """Status, fields and body of a response. A held response waits for `Scripted.go`, a halved one
+    waits after half of its body. With a validator, conditions that hold get a 304. A field with
+    several lines has a list of values."""
 
     def __init__(self, body=b"", status=200, held=False, halved=False, **fields):
         self.body, self.status, self.held, self.halved = body, status, held, halved
@@ -22,19 +22,19 @@ class Handler(http.server.BaseHTTPRequestHandler):
     timeout = 300
 
     def log_message(self, *_):
-        """Stays quiet; what was asked is in `Scripted.seen`."""
+        """Logs nothing; the requests are in `Scripted.seen`."""
 
     def _dispatch(self):
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.server.note(self.command, self.path, dict(self.headers.items()))
-        answer = self.server.answers.get(self.path) or Answer(status=404)
-        if answer.held:
+        response = self.server.responses.get(self.path) or Response(status=404)
+        if response.held:
             self.server.gate.wait(300)
-        etag = answer.fields.get("ETag")
+        etag = response.fields.get("ETag")
         is_same = etag and self.headers.get("If-None-Match") == etag
-        body = b"" if is_same else answer.body
-        self.send_response(304 if is_same else answer.status)
-        for name, values in answer.fields.items():
+        body = b"" if is_same else response.body
+        self.send_response(304 if is_same else response.status)
+        for name, values in response.fields.items():
             for value in [values] if isinstance(values, str) else values:
                 self.send_header(name, value)
         if not is_same:
@@ -42,7 +42,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         if self.command == "HEAD":
             return
-        if answer.halved:
+        if response.halved:
             half = len(body) // 2
             self.wfile.write(body[:half])
             self.server.gate.wait(300)
@@ -56,7 +56,7 @@ class Scripted(LocalServer):
     """Runs on threads of its own. `answers` maps targets to `Answer`s."""
 
     def __init__(self):
-        self.answers, self.seen = {}, []
+        self.responses, self.seen = {}, []
         self.gate, self._changed = threading.Event(), threading.Lock()
         super().__init__(Handler)
 
@@ -65,12 +65,12 @@ class Scripted(LocalServer):
             self.seen.append(request)
 
     def count(self, path):
-        """How often this was asked for."""
+        """Returns the number of requests for a path."""
         with self._changed:
             return sum(target == path for _, target, _ in self.seen)
 
     def go(self):
-        """Lets held answers go."""
+        """Releases the held responses."""
         self.gate.set()
 
     @property

@@ -1,4 +1,4 @@
-"""What the tests of the cache share: an origin of their own behind millrace, curl as the client, and
+"""Shared by the tests of the cache: an origin of their own behind millrace, curl as the client, and
 `millrace cache` as the operator."""
 
 import json
@@ -19,7 +19,7 @@ class ShopCase(InteropCase):
         super().setUp()
         self.shop = Scripted()
         self.addCleanup(self.shop.stop)
-        self.answers = self.shop.answers
+        self.responses = self.shop.responses
         self.door = self.folder / "admin.sock"
 
     def ask(self, proxy, path, *arguments):
@@ -47,5 +47,5 @@ class ShopCase(InteropCase):
         return done.stderr if fails else done.stdout
 
     def cached(self):
-        """What is listed, as `millrace cache list --json` tells it."""
+        """Returns the objects that `millrace cache list --json` prints."""
         return json.loads(self.cache("list", "--json"))["objects"]

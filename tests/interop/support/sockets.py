@@ -1,5 +1,5 @@
 """The sockets of another process, as that process has them: pidfd_getfd(2) duplicates its
-descriptors. What ss(8) cannot tell (TCP_NODELAY) is asked of the socket itself."""
+descriptors. TCP_NODELAY, which ss(8) does not show, comes from the socket itself."""
 
 import ctypes
 import os
@@ -64,7 +64,7 @@ LISTEN_FDS_START = 3
 
 
 def passing_on(listeners):
-    """What a child does before it runs its program, to have these as descriptors 3 and on."""
+    """Returns the function that passes these to a child as descriptors from 3 on."""
     def pass_on():
         # By way of numbers that none of them has, lest one be overwritten before its turn.
         for number, listener in enumerate(listeners, LISTEN_FDS_START):

@@ -94,9 +94,9 @@ def of_unit(unit):
 def _groups():
     """systemd's groups of system calls, each with all its members."""
     command = ["systemd-analyze", "syscall-filter", "--no-pager"]
-    said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     groups, members = {}, None
-    for line in said.splitlines():
+    for line in output.splitlines():
         word = line.strip()
         if line.startswith("@"):
             members = groups[word] = set()

@@ -34,5 +34,5 @@ def contexts(folder):
 
 
 def openssl(*arguments):
-    """Runs openssl; what it says is shown when it fails."""
+    """Runs openssl. Its output is shown if it fails."""
     subprocess.run(["openssl", *arguments], check=True, capture_output=True)

@@ -1,5 +1,5 @@
-"""A plain client on a raw socket: it reads answers by their framing, byte for byte, and trusts
-nothing that a library would quietly repair."""
+"""A plain client on a raw socket. It reads responses by their framing, byte for byte, and repairs
+nothing that a library would silently repair."""
 
 import hashlib
 import socket
@@ -7,7 +7,7 @@ import socket
 PATIENCE_SECONDS = 120
 
 
-class Answer:
+class Response:
     """Status, fields (names in lower case; the last of a name wins), body length and hash."""
 
     def __init__(self, version, status, fields, length, digest, body):
@@ -59,7 +59,7 @@ class Connection:
             sink(piece)
 
     def head(self):
-        """(version, status, fields) of an answer."""
+        """Returns the version, status and fields of a response."""
         version, status = self.line().split(b" ", 2)[:2]
         fields = {}
         while line := self.line():
@@ -67,9 +67,9 @@ class Connection:
             fields[name.lower()] = value.strip()
         return version.decode(), int(status), fields
 
-    def answer(self, *, method="GET", keep=1 << 20):
-        """Reads one final answer; interim ones are skipped. Up to `keep` bytes of the body are
-        kept, all of them are counted and hashed."""
+    def read_response(self, *, method="GET", keep=1 << 20):
+        """Reads one final response and skips interim ones. All bytes of the body are counted and
+        hashed, and up to `keep` of them are kept."""
         version, status, fields = self.head()
         while 100 <= status < 200 and status != 101:
             version, status, fields = self.head()
@@ -90,7 +90,7 @@ class Connection:
             self.exactly(int(fields["content-length"]), sink)
         else:
             self._until_close(sink)
-        return Answer(version, status, fields, length, digest.hexdigest(), b"".join(kept)[:keep])
+        return Response(version, status, fields, length, digest.hexdigest(), b"".join(kept)[:keep])
 
     def _chunks(self, sink):
         while size := int(self.line().split(b";")[0], 16):
@@ -115,6 +115,6 @@ def get(address, target, *, host="interop.test", **how):
     connection = Connection(address)
     try:
         connection.get(target, host, extra="Connection: close\r\n")
-        return connection.answer(**how)
+        return connection.read_response(**how)
     finally:
         connection.close()
