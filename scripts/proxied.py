@@ -28,9 +28,8 @@ class Cut(Exception):
 
 
 class Transfer:
-    """What is to happen, by a seed and a number: `down` bytes come from the origin, `up` bytes go
-    to it, and the side `cut_by` resets its connection where it is at `cut_at` bytes, if it gets so
-    far: then `was_cut`."""
+    """A transfer that a seed and a number determine: `down` bytes from the origin, `up` bytes to it.
+    The side `cut_by` resets its connection at `cut_at` bytes, and then sets `was_cut`."""
 
     def __init__(self, seed, number, kinds=KINDS):
         dice = random.Random(f"{seed} {number}")
@@ -255,9 +254,9 @@ class _Handler(socketserver.BaseRequestHandler):
 
 
 class Client:
-    """A client of the proxy that keeps its connection where it may. Used by one thread, which
-    decides the namespace. Where packets get lost it `may_miss_cuts`: a RST behind bytes that were
-    lost is asked about first (RFC 5961 section 3.2), and the question may get lost too."""
+    """A client of the proxy with persistent connections. Used by one thread, which decides the
+    namespace. With packet loss it `may_miss_cuts`: a RST behind lost bytes causes a challenge ACK
+    (RFC 5961 section 3.2), which may be lost too."""
 
     def __init__(self, proxy, origin, hang_seconds, may_miss_cuts):
         self.proxy, self.origin, self.hang_seconds = proxy, origin, hang_seconds

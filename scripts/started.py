@@ -21,8 +21,8 @@ def free_address():
 
 
 class Programs:
-    """What is built of this project: `millrace` (another one if MILLRACE names it), the `load`, and
-    `asserting`, a millrace with debug assertions. `profile`: release or debug."""
+    """The builds of this project: `millrace` (or the program that MILLRACE names), the `load`, and
+    `asserting`, a millrace with debug assertions. `profile` is release or debug."""
 
     def __init__(self, profile):
         self.target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or PROJECT / "target")
@@ -34,8 +34,8 @@ class Programs:
             self.asserting = self.millrace
 
     def build(self, asserting=False, load=True):
-        """Builds them, `asserting` and `load` only if told. What MILLRACE names is its owner's to
-        build, and may be the very file that is built here: others may be using it."""
+        """Builds the programs, `asserting` and `load` only on request. The program that MILLRACE
+        names is never built, as it may be in use."""
         if load:
             self._cargo("-p", "millrace-tests", "--bin", "load")
         if not self.named:

@@ -18,7 +18,7 @@ from support.ports import free_port
 
 START_SECONDS_MAX = 60
 STREAM = pathlib.Path("/usr/lib/nginx/modules/ngx_stream_module.so")
-# What the caches of all programs may take.
+# Bytes of each program's cache.
 CACHE_MB = 16
 # Roles whose origins speak no HTTP that a probe could ask for.
 TUNNELS = ("connect", "relay", "upgrade")

@@ -228,9 +228,9 @@ static bool join(struct side *s) {
   unjoined += !s->is_joined;
   return s->is_joined;
 }
-// What was queued before the socket was joined is nobody's until more comes; setting its low-water
-// mark has the kernel look at it. Bytes of which a part was read would come again as a whole, so
-// nothing may be left of them: join() comes after a recv(2) that found nothing.
+// The verdict does not see bytes that were queued before the socket was joined until more arrive.
+// Setting the low-water mark makes the kernel check the queue. A packet of which a part was read
+// would be forwarded whole, so join() follows a recv(2) that found nothing.
 static void wake_verdict(struct side *s) {
   int one = 1;
   setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &one, sizeof one);

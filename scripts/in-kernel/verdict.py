@@ -6,10 +6,9 @@ it, or passes it to the application, which then has to write it itself:
 * if the other socket's backlog, what was forwarded and is not in its send queue, is at the mark;
 * if the packet reaches beyond the limit: a verdict is about whole packets.
 
-A packet may begin with bytes that were received before, where TCP sent some again and they arrived
-while the socket was in use: then the kernel keeps all of it, and recv(2) leaves out what it gave
-before, but for a verdict nobody does (Linux 6.18). So the verdict cuts them off, unless it is told
-to keep them, which shows what becomes of the bytes then.
+A packet may begin with bytes that were received before, if TCP sent them again while the socket was
+in use. The kernel keeps the whole packet. recv(2) skips the old bytes, but nothing skips them for a
+verdict (Linux 6.18), so the verdict cuts them off. With an option it keeps them, to show the effect.
 
 Offsets are those of `struct flow` in maps.h.
 """

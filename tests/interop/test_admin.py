@@ -149,7 +149,7 @@ class Admin(InteropCase):
             silent[-1].send(b"GET /healthz HTTP/1.1\r\n")
             if number % 10 == 9:
                 self.assertEqual(self.unix("GET", "/healthz")[2], "ok\n")
-        # At once, or when the threads that were asked to end have ended; not at the deadline.
+        # At once, or when the stopping threads have ended; not at the deadline.
         self.wait_until("a response arrives", self.responds_over_tcp)
         self.assertEqual(proxy.stop(), 0)
 

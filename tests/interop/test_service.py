@@ -154,10 +154,9 @@ class Notified(InteropCase):
         return count
 
     def test_an_upgrade_changes_the_main_process(self):
-        """The old process names the new one, which says that it is ready; it knows where to say so
-        from the old one, even if it was started without the service manager's environment, and
-        gives the signs of life that are asked for. So it is at a socket that has no file, too, and
-        that the new one would not reach if it did not know of it."""
+        """The old process names the new one, which reports that it is ready and notifies the
+        watchdog. It gets the address of the socket from the old one, even if it was started without
+        the service manager's environment. The same holds for an abstract socket."""
         for abstract in (False, True):
             self.upgrade_under(Manager(self, abstract=abstract, watchdog_us=600_000))
 
@@ -189,8 +188,8 @@ class Activated(InteropCase):
         return listener, "%s:%d" % listener.getsockname()
 
     def test_sockets_are_matched_by_address(self):
-        """TCP and Unix listeners and an admin address, in any order; clients that came before the
-        program wait; what is borrowed is not removed."""
+        """TCP and Unix listeners and an admin address, in any order. Clients that connected before the
+        start wait. Passed sockets are not removed."""
         manager, origin = Manager(self), self.origin()
         (one, first), (two, second) = self.listener(), self.listener()
         path = self.folder / "http.sock"

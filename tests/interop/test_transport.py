@@ -57,8 +57,8 @@ class Congestion(InteropCase):
             command = [program(), "forward", "--listen", "127.0.0.1:0", option, "cubic"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=60)
             output = (
-                f'millrace: {option}: "cubic" needs CAP_NET_ADMIN, which millrace gives up or has '
-                "not (net.ipv4.tcp_allowed_congestion_control) (expected: system, auto, reno)\n"
+                f'millrace: {option}: "cubic" needs CAP_NET_ADMIN, which millrace does not '
+                "keep (net.ipv4.tcp_allowed_congestion_control) (expected: system, auto, reno)\n"
             )
             self.assertEqual((done.returncode, done.stderr), (2, output))
 

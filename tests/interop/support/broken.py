@@ -37,9 +37,9 @@ def each(items, function):
 
 @dataclasses.dataclass
 class Cut:
-    """A body that is cut: `framing` is length, chunked or close, `how` fin or reset. Of what the
-    origin would have sent behind the header it sends `sent` bytes, and then, of a chunked body,
-    perhaps what is no chunk."""
+    """A body that is cut: `framing` is length, chunked or close, `how` fin or reset. The origin
+    sends `sent` bytes after the header section, and then, of a chunked body, perhaps an invalid
+    chunk."""
 
     number: int
     framing: str
@@ -184,9 +184,9 @@ def all_of(connection):
 
 
 def fetch_cut(address, origin, cut, is_late, version="1.1", *, pause=0, may_reset=False):
-    """What of a cut a client gets: a sentence if that is wrong, or nothing. `is_late`: the client
-    reads only `pause` seconds after the origin has broken off. `may_reset`: also a reset is right
-    where the framing shows the cut."""
+    """Requests a cut body. Returns a sentence if the client received the wrong bytes or end, or
+    None. `is_late`: the client starts to read `pause` seconds after the origin broke off.
+    `may_reset`: a reset is right too if the framing shows the cut."""
     with socket.create_connection(address, SECONDS_MAX) as client:
         line = f"GET {cut.target} HTTP/{version}\r\n"
         fields = f"Host: {address[0]}:{address[1]}\r\nConnection: close\r\n\r\n"
@@ -242,9 +242,9 @@ SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgra
 
 
 def upload_early(address, opening, upload_bytes, tls=None, waits=False):
-    """Opens a tunnel, unless the connection is one (no `opening`), uploads, and then reads: what
-    was received, and how it ended. `waits`: it begins to read only when all was sent, or could not
-    be."""
+    """Opens a tunnel, unless the connection is one (no `opening`), uploads, and then reads. Returns
+    the received bytes, and how the stream ended. `waits`: starts to read only when all bytes were
+    sent or failed."""
     with socket.create_connection(address, SECONDS_MAX) as client:
         if opening:
             client.sendall(opening)

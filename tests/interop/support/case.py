@@ -92,8 +92,8 @@ class InteropCase(unittest.TestCase):
         return done
 
     def run_script(self, name, *options):
-        """Runs one of `scripts` that build what they need, with the program under test. What it
-        builds is built before, without a deadline: on a busy machine that may take many minutes."""
+        """Runs one of `scripts` that build what they need, with the program under test. The
+        builds run before, without a deadline, as they may take many minutes on a busy machine."""
         command = [str(PROJECT / "scripts" / name), "--profile", "debug"]
         environment = dict(os.environ, MILLRACE=str(program()))
         subprocess.run([*command, "--build"], env=environment, check=True)

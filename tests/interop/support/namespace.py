@@ -1,5 +1,5 @@
-"""A network namespace of a test's own: its addresses, its system-wide settings and its counters
-are nobody else's; or one of mounts. The test runs again inside, as a process of its own."""
+"""A network namespace with addresses, system-wide settings and counters of its own, or a mount
+namespace, for one test. The test runs again inside, as a process of its own."""
 
 import functools
 import os

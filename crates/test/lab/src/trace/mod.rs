@@ -47,7 +47,7 @@ pub fn all(objects: u32) -> Vec<Trace> {
         scan(objects),
         drift(objects),
         polymix("PolyMix-4", objects, Polymix::FORWARD),
-        polymix("WebAxe-4", objects, Polymix::BOOSTER),
+        polymix("WebAxe-4", objects, Polymix::REVERSE),
     ]
 }
 

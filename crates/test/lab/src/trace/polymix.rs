@@ -9,7 +9,7 @@ use rand_pcg::Pcg64;
 
 use super::{Trace, below, bytes, seeded, uniform};
 
-/// What differs between the workloads.
+/// The parameters that differ between the workloads.
 #[derive(Clone, Copy, Debug)]
 pub struct Polymix {
     seed: u128,
@@ -20,8 +20,8 @@ pub struct Polymix {
 impl Polymix {
     /// PolyMix-4, a forward proxy: 55 % of hits offered, with 80 % cachable.
     pub const FORWARD: Self = Self { seed: 104, recurrence: 0.6875 };
-    /// WebAxe-4, a booster.
-    pub const BOOSTER: Self = Self { seed: 105, recurrence: 0.95 };
+    /// WebAxe-4, a reverse proxy.
+    pub const REVERSE: Self = Self { seed: 105, recurrence: 0.95 };
 }
 
 /// A working set of a tenth of `objects` pages; with the images there are three times as many.
@@ -76,7 +76,7 @@ const DOWNLOAD: f64 = 0.5 / 35.0;
 /// The hot set: one page of a hundred takes a tenth of what recurs.
 const HOT_EVERY: u32 = 100;
 const HOT_SHARE: f64 = 0.1;
-/// How often the smallest of nine neighbours is asked for instead (`bhr_discrimination`).
+/// Share of requests that go to the smallest of nine neighbours (`bhr_discrimination`).
 const SMALLEST_SHARE: f64 = 0.9;
 
 impl Content {
