@@ -192,7 +192,6 @@ where
 ///
 /// # Panics
 /// Panics if one of these properties is violated.
-/// When one of these does not hold.
 pub fn fuzz_proxy_header(data: &[u8]) {
     let whole = parse_proxy_header(data);
     for end in 0..data.len().min(512) {
