@@ -1,5 +1,6 @@
-//! Whole connections through the proxy in the simulator, made from the bytes of a fuzzer: what one
-//! client sends, how the origin responds, where both are split, and which side ends when.
+//! Whole connections through the proxy in the simulator, made from the bytes of a fuzzer: the
+//! requests of one client, the responses of the origin, where both are split, and which side ends
+//! when.
 //!
 //! The checks are those of the hostile corpus for the real program (`corpus/`). The origin sees
 //! only requests with one meaning, and the client only such responses. Neither sees bytes that the

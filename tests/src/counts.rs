@@ -11,7 +11,7 @@ pub const TOLERANCE_PERCENT: u64 = 2;
 
 /// Instructions per exchange, in the order of the scripts.
 pub struct Table {
-    /// What the counts depend on besides the code.
+    /// The toolchain and everything else besides the code that the counts depend on.
     pub maker: String,
     /// Names and counts of the scripts.
     pub rows: Vec<(String, u64)>,

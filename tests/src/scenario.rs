@@ -186,7 +186,7 @@ pub enum Action {
 pub enum Piece {
     /// Bytes, with placeholders.
     Text(Vec<u8>),
-    /// This number of letters `a`.
+    /// This number of bytes `a`.
     Fill(usize),
     /// This number of bytes of the pattern of a seed.
     Pattern(usize, u64),

@@ -33,7 +33,7 @@ fn no_mutant_changes_another_clients_response() {
 }
 
 /// Asserts that a class has an effect: a program that refuses everything, or stores nothing,
-/// changes no response. The limits are well below the counts of docs/design/attack.md, which differ
+/// changes no response. The limits are well below the counts of 100,000 mutants, which differ
 /// little between seeds.
 fn assert_shows(class: Class, tally: &CampaignStats, mutants: u64) {
     let counts = tally.classes.get(&class).copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The fixed scripts: what the clients send and expect, and how the origin responds.
+//! The fixed scripts: the bytes that clients send and expect, and the responses of the origin.
 
 /// A kind of request that is repeated.
 pub(crate) struct Script {

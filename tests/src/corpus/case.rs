@@ -87,7 +87,7 @@ pub struct Case {
     /// Whether an RFC allows the message that is refused here. It is then listed in
     /// docs/refused.md.
     pub valid: bool,
-    /// What the client sends.
+    /// The bytes of the client.
     pub sent: Vec<String>,
     /// The messages that the origin must see, one per block; empty: the sent ones, unchanged.
     pub seen: Vec<Vec<String>>,

@@ -1,6 +1,6 @@
 //! Responses with the faults that the program rewrites, and with mutations in addition, before its
-//! cache. Whatever the client receives must have one meaning. A response with LF line ends or
-//! folded values must neither be stored nor update a stored response.
+//! cache. Every response that the client receives must have one meaning. A response with LF line
+//! ends or folded values must neither be stored nor update a stored response.
 //!
 //! A mutant is up to three requests for one target. The second one gets the mutated response. The
 //! third shows its effect on the cache. The client's input is parsed by [`crate::strict`]. This

@@ -1,5 +1,5 @@
-//! One mutant against the program. Whatever reaches the origin must pass the strict parser, every
-//! connection must end, and valid requests must be forwarded.
+//! One mutant against the program. Every request that reaches the origin must pass the strict
+//! parser, every connection must end, and valid requests must be forwarded.
 
 use std::thread;
 

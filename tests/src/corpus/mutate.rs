@@ -105,7 +105,7 @@ fn change_mildly(bytes: &mut Vec<u8>, random: &mut Random) {
             }
         }
         3 => {
-            // A letter of a target.
+            // A byte of a target.
             let space = bytes.iter().position(|byte| *byte == b' ').unwrap_or(0);
             let end = space + bytes[space..].iter().take_while(|byte| **byte != b'H').count();
             if let Some(end) = end.checked_sub(1).filter(|end| bytes.get(*end) == Some(&b' ')) {

@@ -1,4 +1,4 @@
-//! The responses on a client connection. They do not say which request each of them answers.
+//! The responses on a client connection, which do not name their requests.
 
 use std::collections::HashSet;
 

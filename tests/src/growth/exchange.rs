@@ -67,7 +67,7 @@ pub enum Service {
 /// One exchange: a request, and what the origin sends if the request reaches it.
 #[derive(Clone, Debug, Default)]
 pub struct Exchange {
-    /// What the client sends.
+    /// The bytes of the client.
     pub request: Vec<u8>,
     /// The responses that the origin sends, unless it validates.
     pub responses: Vec<Vec<u8>>,

@@ -38,7 +38,7 @@ const FORWARD_PROXY: &str = "127.0.0.1:8002";
 /// The address of the reverse proxy with routes in the simulated world.
 const ROUTED_REVERSE_PROXY: &str = "127.0.0.1:8003";
 
-/// What a client and the origin saw of an exchange.
+/// The observations of the client and the origin in an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Seen {
     /// The first status that the client received; 0: none.

@@ -177,7 +177,7 @@ pub(super) struct Probe {
     pub(super) request: Request,
 }
 
-/// What an attacker sends on one connection.
+/// The bytes of an attacker on one connection.
 #[derive(Clone, Debug)]
 pub(super) struct Attack {
     pub(super) service: Service,

@@ -86,7 +86,7 @@ fn change(random: &mut Random, path: &mut String) {
     }
 }
 
-/// Writes one letter of the path as an escape.
+/// Writes one character of the path as an escape.
 fn encode(random: &mut Random, path: &mut String) {
     let letters: Vec<usize> =
         path.char_indices().filter(|(_, it)| it.is_ascii_alphabetic()).map(|(at, _)| at).collect();

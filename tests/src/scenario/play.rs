@@ -416,7 +416,7 @@ enum StepResult {
     Failed(String),
 }
 
-/// What a step waits for: [`Need`] without its borrowed data.
+/// The wait of a step: [`Need`] without its borrowed data.
 enum StepWait {
     Write,
     Read,

@@ -2,7 +2,7 @@
 //! plain data ([`plan`], [`random_scenario`]). The simulator plays it, and checks every byte and
 //! every turn ([`model`]). A failing scenario is shrunk ([`shrink()`]) and printed.
 //!
-//! What the model covers, and how to read a failure: docs/design/testing.md.
+//! docs/design/testing.md describes the model, its limits, and how to read a failure.
 
 mod cache;
 mod client;

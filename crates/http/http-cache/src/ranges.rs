@@ -55,10 +55,7 @@ impl Ranges {
 
 /// The part of a stored response that is sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "a hit keeps it on the stack and allocates nothing"
-)]
+#[expect(clippy::large_enum_variant, reason = "a hit keeps it on the stack and allocates nothing")]
 pub enum Selection {
     /// All of it, with its own status.
     Whole,

@@ -36,7 +36,7 @@ pub struct CacheScenario {
     /// and then from the beginning again.
     pub(super) responses: Vec<Vec<CachedResponsePlan>>,
     pub(super) clients: Vec<CacheClientPlan>,
-    /// When the workers are told to drain, if that is before all clients have ended.
+    /// When the workers receive the message to drain, if that is before all clients have ended.
     pub(super) drain_ms: Option<u64>,
     /// When the process is killed and restarted, in order.
     pub(super) kills_ms: Vec<u64>,

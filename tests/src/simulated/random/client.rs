@@ -17,7 +17,7 @@ use super::reader::{MessageReader, Side};
 use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::wire::{self, Route};
 
-/// Progress of the response to the first unanswered request.
+/// Progress of the next response.
 #[derive(Debug)]
 enum ResponseProgress {
     /// No final header has arrived.

@@ -21,7 +21,7 @@ use super::plan::{
 };
 use super::wire;
 
-/// What the relay does with a received part, which is a whole message if that is short.
+/// The action of the relay for a received part, which is a whole message if that is short.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum RelayAction {
     /// Forwards these bytes.

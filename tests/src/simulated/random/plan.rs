@@ -20,7 +20,7 @@ pub struct RandomScenario {
     pub origins: Vec<Origin>,
     /// Client connections.
     pub connections: Vec<Connection>,
-    /// What the operator does.
+    /// The actions of the operator.
     pub events: Vec<OperatorEvent>,
     /// Faults of the world that are disabled.
     pub disabled_faults: Vec<DisabledFault>,
@@ -227,11 +227,11 @@ pub struct Body {
 pub struct Break {
     /// The position in bytes, including the header; modulo the length.
     pub at: usize,
-    /// What happens there.
+    /// The kind of the break.
     pub how: BreakKind,
 }
 
-/// What happens where a message breaks off or pauses.
+/// The kind of a break or a pause.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BreakKind {
     /// The stream ends, and the other direction is still read.

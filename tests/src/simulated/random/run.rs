@@ -169,7 +169,7 @@ struct Operator {
     /// When to drain, and when to stop the remaining work.
     drain_at: Option<Instant>,
     stop_at: Option<Instant>,
-    /// When the workers were told to stop, and how long that may take.
+    /// When the workers received the message to stop. Its limit is `patience`.
     stopped: Option<Moment>,
     patience: Duration,
     drain: Duration,

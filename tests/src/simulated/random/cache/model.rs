@@ -1,5 +1,5 @@
-//! The responses of the origin and the requests of clients, and whether a response may answer a
-//! request.
+//! The responses of the origin, the requests of clients, and the checks whether a client may get a
+//! response.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
