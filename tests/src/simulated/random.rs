@@ -78,7 +78,7 @@ fn catch_panic(world: &World, log_events: bool, play: impl FnOnce() -> Outcome) 
     let played = catch_unwind(AssertUnwindSafe(play));
     let details = CAPTURED_PANIC.take().unwrap_or_default();
     played.unwrap_or_else(|_| Outcome {
-        failure: Some(Failure { kind: "panic", details: details }),
+        failure: Some(Failure { kind: "panic", details }),
         hash: world.trace_hash(),
         coverage: Coverage::new(),
         event_log: world.event_log(),

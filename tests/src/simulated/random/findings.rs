@@ -35,7 +35,7 @@ impl Findings {
     /// Records a failure. Only the first one counts.
     pub(super) fn fail(&self, world: &World, kind: &'static str, details: String) {
         world.log_event(&format!("WRONG: {details}"));
-        self.0.borrow_mut().failure.get_or_insert(Failure { kind, details: details });
+        self.0.borrow_mut().failure.get_or_insert(Failure { kind, details });
     }
 
     pub(super) fn failure(&self) -> Option<Failure> {

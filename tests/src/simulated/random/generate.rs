@@ -52,7 +52,7 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
     RandomScenario {
         seed,
         world,
-        difficulty: difficulty,
+        difficulty,
         proxy: generator.proxy(is_crowd),
         origins,
         connections,

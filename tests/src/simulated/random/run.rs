@@ -62,9 +62,7 @@ pub(super) fn play(scenario: &RandomScenario, world: &World, log_events: bool) -
             let met = stage.model.coverage();
             (stage.model.failure().or(result.err()), met)
         }
-        Err(details) => {
-            (Some(Failure { kind: "configuration", details: details }), Coverage::new())
-        }
+        Err(details) => (Some(Failure { kind: "configuration", details }), Coverage::new()),
     };
     let trace = if log_events { world.trace() } else { String::new() };
     Outcome {

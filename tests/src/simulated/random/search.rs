@@ -76,7 +76,7 @@ fn play_seed(seed: u64, met: &mut Coverage) -> Option<(RandomScenario, Failure)>
 fn check_replay(scenario: &RandomScenario, hash: u64) -> Option<Failure> {
     let again = play_random(scenario, false).hash;
     let details = format!("the trace has the hash {hash:016x}, and {again:016x} when played again");
-    (again != hash).then_some(Failure { kind: "replay", details: details })
+    (again != hash).then_some(Failure { kind: "replay", details })
 }
 
 /// Shrinks a failing scenario for at most `time` and returns a readable report: the scenario, its

@@ -37,9 +37,7 @@ pub(super) fn play(scenario: &CacheScenario, world: &World, log_events: bool) ->
             let result = stage.play(world);
             (stage.actors.model.failure().or(result.err()), stage.actors.model.coverage())
         }
-        Err(details) => {
-            (Some(Failure { kind: "configuration", details: details }), Coverage::new())
-        }
+        Err(details) => (Some(Failure { kind: "configuration", details }), Coverage::new()),
     };
     let trace = if log_events { world.trace() } else { String::new() };
     Outcome {
@@ -193,12 +191,12 @@ impl CacheRun {
             let live = worker.live_objects();
             if live != [0; 4] {
                 let details = format!("worker {index} has drained and keeps {live:?}");
-                return Err(Failure { kind: "leak", details: details });
+                return Err(Failure { kind: "leak", details });
             }
             drop(worker.finish());
         }
         self.actors.disk.iter_mut().for_each(ActorDisk::end);
-        let leak = |details| Failure { kind: "leak", details: details };
+        let leak = |details| Failure { kind: "leak", details };
         cache::check(&self.shared).map_err(leak)?;
         self.actors.clients.iter_mut().for_each(|client| client.close(world));
         self.actors.origin.close(world);
@@ -221,7 +219,7 @@ impl CacheRun {
         world.kill_engines();
         let servers = (&self.names, &self.verifier);
         let started = start(&self.config, world, servers, 1000);
-        let wrong = |details| Failure { kind: "configuration", details: details };
+        let wrong = |details| Failure { kind: "configuration", details };
         let (workers, mailboxes, shared) = started.map_err(wrong)?;
         self.workers.extend(workers.into_iter().map(CacheWorker::new));
         (self.actors.mailboxes, self.shared) = (mailboxes, shared);
