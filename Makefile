@@ -10,7 +10,7 @@ PACKAGES = $(shell rustc --version | \
 	awk '{ split($$2, version, "."); if (version[1] > 1 || version[2] >= 91) print "--workspace" }')
 
 # The rules of the source tree that hold.
-RULES = cycles,groups,driver,sizes,lines
+RULES = cycles,groups,driver,sizes,predicates,collisions,links,ports,lines
 
 help: ## Print this menu.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)

@@ -16,6 +16,7 @@ mod hash;
 mod help;
 mod keywords;
 pub mod limits;
+mod option_table;
 pub mod options;
 mod raw;
 mod reference;

@@ -279,26 +279,15 @@ fn head(title: &str, section: u8) -> String {
 
 /// The summary and the detail of an option for a manual page.
 fn texts(row: &OptionRow) -> String {
-    roff(&sentences(row))
-}
-
-/// The summary and the detail of an option as sentences.
-pub(super) fn sentences(row: &OptionRow) -> String {
-    format!("{}. {}", row.summary, row.detail).trim_end().to_owned()
+    roff(&row.sentences())
 }
 
 /// Writes the values and the default of an option in a manual page.
 fn roff_facts(out: &mut String, row: &OptionRow, more: &str) {
     let repeatable = if row.is_repeatable() { " Repeatable." } else { "" };
     let values = row.value_type.expected();
-    let facts = format!("Values: {values}. Default: {}.{repeatable} {more}", default_text(row));
+    let facts = format!("Values: {values}. Default: {}.{repeatable} {more}", row.default_text());
     let _ = writeln!(out, "{}", roff(facts.trim_end()));
-}
-
-/// The default of an option without the parentheses of a description.
-pub(super) fn default_text(row: &OptionRow) -> &'static str {
-    let description = row.default.strip_prefix('(').and_then(|text| text.strip_suffix(')'));
-    description.unwrap_or(row.default)
 }
 
 /// Escapes text for roff, without backticks. No line of these texts begins with a dot or a quote.
@@ -324,8 +313,8 @@ fn markdown() -> String {
             format!("{key}{}", row.toml_tables()),
             row.commands(),
             row.value_type.expected(),
-            default_text(row).to_owned(),
-            format!("{}{repeatable}", sentences(row)),
+            row.default_text().to_owned(),
+            format!("{}{repeatable}", row.sentences()),
         ];
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }

@@ -10,7 +10,6 @@ use serde_json::{Map, Value, json};
 use super::build::expected_of_limit;
 use super::file::{BOOST, FORWARD, ROUTE, TABLES_MAX};
 use super::options::{OptionRow, Scope, ValueType};
-use super::reference::{default_text, sentences};
 use crate::limits::{LimitRow, Limits};
 
 /// The identifier of the schema. It is not an address to fetch the schema from.
@@ -50,9 +49,9 @@ fn properties<const N: usize>(scopes: &[Scope], more: [(&str, Value); N]) -> Map
 fn property(row: &OptionRow) -> Value {
     let about = format!(
         "{} Values: {}. Default: {}.",
-        sentences(row),
+        row.sentences(),
         row.value_type.expected(),
-        default_text(row)
+        row.default_text()
     );
     let one = value(row.value_type);
     let value = match row.is_repeatable() {

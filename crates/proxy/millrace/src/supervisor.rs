@@ -97,23 +97,21 @@ impl Running {
         let hot_bodies =
             config.cache.as_ref().map(|cache| hot_bodies::select_hot_copies(cache.send));
         let log = LogSink::without_file();
-        let asked_for = config.clone();
-        let mut config = config;
+        let (given_config, mut config) = (config.clone(), config);
         let guard = admin_access_rules(&config)?;
         let admin_listeners = AdminListeners::open(&mut config.admin, &mut inherited)?;
         let copies = hot_bodies.as_ref().map_or(HotCopies::NONE, |picked| picked.copies);
         let shared = create_shared(&config, copies)?;
-        let start =
-            ActiveConfig::open(asked_for, config, source, inherited, shared.clone(), log.clone())?;
+        let start = ActiveConfig::open(
+            given_config,
+            config,
+            source,
+            inherited,
+            shared.clone(),
+            log.clone(),
+        )?;
         let (active_config, sockets) = (Arc::new(start.0), start.1);
-        // Privileges are dropped from here on. The log is opened after that, so that reopening it
-        // later needs no privilege that is gone.
-        active_config
-            .drop_privileges(engine.engine, &systemd)
-            .and_then(|()| active_config::open_log(&active_config.config()))
-            .and_then(|file| {
-                log.set_file(file).map_err(|error| start_error("the access log", error))
-            })
+        drop_privileges(&active_config, engine.engine, &systemd, &log)
             .inspect_err(|_| active_config.close_listeners())?;
         let prefault = cache::start_prefault(shared.cache.as_ref())
             .inspect_err(|_| active_config.close_listeners())?;
@@ -342,6 +340,19 @@ impl Running {
         self.log.close();
         self.disks.close();
     }
+}
+
+/// Drops privileges, then opens the access log, so that reopening it later needs no privilege that
+/// is gone.
+fn drop_privileges(
+    active_config: &ActiveConfig,
+    engine: Engine,
+    systemd: &crate::systemd::Systemd,
+    log: &LogSink,
+) -> Result<(), ProgramError> {
+    active_config.drop_privileges(engine, systemd)?;
+    let file = active_config::open_log(&active_config.config())?;
+    log.set_file(file).map_err(|error| start_error("the access log", error))
 }
 
 /// Prepares signals, the panic hook and limits. The process must still have a single thread: a

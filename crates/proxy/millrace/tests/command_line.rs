@@ -97,8 +97,8 @@ fn a_wrong_value_is_an_error_of_one_line_with_status_2() {
         ),
         ("forward --access-log=false", &["--access-log: \"false\" is neither a path nor off"]),
         (
-            "forward --listen 3128",
-            &["\"3128\" is a port without an address; did you mean \"127.0.0.1:3128\"?"],
+            "forward --listen 3000",
+            &["\"3000\" is a port without an address; did you mean \"127.0.0.1:3000\"?"],
         ),
         (
             "forward --listen 127.0.0.1:80a",

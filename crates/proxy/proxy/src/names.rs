@@ -64,7 +64,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
         self.names.active_lookups()
     }
 
-    /// Looks a name up; see [`Names::lookup`]. A pending result comes from
+    /// Looks a name up; see [`DnsResolver::lookup`]. A pending result comes from
     /// [`Resolver::poll_finished`] later.
     pub(crate) fn lookup<E: Engine>(
         &mut self,

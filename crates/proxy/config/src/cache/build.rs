@@ -9,7 +9,8 @@ use super::value::{self, FieldOrCookie, MemoryShare};
 use super::{CacheRoute, CacheSettings, Disk};
 use crate::error::ConfigError;
 use crate::keywords;
-use crate::options::{MEMORY_BYTES_PER_WORKER_MIN, OptionRow, ValueType};
+use crate::option_table::MEMORY_BYTES_PER_WORKER_MIN;
+use crate::options::{OptionRow, ValueType};
 use crate::raw::{RawTable, bounded};
 use crate::value::{Problem, check_bounds, parse_switch, write_size};
 

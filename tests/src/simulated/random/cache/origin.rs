@@ -186,19 +186,27 @@ impl CacheOriginConnection {
                             Cache-Control: no-store\r\n\r\n";
                 self.outgoing.add(SendStep::Bytes(head.into()));
             }
-            _ => {
-                let part = value("range").and_then(|it| range(&it, said.length));
-                let part = part.filter(|_| said.status == 200);
-                let said = match part {
-                    Some(_) => {
-                        CachedResponsePlan { frame: BodyFraming::Length, breaks: None, ..said }
-                    }
-                    None => said,
-                };
-                let serial = self.model.record_response(said, asker, url, language);
-                self.give(serial, said, part);
-            }
+            _ => self.respond_to_get(asker, url, language, said, value("range")),
         }
+    }
+
+    /// Sends a new response to GET, as a part if the request has a range.
+    fn respond_to_get(
+        &mut self,
+        request_id: u32,
+        url: usize,
+        language: u8,
+        planned: CachedResponsePlan,
+        wanted_range: Option<String>,
+    ) {
+        let part = wanted_range.and_then(|it| range(&it, planned.length));
+        let part = part.filter(|_| planned.status == 200);
+        let planned = match part {
+            Some(_) => CachedResponsePlan { frame: BodyFraming::Length, breaks: None, ..planned },
+            None => planned,
+        };
+        let serial = self.model.record_response(planned, request_id, url, language);
+        self.give(serial, planned, part);
     }
 
     fn confirm(&mut self, serial: usize, said: CachedResponsePlan) {

@@ -1,0 +1,614 @@
+//! The rows of the table of options.
+
+use super::options::{Group, OptionRow, Scope};
+use super::value_type::ValueType;
+use Group::{
+    Access, AccessLogAndAdmin, Caching, Connections, Listeners, Origins, Processing, Storage,
+    Targets,
+};
+use Scope::{Boost, Cache, Forward, Process, Route, Service, Start};
+
+/// The least memory per worker, in bytes: with less, its transfers could stall. See `memory`.
+pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
+
+/// Host names in one list. A list of this length fills a quarter of the largest file.
+const DOMAINS_MAX: usize = 8192;
+
+/// A row that takes one value and has the same name on the command line and in files.
+const fn row(
+    scope: Scope,
+    group: Group,
+    key: &'static str,
+    value_type: ValueType,
+    default: &'static str,
+) -> OptionRow {
+    OptionRow {
+        flag: Some(key),
+        key,
+        scope,
+        group,
+        value_type,
+        default,
+        command_defaults: &[],
+        values_max: 1,
+        may_be_empty: true,
+        summary: "",
+        detail: "",
+    }
+}
+
+impl OptionRow {
+    const fn summary(self, summary: &'static str) -> Self {
+        Self { summary, ..self }
+    }
+
+    const fn detail(self, detail: &'static str) -> Self {
+        Self { detail, ..self }
+    }
+
+    /// Makes the option repeatable.
+    const fn repeatable(self, values_max: usize) -> Self {
+        Self { values_max, ..self }
+    }
+
+    /// Refuses an empty list.
+    const fn not_empty(self) -> Self {
+        Self { may_be_empty: false, ..self }
+    }
+
+    /// Sets a name for the command line that differs from the key.
+    const fn flag(self, flag: &'static str) -> Self {
+        Self { flag: Some(flag), ..self }
+    }
+
+    /// Removes the option from the command line.
+    const fn only_in_files(self) -> Self {
+        Self { flag: None, ..self }
+    }
+
+    const fn command_defaults(
+        self,
+        command_defaults: &'static [(&'static str, &'static str)],
+    ) -> Self {
+        Self { command_defaults, ..self }
+    }
+
+    /// The rows, in the order of the reference.
+    pub const TABLE: &'static [Self] = &[
+        row(
+            Service,
+            Listeners,
+            "name",
+            ValueType::ServiceName,
+            "(the role, forward or boost, if no other service has it; otherwise the first listen \
+             address)",
+        )
+        .only_in_files()
+        .summary("Name of the service in cache keys and metrics")
+        .detail(
+            "No other service may have the same name. A service whose name changes does not find \
+             the responses that it stored before.",
+        ),
+        row(
+            Service,
+            Listeners,
+            "listen",
+            ValueType::ListenAddress,
+            "(127.0.0.1:3128 for forward, 127.0.0.1:8080 for boost)",
+        )
+        .command_defaults(&[("forward", "127.0.0.1:3128"), ("boost", "127.0.0.1:8080")])
+        .repeatable(64)
+        .not_empty()
+        .summary("Listen on this address; port 0 lets the kernel choose a port")
+        .detail("Each address is printed on standard error once it accepts connections."),
+        row(Route, Origins, "origins", ValueType::Origin, "(none; at least one is required)")
+            .flag("origin")
+            .repeatable(256)
+            .not_empty()
+            .summary("Pass requests to this web server; several share the load")
+            .detail("On the command line, commas may separate several servers."),
+        row(
+            Route,
+            Origins,
+            "balance",
+            ValueType::Keyword(&["round-robin", "least-outstanding"]),
+            "round-robin",
+        )
+        .summary("How to choose among several origins")
+        .detail(
+            "round-robin uses them in turn. least-outstanding uses the origin with the fewest \
+             requests in progress, and several such origins in turn. Each worker counts only its \
+             own requests.",
+        ),
+        row(Route, Origins, "host-header", ValueType::Keyword(&["client", "origin"]), "client")
+            .summary("Which Host header field the origin receives")
+            .detail(
+                "client: the one that the client sent. origin: the name and port of the origin as \
+                 configured.",
+            ),
+        row(Route, Origins, "host", ValueType::HostPattern, "(any)")
+            .only_in_files()
+            .summary("Match requests for this host")
+            .detail("A request uses the first route that matches it."),
+        row(Route, Origins, "path", ValueType::PathPrefix, "/")
+            .only_in_files()
+            .summary("Match requests whose path begins with this prefix")
+            .detail(
+                "The path is compared in normal form: escapes of unreserved characters (RFC 3986 \
+                 section 2.3) are decoded, slashes are merged, and . and .. segments are removed.",
+            ),
+        row(Boost, Origins, "path-strict", ValueType::Switch, "on")
+            .only_in_files()
+            .summary("Refuse paths that origins may take for the path of another route")
+            .detail(
+                "Applies if a route has a path other than /. Three kinds of paths are refused with \
+                 400. First, a path that an origin could take for the path of another route, \
+                 because it may decode escapes once or twice, merge slashes, remove . and .. \
+                 segments, or cut at a semicolon. Second, a path with %00 or with an encoded . or \
+                 .. segment. Third, a path with a . or .. segment and also %2f, %5c or a \
+                 semicolon.",
+            ),
+        row(
+            Route,
+            Origins,
+            "path-forward",
+            ValueType::Keyword(&["as-sent", "normalised"]),
+            "as-sent",
+        )
+        .summary("Which form of the path the origin receives")
+        .detail(
+            "as-sent: as the client sent it. normalised: in the normal form by which the route was \
+             selected. The cache key contains the same form.",
+        ),
+        row(Route, Origins, "pass-fields", ValueType::PassedField, "(none)")
+            .repeatable(32)
+            .summary("Pass on this request header field from untrusted peers too")
+            .detail(
+                "By default a reverse proxy removes the fields by which an untrusted client could \
+                 describe itself or its request to the origin; see trust. A field that is passed \
+                 on is part of the cache key.",
+            ),
+        row(Route, Origins, "eject-on-errors", ValueType::Switch, "off")
+            .summary("Count 502, 503 and 504 responses as failures of the origin")
+            .detail(
+                "They count as if no response had arrived; see the limit eject_failures. They are \
+                 still passed on to the client.",
+            ),
+        row(
+            Route,
+            Origins,
+            "retry-on",
+            ValueType::Keyword(&["malformed", "502", "503", "504", "off"]),
+            "malformed",
+        )
+        .repeatable(4)
+        .summary("Retry at another origin if the response is malformed or has this status")
+        .detail(
+            "Applies to idempotent requests without a body. The values replace the default. The \
+             limits retries and retry_percent bound the retries; the response of the last origin \
+             is passed on. Requests are retried after failed connections in any case.",
+        ),
+        row(Route, Origins, "check", ValueType::CheckPath, "off")
+            .summary("Check the health of each origin by requesting this path")
+            .detail(
+                "Each origin is checked every check_interval_ms. An origin that fails the check is \
+                 not used while another origin of the route passes it.",
+            ),
+        row(Route, Origins, "check-status", ValueType::Statuses, "200-399")
+            .summary("Which response statuses pass a health check"),
+        row(Route, Origins, "send-proxy", ValueType::Keyword(&["off", "v1", "v2"]), "off")
+            .summary("Begin each connection to an origin with a PROXY protocol header")
+            .detail(
+                "v1 is text, v2 is binary. The header names the client and the address to which \
+                 the client connected. Such a connection serves no other client.",
+            ),
+        row(Service, Access, "allow-client", ValueType::Cidr, "(every client)")
+            .repeatable(1024)
+            .not_empty()
+            .summary("Serve only clients with these addresses")
+            .detail(
+                "A forward proxy that other machines can reach does not start without this option.",
+            ),
+        row(Service, Access, "deny-client", ValueType::Cidr, "(none)")
+            .repeatable(1024)
+            .summary("Never serve clients with these addresses; overrides allow-client"),
+        row(
+            Forward,
+            Access,
+            "auth-file",
+            ValueType::File,
+            "(none; only addresses decide who may use the proxy)",
+        )
+        .summary("Serve only the users in this file")
+        .detail(
+            "Clients have to send a user name and password (Basic) or a token (Bearer). Each user \
+             has a line NAME:HASH, with a hash written by htpasswd -B or openssl passwd -6, or \
+             NAME:token:SHA256. Only the owner and the group of the file may have write access.",
+        ),
+        row(Forward, Access, "auth-realm", ValueType::Realm, "millrace")
+            .summary("Realm that browsers show when they prompt for a password"),
+        row(
+            Forward,
+            Targets,
+            "allow-private",
+            ValueType::Switch,
+            "(on if only this machine can reach the proxy, otherwise off)",
+        )
+        .summary("Let clients reach loopback, private and other special addresses")
+        .detail(
+            "Addresses of cloud metadata services (link-local addresses, fd00:ec2::/32, \
+             fd00:42::42 and a few others) always need allow-target.",
+        ),
+        row(Forward, Targets, "allow-target", ValueType::Cidr, "(none)")
+            .repeatable(1024)
+            .summary("Let clients reach these addresses; overrides allow-private"),
+        row(Forward, Targets, "deny-target", ValueType::Cidr, "(none)")
+            .repeatable(1024)
+            .summary("Never let clients reach these addresses; overrides allow-target"),
+        row(
+            Forward,
+            Targets,
+            "allow-port",
+            ValueType::Port,
+            "(all if only this machine can reach the proxy, otherwise none)",
+        )
+        .repeatable(1024)
+        .summary("Let clients reach this port in addition to 80, 443 and 1024 to 65535"),
+        row(
+            Forward,
+            Targets,
+            "deny-port",
+            ValueType::Number { least: 1, most: 65535 },
+            "(none)",
+        )
+        .repeatable(1024)
+        .summary("Never let clients reach this port; overrides allow-port and allow-target"),
+        row(Forward, Targets, "allow-domain", ValueType::DomainPattern, "(every name)")
+            .repeatable(DOMAINS_MAX)
+            .not_empty()
+            .summary("Let clients reach only these host names")
+            .detail(
+                "Targets given as addresses are then denied, except those of allow-target. The \
+                 addresses of an allowed name still have to pass the other rules.",
+            ),
+        row(Forward, Targets, "deny-domain", ValueType::DomainPattern, "(none)")
+            .repeatable(DOMAINS_MAX)
+            .summary("Never let clients reach these host names; overrides allow-domain")
+            .detail("The search list of resolv.conf(5) is then not applied to any name."),
+        row(Service, Access, "trust", ValueType::Cidr, "(none)")
+            .repeatable(1024)
+            .summary("Trust forwarding header fields and PROXY headers from these peers")
+            .detail(
+                "Forwarded, X-Forwarded-* and PROXY headers are believed only if they come from \
+                 these addresses. A reverse proxy sends Forwarded, X-Forwarded-For, \
+                 X-Forwarded-Proto and X-Forwarded-Host to its origins: it appends to the values \
+                 of trusted peers and replaces those of all others. Only trusted peers may send \
+                 other fields that describe a request, such as X-Forwarded-Prefix and \
+                 X-Original-URL; these are passed on and are part of the cache key. If a PROXY \
+                 header names a client, the address of that client decides whether its fields are \
+                 trusted. See also pass-fields.",
+            ),
+        row(Service, Access, "proxy-protocol", ValueType::Flag, "false")
+            .summary("Expect a PROXY protocol header on each connection; needs trust")
+            .detail("Versions 1 and 2 are accepted."),
+        row(Service, Connections, "proxy-status", ValueType::Switch, "off")
+            .summary("Add Proxy-Status (RFC 9209) to responses that are passed on")
+            .detail("Responses that millrace itself makes always have this field."),
+        row(Service, Connections, "congestion", ValueType::Congestion, "system")
+            .summary("TCP congestion control of connections from clients")
+            .detail(
+                "system: the setting of the kernel. auto: cubic for peers with a loopback, private \
+                 or link-local address, the setting of the kernel for all others; an algorithm \
+                 that paces, such as bbr, costs CPU time for such peers and gains nothing. Any \
+                 other value is the name of an algorithm.",
+            ),
+        row(Service, Connections, "origin-congestion", ValueType::Congestion, "system")
+            .summary("TCP congestion control of connections to origins")
+            .detail("The values are those of congestion."),
+        row(Cache, Caching, "cache", ValueType::Switch, "on")
+            .summary("Store responses and reuse them")
+            .detail(
+                "The rules are those of RFC 9111 for a shared cache. off: requests bypass the \
+                 cache.",
+            ),
+        row(Cache, Caching, "cache-ttl", ValueType::CacheLifetime, "origin")
+            .repeatable(32)
+            .summary("How long responses stay fresh")
+            .detail(
+                "origin: use the lifetime that the response sets (by cache-target, Cache-Control \
+                 or Expires), otherwise cache-heuristic. default TIME: use TIME if the response \
+                 sets no lifetime. override TIME: use TIME even if the response sets one; no-store \
+                 and no-cache still apply. A rule without a status applies to the statuses that \
+                 are cacheable by default: 200, 203, 204, 206, 300, 301, 308, 404, 405, 410, 414 \
+                 and 501. Responses with 400, 401 and 429 are stored only if a rule names their \
+                 status or a range with it.",
+            ),
+        row(Cache, Caching, "cache-ttl-max", ValueType::Duration, "3650d")
+            .summary("Longest lifetime of a response")
+            .detail("Does not apply to cache-ttl override."),
+        row(
+            Cache,
+            Caching,
+            "cache-heuristic",
+            ValueType::Number { least: 0, most: 100 },
+            "10",
+        )
+        .summary("Lifetime in percent of the time since Last-Modified")
+        .detail(
+            "Applies to responses that set no lifetime (RFC 9111 section 4.2.2). 0: such a \
+             response is validated before each reuse.",
+        ),
+        row(Cache, Caching, "cache-heuristic-max", ValueType::Duration, "1d")
+            .summary("Longest lifetime by cache-heuristic"),
+        row(Cache, Caching, "cache-stale-if-error", ValueType::Duration, "0s")
+            .summary("How long to use a stale response if the origin fails")
+            .detail(
+                "An origin fails if it cannot be reached or responds with 500, 502, 503 or 504. \
+                 Applies to responses that neither set such a time (RFC 5861) nor forbid stale \
+                 reuse.",
+            ),
+        row(Cache, Caching, "cache-stale-while-revalidate", ValueType::Duration, "0s")
+            .summary("How long to use a stale response while it is validated in the background")
+            .detail(
+                "Applies to responses that neither set such a time (RFC 5861) nor forbid stale \
+                 reuse.",
+            ),
+        row(
+            Cache,
+            Caching,
+            "cache-set-cookie",
+            ValueType::Keyword(&["explicit", "shared", "never"]),
+            "never",
+        )
+        .summary("Which responses with Set-Cookie to store")
+        .detail(
+            "A stored response is sent to other clients with its Set-Cookie. never: store none. \
+             explicit: store responses that set a lifetime; the cookies of a validation (304) are \
+             stored too. shared: store responses with directives for shared caches (public, \
+             s-maxage, a field of cache-target).",
+        ),
+        row(Cache, Caching, "cache-request-directives", ValueType::Switch, "on")
+            .summary("Apply Cache-Control and Pragma of requests (RFC 9111 section 5.2.1)")
+            .detail("With such a directive a client can, for example, force a validation."),
+        row(Cache, Caching, "cache-target", ValueType::FieldName, "CDN-Cache-Control")
+            .repeatable(8)
+            .summary("Response header field with directives for this cache (RFC 9213)")
+            .detail(
+                "The first of these fields that a response has replaces its Cache-Control and \
+                 Expires.",
+            ),
+        row(
+            Cache,
+            Caching,
+            "cache-key",
+            ValueType::FieldOrCookie,
+            "(only the URL and the fields in which trusted peers describe a request; see trust)",
+        )
+        .repeatable(64)
+        .summary("Add this request header field or cookie to the cache key")
+        .detail(
+            "Responses to requests that differ in it are stored apart, even if the origin sends no \
+             Vary. The value of a field is the one that the origin receives.",
+        ),
+        row(Cache, Caching, "cache-ignore-query", ValueType::QueryParameter, "(none)")
+            .repeatable(256)
+            .summary("Leave this query parameter out of the cache key")
+            .detail(
+                "URLs that differ only in this parameter share a stored response. The origin still \
+                 receives the parameter.",
+            ),
+        row(Cache, Caching, "cache-bypass", ValueType::FieldOrCookie, "(none)")
+            .repeatable(64)
+            .summary("Bypass the cache for requests with this header field or cookie")
+            .detail("Such a request gets no stored response, and its response is not stored."),
+        row(Cache, Caching, "cache-finish", ValueType::Switch, "on")
+            .summary("Finish fetching a response after its client has left")
+            .detail(
+                "The response is received to its end and stored. A partial response (206) is \
+                 received at most 64 KiB ahead of its readers, and only while it has readers.",
+            ),
+        row(Cache, Caching, "cache-status", ValueType::Switch, "on")
+            .summary("Add Cache-Status (RFC 9211) to responses"),
+        row(
+            Process,
+            Processing,
+            "engine",
+            ValueType::Keyword(&["auto", "epoll", "uring", "uselect", "poll", "select"]),
+            "auto",
+        )
+        .summary("How to wait for sockets")
+        .detail(
+            "auto: uring if it is available and costs no more than epoll, otherwise epoll; the \
+             choice is printed at start. epoll: epoll(7). uring: io_uring(7), with Linux 6.1 or \
+             newer. It needs 136 KB of locked memory (RLIMIT_MEMLOCK) per worker. At start it needs \
+             the same amount 4 more times (auto) or once more (uring). If there is not enough, auto \
+             uses epoll for all workers, and uring is an error. uselect: readiness of connections is \
+             read from memory that the kernel keeps up to date for uselectd(8). auto never chooses \
+             it. If uselectd does not run or does not serve this process, millrace does not start; \
+             if uselectd ends later, millrace reports it and continues with epoll. poll and \
+             select: poll(2) and select(2), for comparison only; each wait takes time for each \
+             connection, including idle ones.",
+        ),
+        row(Process, Processing, "uselectd", ValueType::File, "/run/uselectd.sock")
+            .summary("Socket of uselectd(8), for engine uselect"),
+        row(Process, Processing, "spin-us", ValueType::Number { least: 0, most: 1000 }, "0")
+            .summary("Microseconds to poll before a worker sleeps, for engine uselect")
+            .detail(
+                "A worker polls only where polling has found work recently and no other thread \
+                 wants the processor. Polling lowers latency and keeps a processor busy.",
+            ),
+        row(
+            Process,
+            Processing,
+            "splice",
+            ValueType::Keyword(&["fixed", "calibrated", "never", "always"]),
+            "fixed",
+        )
+        .summary("Which bodies to splice instead of copying them")
+        .detail(
+            "A spliced body moves through a pipe inside the kernel (splice(2)). fixed: bodies that are \
+             at least as long as built-in thresholds. calibrated: the same with thresholds that \
+             millrace measures at start, for up to a second, and prints. never and always are for \
+             comparisons.",
+        ),
+        row(
+            Process,
+            Processing,
+            "workers",
+            ValueType::Number { least: 1, most: 1024 },
+            "(the number of processors that the process may use)",
+        )
+        .summary("Number of worker threads"),
+        row(
+            Process,
+            Storage,
+            "memory",
+            ValueType::Size { least: MEMORY_BYTES_PER_WORKER_MIN, most: 1 << 44 },
+            "256M",
+        )
+        .summary("Memory for the cache and all buffer pools together")
+        .detail(
+            "The cache takes cache-memory of it. The pools need at least 1M per worker. While they \
+             are exhausted, millrace stops reading from its connections.",
+        ),
+        row(Process, Processing, "user", ValueType::User, "auto")
+            .summary("User, and optionally group, of a process that is started as root")
+            .detail(
+                "Ports and sockets of unix: addresses are opened before the process changes its \
+                 user. auto: the user `millrace` if it exists, otherwise `nobody`. If that user \
+                 cannot access a file of the configuration, auto stays root without capabilities, which \
+                 is printed. A process that is not started as root keeps its user.",
+            ),
+        row(Process, Processing, "sandbox", ValueType::Keyword(&["auto", "off"]), "auto")
+            .summary("Restrict the process to the files and system calls that it needs")
+            .detail(
+                "auto: Landlock allows only the files of the configuration, seccomp only the \
+                 system calls that millrace uses, and the memory is hidden from other processes \
+                 and from core dumps. Restrictions that this kernel does not support are printed at \
+                 start. off is for debugging tools.",
+            ),
+        row(
+            Process,
+            Processing,
+            "sandbox-folder",
+            ValueType::Folder,
+            "(the directories of the configuration's files)",
+        )
+        .repeatable(64)
+        .summary("Let the sandboxed process use this directory as well")
+        .detail(
+            "For logs, Unix sockets and other files that a reload may name and that are not in the \
+             configuration at start.",
+        ),
+        row(Process, Storage, "no-cache", ValueType::Flag, "false")
+            .summary("Store nothing, whatever the other cache options are"),
+        row(
+            Process,
+            Storage,
+            "cache-memory",
+            ValueType::MemoryShare {
+                least: iolite::limits::SLAB_BYTES_MIN as u64,
+                most: 1 << 44,
+                percent_max: 90,
+            },
+            "50%",
+        )
+        .summary("Part of memory that the cache takes")
+        .detail(
+            "Stored responses, including those read from disks, are in this memory. 0: no cache. A \
+             percentage is reduced so that the pools keep 1M per worker. If that leaves less than \
+             4M, there is no cache.",
+        ),
+        row(
+            Process,
+            Storage,
+            "disk",
+            ValueType::Disk { least: 16 << 20, most: 1 << 50 },
+            "(none; responses are stored only in memory)",
+        )
+        .repeatable(64)
+        .summary("Store responses in files of this directory too, up to this size")
+        .detail(
+            "Stored responses survive a restart. The directory belongs to millrace alone: it is \
+             created if necessary, and the user that runs millrace has to own it.",
+        ),
+        row(Process, Storage, "disk-reads", ValueType::Keyword(&["on-miss", "always"]), "on-miss")
+            .summary("When to read a stored response from disk")
+            .detail(
+                "on-miss: if memory does not have it. always: each time, to compare the copy in \
+                 memory with it; this is slower and is meant for tests and for unreliable memory.",
+            ),
+        row(
+            Process,
+            Storage,
+            "cache-send",
+            ValueType::Keyword(&["auto", "copy", "zero-copy"]),
+            "auto",
+        )
+        .summary("How to send hot bodies from the cache")
+        .detail(
+            "A hot body has 16 KB to 8 MB and was sent recently, so that the processor's cache \
+             contains it. copy: by copying. zero-copy: by reference (sendfile(2)). auto: by the \
+             cheaper way, which depends on the processor; both are measured for some milliseconds \
+             at start, and the choice is printed. Of all other bodies, those below 16 KB are \
+             copied and the larger ones are sent zero-copy. The client for which a body is fetched \
+             gets a copy.",
+        ),
+        row(Process, AccessLogAndAdmin, "access-log", ValueType::LogFile, "off")
+            .summary("Append a record of each finished exchange to this file")
+            .detail("SIGUSR1 and SIGHUP reopen the file."),
+        row(
+            Process,
+            AccessLogAndAdmin,
+            "log-format",
+            ValueType::Keyword(&["common", "combined", "json"]),
+            "combined",
+        )
+        .summary("Format of the access log"),
+        row(Process, AccessLogAndAdmin, "admin", ValueType::AdminAddress, "off")
+            .repeatable(4)
+            .summary("Serve metrics and administration on this address")
+            .detail(
+                "GET /metrics, /healthz, /config and /cache/stat are served to every client. GET \
+                 /cache and /cache/object and POST /reload, /drain, /log/reopen and /cache/purge \
+                 need a privilege. On a Unix socket, root and the user that runs millrace have it. On \
+                 a TCP address, clients with the token of admin-token-file have it.",
+            ),
+        row(
+            Process,
+            AccessLogAndAdmin,
+            "admin-token-file",
+            ValueType::File,
+            "(none; TCP admin addresses serve no privileged request)",
+        )
+        .summary("File with the token for privileged requests to TCP admin addresses")
+        .detail(
+            "The file has one line with a token of 16 to 1024 printable characters, which a \
+             request sends as Authorization: Bearer TOKEN. The file is read at start; a new token \
+             needs an upgrade or a restart. Only the owner and the group may have access to the \
+             file.",
+        ),
+        row(
+            Process,
+            AccessLogAndAdmin,
+            "admin-name",
+            ValueType::HostName,
+            "(none; only the address and localhost)",
+        )
+        .summary("Host name that requests to a TCP admin address may use")
+        .detail(
+            "Requests for any other name are refused, because a web page could have made that name \
+             point to this address.",
+        ),
+        row(Start, Processing, "upgrade", ValueType::Flag, "false")
+            .summary("Take over from the running process with the same admin Unix socket")
+            .detail(
+                "The new process uses the listening sockets of the old one, so that no connection \
+                 is refused. Once the new process serves, the old one drains and ends. If the new \
+                 process fails before that, the old one continues.",
+            ),
+        row(Process, Processing, "limit", ValueType::Limit, "(the table of limits)")
+            .repeatable(256)
+            .summary("Set a limit or timeout, such as head_ms=10s; see millrace.toml(5)"),
+    ];
+}
