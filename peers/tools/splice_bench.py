@@ -14,7 +14,7 @@ import shutil
 import sys
 import time
 
-from figures import KIB, MIB, VARIANTS, Load, programs
+from figures import MIB, VARIANTS, Load, programs
 from runner import cases, checks, settings
 from runner.client import fetch, origin_requests
 from runner.lock import BENCH_LOCK

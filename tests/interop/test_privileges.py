@@ -289,14 +289,14 @@ class GoesOn(Case):
         os.chmod(folder / "origin", 0o666)
         origin.listen()
 
-        def read_response():
-            taken, _ = origin.accept()
-            with taken:
-                taken.recv(4096)
-                taken.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
-                taken.recv(1)
+        def respond():
+            connection, _ = origin.accept()
+            with connection:
+                connection.recv(4096)
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                connection.recv(1)
 
-        server = threading.Thread(target=response, daemon=True)
+        server = threading.Thread(target=respond, daemon=True)
         server.start()
         listener = folder / "proxy"
         words = ["--origin", f"unix:{folder}/origin", "--listen", f"unix:{listener}"]

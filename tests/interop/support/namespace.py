@@ -34,7 +34,9 @@ def _inside(test, what, steps):
         if probe.returncode:
             self.skipTest(f"no namespaces here: {probe.stderr.strip()}")
         environment = {**os.environ, INSIDE: "1"}
-        command = [*unshare, "sh", "-ec", steps, "sh", sys.executable, str(RUN), self.id()]
+        module, measures = type(self).__module__, getattr(self, "measures", False)
+        this_test = ["--module", module, os.devnull, str(measures), self.id()]
+        command = [*unshare, "sh", "-ec", steps, "sh", sys.executable, str(RUN), *this_test]
         done = subprocess.run(
             command,
             env=environment,
