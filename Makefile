@@ -39,7 +39,7 @@ check: ## In two minutes: format, structure, clippy, unit tests, a few seeds of 
 	@scripts/step 'unit tests' cargo test --quiet $(PACKAGES) --lib --bins
 	@SEEDS=2 scripts/step 'simulated scenarios' \
 		cargo test --quiet $(PACKAGES) --test scenarios -- simulated
-	@SEEDS=40 scripts/step 'random scenarios' cargo test --quiet $(PACKAGES) --test sim -- model
+	@SEEDS=40 scripts/step 'random scenarios' cargo test --quiet $(PACKAGES) --test sim -- random_
 
 test: ## Set up, lint, build, and run every test: unit, scenarios, corpus, icount, interop, preload.
 	@scripts/step 'set up' scripts/setup build test

@@ -457,8 +457,8 @@ impl Filler {
         self.body.lock().active_readers().count()
     }
 
-    /// Returns whether the body has other holders, who could pass it on. Once `false`, it stays
-    /// `false`.
+    /// Returns whether other holders of the body exist, which could pass it on. Once `false`, it
+    /// stays `false`.
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.body) > 1
     }

@@ -83,8 +83,8 @@ pub(super) enum ResponseKind {
     /// A valid answer to the query.
     Answer(Answer),
     /// The answer was truncated, or the case of its question differs. The query has to be repeated
-    /// over TCP, where answers fit and the case need not match: an attacker who does not see the
-    /// packets cannot inject data.
+    /// over TCP. There, answers fit. The case need not match, because an attacker who does not see
+    /// the packets cannot inject data into a TCP connection.
     OverTcp,
     /// The message does not respond to this query.
     Stray,

@@ -1,5 +1,5 @@
 //! One stream connection between two endpoints, as the kernels at both ends see it. It is pure
-//! state: [`crate::kernel`] decides who is woken, and when bytes travel.
+//! state: [`crate::kernel`] decides which endpoint is woken, and when bytes travel.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;

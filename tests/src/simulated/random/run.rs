@@ -37,6 +37,21 @@ pub struct Outcome {
     pub trace: String,
 }
 
+impl Outcome {
+    /// Returns the outcome of a run whose world has ended; the trace is empty unless events were
+    /// logged.
+    pub(super) fn of_world(
+        world: &World,
+        failure: Option<Failure>,
+        coverage: Coverage,
+        log_events: bool,
+    ) -> Self {
+        let trace = if log_events { world.trace() } else { String::new() };
+        let (hash, event_log) = (world.trace_hash(), world.event_log());
+        Self { failure, hash, coverage, event_log, trace }
+    }
+}
+
 /// Limit of a scenario in virtual time: beyond every deadline, stall and pause.
 const TIME: Duration = Duration::from_secs(24 * 3600);
 /// Limit from the message to stop until every worker has ended, without jitter.
@@ -52,26 +67,18 @@ pub(super) fn play(scenario: &RandomScenario, world: &World, log_events: bool) -
     }
     disable_faults(scenario, world);
     world.record_engine_output();
-    let (failure, met) = match RandomRun::new(scenario, world) {
+    let (failure, coverage) = match RandomRun::new(scenario, world) {
         Ok(mut stage) => {
             let result = stage.play(world);
             world
                 .trouble_counts()
                 .iter()
                 .for_each(|(what, _)| stage.model.cover(format!("trouble: {what}")));
-            let met = stage.model.coverage();
-            (stage.model.failure().or(result.err()), met)
+            (stage.model.failure().or(result.err()), stage.model.coverage())
         }
         Err(details) => (Some(Failure { kind: "configuration", details }), Coverage::new()),
     };
-    let trace = if log_events { world.trace() } else { String::new() };
-    Outcome {
-        failure,
-        hash: world.trace_hash(),
-        coverage: met,
-        event_log: world.event_log(),
-        trace,
-    }
+    Outcome::of_world(world, failure, coverage, log_events)
 }
 
 /// Disables faults of the world.

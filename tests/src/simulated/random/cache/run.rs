@@ -32,21 +32,14 @@ pub(super) fn play(scenario: &CacheScenario, world: &World, log_events: bool) ->
     if log_events {
         world.enable_event_log();
     }
-    let (failure, met) = match CacheRun::new(scenario, world) {
+    let (failure, coverage) = match CacheRun::new(scenario, world) {
         Ok(mut stage) => {
             let result = stage.play(world);
             (stage.actors.model.failure().or(result.err()), stage.actors.model.coverage())
         }
         Err(details) => (Some(Failure { kind: "configuration", details }), Coverage::new()),
     };
-    let trace = if log_events { world.trace() } else { String::new() };
-    Outcome {
-        failure,
-        hash: world.trace_hash(),
-        coverage: met,
-        event_log: world.event_log(),
-        trace,
-    }
+    Outcome::of_world(world, failure, coverage, log_events)
 }
 
 /// All actors except the workers.

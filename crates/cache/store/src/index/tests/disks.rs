@@ -236,13 +236,13 @@ fn no_request_waits_for_a_refused_load() {
     test.directory.restart(false);
     let test = DiskTest::on(test.directory, QueueMarks { skip: 0, ..QueueMarks::default() });
     std::thread::scope(|scope| {
-        for who in [ME, OTHER] {
+        for waiter in [ME, OTHER] {
             let test = &test;
             scope.spawn(move || {
                 for _ in 0..2000 {
-                    match test.look_up_as(who, 1, "", true) {
+                    match test.look_up_as(waiter, 1, "", true) {
                         LookupResult::Miss { lease: Some(lease), .. } => drop(lease.release()),
-                        LookupResult::Wait(_) => test.cache.remove_waiter(key(1), who),
+                        LookupResult::Wait(_) => test.cache.remove_waiter(key(1), waiter),
                         other => panic!("{other:?}"),
                     }
                 }
