@@ -150,23 +150,23 @@ mod tests {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut buffer = slab.allocate(MemoryKind::ZeroCopy, 1..=100_000, 0).unwrap();
         assert_eq!(buffer.capacity(), 25 * 4096);
-        let extent = buffer.view();
-        assert_eq!(&extent[..], b"");
+        let view = buffer.view();
+        assert_eq!(&view[..], b"");
         assert_eq!(buffer.write(b"one "), 4);
         let early = buffer.slice(0..3);
-        assert_eq!(&extent[..], b"one ");
+        assert_eq!(&view[..], b"one ");
         buffer.unfilled()[..3].copy_from_slice(b"two");
-        assert_eq!(&extent[..], b"one ");
+        assert_eq!(&view[..], b"one ");
         buffer.advance(3);
         assert_eq!(
-            (&extent[4..], &*extent.slice(1..5), &buffer[..3]),
+            (&view[4..], &*view.slice(1..5), &buffer[..3]),
             (&b"two"[..], &b"ne t"[..], &b"one"[..])
         );
         assert_eq!(slab.stats().live, 25 * 4096);
         let whole = buffer.freeze();
         assert_eq!(slab.stats().live, 4096);
         assert_eq!((&*whole, &*early), (&b"one two"[..], &b"one"[..]));
-        drop((whole, extent));
+        drop((whole, view));
         assert_eq!((&*early, slab.stats().extents), (&b"one"[..], 1));
         drop(early);
         assert_eq!((slab.stats().live, slab.stats().extents), (0, 0));

@@ -98,10 +98,10 @@ impl Slice {
             entries.extend(form.map(|form| DerivedEntry { start, length, form }));
         }
         drop(entries);
-        let forms = variant.is_none();
+        let is_stored = variant.is_none();
         let counters = &self.slab().shared().counters;
-        counters.forms_computed.fetch_add(u64::from(forms), Ordering::Relaxed);
-        forms
+        counters.forms_computed.fetch_add(u64::from(is_stored), Ordering::Relaxed);
+        is_stored
     }
 
     /// Finds a derived value, or computes it and keeps it if there is room. Two threads may both
@@ -183,17 +183,17 @@ mod tests {
     fn derived_values_are_found_until_the_bytes_change() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut whole = slice(&slab, b"123456789");
-        let is_known = |slab: &Slab| (slab.stats().forms_computed, slab.stats().forms_reused);
-        assert_eq!((whole.crc32c(), is_known(&slab)), (0xe306_9283, (1, 0)));
+        let counts = |slab: &Slab| (slab.stats().forms_computed, slab.stats().forms_reused);
+        assert_eq!((whole.crc32c(), counts(&slab)), (0xe306_9283, (1, 0)));
         let (again, part) = (whole.clone(), whole.slice(0..4));
-        assert_eq!((again.crc32c(), is_known(&slab)), (0xe306_9283, (1, 1)));
-        assert_eq!((part.crc32c(), is_known(&slab)), (crc32c::crc32c(b"1234"), (2, 1)));
-        assert_eq!((again.sum(), is_known(&slab)), (Sum::of(b"123456789"), (3, 1)));
+        assert_eq!((again.crc32c(), counts(&slab)), (0xe306_9283, (1, 1)));
+        assert_eq!((part.crc32c(), counts(&slab)), (crc32c::crc32c(b"1234"), (2, 1)));
+        assert_eq!((again.sum(), counts(&slab)), (Sum::of(b"123456789"), (3, 1)));
         assert_eq!(again.digest()[..4], [0x15, 0xe2, 0xb0, 0xd3]);
-        assert_eq!((again.digest()[31], is_known(&slab)), (0x25, (4, 2)));
+        assert_eq!((again.digest()[31], counts(&slab)), (0x25, (4, 2)));
         drop((again, part));
         whole.get_mut().unwrap()[0] = b'0';
-        assert_eq!((whole.crc32c(), is_known(&slab)), (crc32c::crc32c(b"023456789"), (5, 2)));
+        assert_eq!((whole.crc32c(), counts(&slab)), (crc32c::crc32c(b"023456789"), (5, 2)));
     }
 
     #[test]

@@ -113,10 +113,10 @@ impl Extent {
     /// Releases the whole units that were not filled. Called by the buffer only, when it is frozen.
     pub(crate) fn release_unfilled(&self) {
         let (Allocation { offset, bytes }, unit) = (self.allocation(), self.kind.unit());
-        let forms = self.filled().next_multiple_of(unit).max(unit);
-        if forms < bytes {
-            self.allocated.store(forms as u32, Ordering::Relaxed);
-            let end = Allocation { offset: offset + forms as u64, bytes: bytes - forms };
+        let kept = self.filled().next_multiple_of(unit).max(unit);
+        if kept < bytes {
+            self.allocated.store(kept as u32, Ordering::Relaxed);
+            let end = Allocation { offset: offset + kept as u64, bytes: bytes - kept };
             self.slab.free_list(self.kind).release_tail(end, self.generation);
         }
     }

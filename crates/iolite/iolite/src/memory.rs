@@ -76,10 +76,10 @@ impl SlabMemory {
 
     /// Returns the file of the byte at `offset`, and the offset in it; `None` on the heap.
     pub(crate) fn file(&self, offset: u64) -> Option<(BorrowedFd<'_>, u64)> {
-        let segment = FILE_BYTES as u64;
+        let file_bytes = FILE_BYTES as u64;
         match &self.backing {
             Backing::Files { files, .. } => {
-                Some((files[(offset / segment) as usize].as_fd(), offset % segment))
+                Some((files[(offset / file_bytes) as usize].as_fd(), offset % file_bytes))
             }
             Backing::Heap(_) => None,
         }

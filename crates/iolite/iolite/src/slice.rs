@@ -145,10 +145,10 @@ mod tests {
         buffer.write(b"bytes");
         let mut part = buffer.slice(0..2);
         assert!(part.get_mut().is_none(), "the buffer may grow");
-        let extent = buffer.view();
+        let view = buffer.view();
         drop(buffer);
         assert!(part.get_mut().is_none(), "a view may read it");
-        drop(extent);
+        drop(view);
         let before = part.id();
         part.get_mut().unwrap().copy_from_slice(b"BY");
         assert_eq!(&*part, b"BY");

@@ -94,55 +94,55 @@ mod tests {
 
     #[test]
     fn a_large_body_is_spliced_exactly_to_its_last_byte() {
-        let course = ArrivalPattern::new(true);
+        let pattern = ArrivalPattern::new(true);
         for (behind, min) in [(false, FIXED.alone_min), (true, FIXED.behind_min)] {
-            assert_eq!(course.choose_method(Some(min - 1), behind, FIXED), MoveMethod::Copy);
+            assert_eq!(pattern.choose_method(Some(min - 1), behind, FIXED), MoveMethod::Copy);
             assert_eq!(
-                course.choose_method(Some(min), behind, FIXED),
+                pattern.choose_method(Some(min), behind, FIXED),
                 MoveMethod::Splice { max: min as usize }
             );
-            let whole = course.choose_method(Some(u64::MAX), behind, FIXED);
+            let whole = pattern.choose_method(Some(u64::MAX), behind, FIXED);
             assert_eq!(whole, MoveMethod::Splice { max: PIPE_BYTES });
         }
     }
 
     #[test]
     fn a_stream_is_spliced_while_its_receives_are_large() {
-        let mut course = ArrivalPattern::new(false);
-        assert_eq!(course.choose_method(None, false, FIXED), MoveMethod::Copy);
-        course.note_received(FIXED.bulk_min - 1, FIXED);
-        assert_eq!(course.choose_method(None, false, FIXED), MoveMethod::Copy);
-        course.note_received(FIXED.bulk_min, FIXED);
-        assert_eq!(course.choose_method(None, false, FIXED), MoveMethod::Copy, "it may end soon");
-        course.note_received(FIXED.bulk_after as usize, FIXED);
+        let mut pattern = ArrivalPattern::new(false);
+        assert_eq!(pattern.choose_method(None, false, FIXED), MoveMethod::Copy);
+        pattern.note_received(FIXED.bulk_min - 1, FIXED);
+        assert_eq!(pattern.choose_method(None, false, FIXED), MoveMethod::Copy);
+        pattern.note_received(FIXED.bulk_min, FIXED);
+        assert_eq!(pattern.choose_method(None, false, FIXED), MoveMethod::Copy, "it may end soon");
+        pattern.note_received(FIXED.bulk_after as usize, FIXED);
         assert_eq!(
-            course.choose_method(None, false, FIXED),
+            pattern.choose_method(None, false, FIXED),
             MoveMethod::Splice { max: PIPE_BYTES }
         );
-        course.note_filled(FIXED.fill_min, PIPE_BYTES, FIXED);
-        assert_eq!(course, ArrivalPattern::Bulk);
-        course.note_filled(FIXED.fill_min - 1, PIPE_BYTES, FIXED);
-        assert_eq!(course.choose_method(None, false, FIXED), MoveMethod::Copy);
-        course.note_received(FIXED.bulk_min, FIXED);
-        assert_eq!(course, ArrivalPattern::Bulk, "the body is known to be large");
+        pattern.note_filled(FIXED.fill_min, PIPE_BYTES, FIXED);
+        assert_eq!(pattern, ArrivalPattern::Bulk);
+        pattern.note_filled(FIXED.fill_min - 1, PIPE_BYTES, FIXED);
+        assert_eq!(pattern.choose_method(None, false, FIXED), MoveMethod::Copy);
+        pattern.note_received(FIXED.bulk_min, FIXED);
+        assert_eq!(pattern, ArrivalPattern::Bulk, "the body is known to be large");
     }
 
     #[test]
     fn a_complete_short_fill_does_not_change_the_pattern() {
-        let mut course = ArrivalPattern::Bulk;
-        course.note_filled(100, 100, FIXED);
-        assert_eq!(course, ArrivalPattern::Bulk);
+        let mut pattern = ArrivalPattern::Bulk;
+        pattern.note_filled(100, 100, FIXED);
+        assert_eq!(pattern, ArrivalPattern::Bulk);
     }
 
     #[test]
     fn copy_thresholds_never_splice() {
         let copy = &Thresholds::COPY;
         for length_is_known in [true, false] {
-            let mut course = ArrivalPattern::new(length_is_known);
-            course.note_received(usize::MAX - 1, copy);
+            let mut pattern = ArrivalPattern::new(length_is_known);
+            pattern.note_received(usize::MAX - 1, copy);
             for rest in [Some(0), Some(1 << 40), Some(u64::MAX), None] {
-                assert_eq!(course.choose_method(rest, true, copy), MoveMethod::Copy);
-                assert_eq!(course.choose_method(rest, false, copy), MoveMethod::Copy);
+                assert_eq!(pattern.choose_method(rest, true, copy), MoveMethod::Copy);
+                assert_eq!(pattern.choose_method(rest, false, copy), MoveMethod::Copy);
             }
         }
     }
@@ -151,16 +151,22 @@ mod tests {
     fn splice_thresholds_splice_every_byte() {
         let splice = &Thresholds::SPLICE;
         for length_is_known in [true, false] {
-            let mut course = ArrivalPattern::new(length_is_known);
-            assert_eq!(course.choose_method(Some(1), false, splice), MoveMethod::Splice { max: 1 });
-            course.note_received(0, splice);
-            course.note_filled(1, PIPE_BYTES, splice);
-            assert_eq!(course.choose_method(Some(1), false, splice), MoveMethod::Splice { max: 1 });
+            let mut pattern = ArrivalPattern::new(length_is_known);
             assert_eq!(
-                course.choose_method(None, true, splice),
+                pattern.choose_method(Some(1), false, splice),
+                MoveMethod::Splice { max: 1 }
+            );
+            pattern.note_received(0, splice);
+            pattern.note_filled(1, PIPE_BYTES, splice);
+            assert_eq!(
+                pattern.choose_method(Some(1), false, splice),
+                MoveMethod::Splice { max: 1 }
+            );
+            assert_eq!(
+                pattern.choose_method(None, true, splice),
                 MoveMethod::Splice { max: PIPE_BYTES }
             );
-            assert_eq!(course.choose_method(Some(0), true, splice), MoveMethod::Copy);
+            assert_eq!(pattern.choose_method(Some(0), true, splice), MoveMethod::Copy);
         }
     }
 }

@@ -134,7 +134,7 @@ pub(crate) struct DirectionState {
     /// The copy has no room until the application reads.
     is_copy_full: bool,
     /// Whether bytes of the source go through a pipe.
-    has_pipe: bool,
+    uses_pipe: bool,
     /// The kernel had no memory for an action. The direction waits for a pause.
     lacks_memory: bool,
 }
@@ -164,7 +164,7 @@ impl DirectionState {
             copied: 0,
             copied_ahead: 0,
             is_copy_full: false,
-            has_pipe: true,
+            uses_pipe: true,
             lacks_memory: false,
         }
     }
@@ -180,7 +180,7 @@ impl DirectionState {
         if self.piped == 0 && self.source == SourceState::Ready && self.intake_max() > 0 {
             let max = self.intake_max();
             match self.sink {
-                _ if self.has_pipe => return Action::Fill { max },
+                _ if self.uses_pipe => return Action::Fill { max },
                 SinkState::Failed(_) => return Action::Receive { max },
                 SinkState::Ready if self.prefix == 0 => return Action::Copy { max },
                 _ => {}
@@ -291,12 +291,12 @@ impl DirectionState {
     pub(crate) fn is_readable(&self) -> bool {
         let Some(keep) = self.keep_copy else { return false };
         let enough =
-            self.readable_bytes() >= keep.min2read || self.is_copy_full || self.has_forwarded_all();
+            self.readable_bytes() >= keep.min2read || self.is_copy_full || self.is_copy_complete();
         self.readable_bytes() > 0 && enough
     }
 
     /// Returns whether no payload will be added to the copy.
-    pub(crate) fn has_forwarded_all(&self) -> bool {
+    pub(crate) fn is_copy_complete(&self) -> bool {
         self.has_taken_all() && self.piped == 0
     }
 
@@ -329,8 +329,8 @@ impl DirectionState {
 /// Results of actions and of waits.
 impl DirectionState {
     /// Records whether a pipe is available for the bytes of the source.
-    pub(crate) fn set_use_pipe(&mut self, has_pipe: bool) {
-        self.has_pipe = has_pipe;
+    pub(crate) fn set_use_pipe(&mut self, uses_pipe: bool) {
+        self.uses_pipe = uses_pipe;
     }
 
     /// Records that the kernel had no memory for the action and did nothing.
@@ -412,14 +412,14 @@ impl DirectionState {
         self.count_taken(bytes);
         self.forwarded += bytes as u64;
         self.copied += if self.keep_copy.is_some() { bytes } else { 0 };
-        self.has_pipe = true;
+        self.uses_pipe = true;
     }
 
     /// Records that bytes, at least one, went from the source to the application alone.
     pub(crate) fn note_received(&mut self, bytes: usize) {
         self.count_taken(bytes);
         self.copied += bytes;
-        self.has_pipe = true;
+        self.uses_pipe = true;
     }
 
     /// Records that bytes of the pipe were duplicated for the application.

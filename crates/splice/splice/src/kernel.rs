@@ -150,7 +150,7 @@ pub struct Linux<S> {
     /// The waker was signalled, and no wait has found it yet.
     is_awake: bool,
     timer: Timer,
-    has_paused: bool,
+    pause_ended: bool,
     sockets: std::marker::PhantomData<fn(&S)>,
 }
 
@@ -169,7 +169,7 @@ impl<S: AsFd> Linux<S> {
             waker,
             is_awake: false,
             timer,
-            has_paused: false,
+            pause_ended: false,
             sockets: std::marker::PhantomData,
         })
     }
@@ -272,7 +272,7 @@ impl<S: AsFd> SystemCalls for Linux<S> {
         for (token, readiness) in &mut self.events {
             match token {
                 WAKE => self.is_awake = false,
-                PAUSE_END => self.has_paused = true,
+                PAUSE_END => self.pause_ended = true,
                 token => found.push(SocketEvent {
                     token,
                     readable: readiness.is_readable(),
@@ -303,6 +303,6 @@ impl<S: AsFd> SystemCalls for Linux<S> {
     }
 
     fn take_pause_end(&mut self) -> bool {
-        std::mem::take(&mut self.has_paused)
+        std::mem::take(&mut self.pause_ended)
     }
 }

@@ -178,7 +178,7 @@ impl<K: SystemCalls> Transfer<K> {
         bytes: &mut [u8],
     ) -> Result<usize, Error> {
         match self.forward.read(resources, bytes) {
-            0 if !self.forward.state.has_forwarded_all() => Err(Error::WouldBlock),
+            0 if !self.forward.state.is_copy_complete() => Err(Error::WouldBlock),
             count => {
                 self.is_readable_reported = false;
                 Ok(count)
@@ -198,8 +198,8 @@ impl<K: SystemCalls> Transfer<K> {
 }
 
 /// Checks the mode and the bounds of a request.
-fn validate(keep: Option<KeepCopy>, kind: SpliceMode, has_input: bool) -> Result<(), Error> {
-    match (keep, kind) {
+fn validate(keep: Option<KeepCopy>, mode: SpliceMode, has_input: bool) -> Result<(), Error> {
+    match (keep, mode) {
         (Some(_), SpliceMode::Bidirectional) => {
             Err(Error::Request("KeepCopy of both directions (expected: a unidirectional transfer)"))
         }

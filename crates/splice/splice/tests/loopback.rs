@@ -229,7 +229,7 @@ fn urgent_data_does_not_end_a_transfer() {
 
 #[test]
 fn bytes_behind_urgent_data_are_forwarded_at_once() {
-    for (came_before, keep_copy) in [(false, None), (true, None), (false, Some(PAPER_COPY))] {
+    for (is_urgent_before, keep_copy) in [(false, None), (true, None), (false, Some(PAPER_COPY))] {
         let (mut origin, source) = pair();
         let (mut client, destination) = pair();
         let mut send = || {
@@ -238,13 +238,13 @@ fn bytes_behind_urgent_data_are_forwarded_at_once() {
         };
         let mut splicer = splicer();
         let mode = SpliceMode::Unidirectional { limit: Some(6) };
-        if came_before {
+        if is_urgent_before {
             send();
         }
         let request = Request { keep_copy, ..request(&source, &destination, mode) };
         // Urgent data that arrived before the connection was watched causes no event.
         let handle = started(splicer.splice(request).unwrap());
-        if !came_before {
+        if !is_urgent_before {
             splicer.forward(Some(0)).unwrap();
             send();
         }

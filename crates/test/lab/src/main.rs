@@ -8,7 +8,9 @@
 
 use std::process::ExitCode;
 
-use millrace_lab::eviction::{ComparisonRow, MISS_RATIO_MARGIN, ShardingRow, compare, cut};
+use millrace_lab::eviction::{
+    ComparisonRow, MISS_RATIO_MARGIN, ShardingRow, compare, compare_shards,
+};
 use millrace_lab::trace::{self, Trace};
 
 /// The scale of the published table.
@@ -25,7 +27,7 @@ fn main() -> ExitCode {
     };
     let mut traces = trace::all(objects);
     match std::env::args().nth(2) {
-        Some(word) if word == "shards" => return shards(&traces),
+        Some(word) if word == "shards" => return print_sharding(&traces),
         Some(name) => {
             let names: Vec<&str> = traces.iter().map(|trace| trace.name).collect();
             if !names.contains(&name.as_str()) {
@@ -36,10 +38,10 @@ fn main() -> ExitCode {
         }
         None => {}
     }
-    table(&traces)
+    print_comparison(&traces)
 }
 
-fn table(traces: &[Trace]) -> ExitCode {
+fn print_comparison(traces: &[Trace]) -> ExitCode {
     println!("{}", ComparisonRow::head());
     let rows = compare(traces, |row| println!("{}", row.line()));
     let breaches: Vec<String> =
@@ -56,8 +58,8 @@ fn table(traces: &[Trace]) -> ExitCode {
     }
 }
 
-fn shards(traces: &[Trace]) -> ExitCode {
+fn print_sharding(traces: &[Trace]) -> ExitCode {
     println!("{}", ShardingRow::head());
-    cut(traces, |row| println!("{}", row.line()));
+    compare_shards(traces, |row| println!("{}", row.line()));
     ExitCode::SUCCESS
 }

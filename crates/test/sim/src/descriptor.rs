@@ -32,9 +32,9 @@ pub(crate) enum Object {
         error: Option<Error>,
     },
     /// The reading end of the pipe with this index.
-    PipeOut(usize),
+    PipeReadEnd(usize),
     /// The writing end of the pipe with this index.
-    PipeIn(usize),
+    PipeWriteEnd(usize),
 }
 
 /// A direction of a descriptor. Each has at most one operation.
@@ -97,9 +97,9 @@ pub(crate) struct Operation {
     /// Distinguishes the operation from earlier ones of the same descriptor and direction.
     pub(crate) serial: u64,
     /// An attempt is pending, in the event queue or at the engine.
-    pub(crate) queued: bool,
+    pub(crate) attempt_pending: bool,
     /// A receive of the same descriptor was announced before this send was queued.
-    pub(crate) queued_after_receive: bool,
+    pub(crate) submitted_after_receive: bool,
 }
 
 /// A descriptor.
@@ -126,8 +126,8 @@ impl Descriptor {
             Object::Stream { side: 0, .. } => "connecting side",
             Object::Stream { .. } => "accepting side",
             Object::Datagram { .. } => "datagram socket",
-            Object::PipeOut(_) => "reading end of a pipe",
-            Object::PipeIn(_) => "writing end of a pipe",
+            Object::PipeReadEnd(_) => "reading end of a pipe",
+            Object::PipeWriteEnd(_) => "writing end of a pipe",
         }
     }
 }

@@ -56,10 +56,10 @@ pub fn run(
 ) -> RunOutcome {
     let (start, missed) = (world.now(), world.missed_time());
     let mut drained = vec![false; workers.len()];
-    let mut looked = None;
+    let mut planned_step = None;
     loop {
-        let look = actors.iter_mut().filter_map(|actor| actor.step(world)).min();
-        schedule_actor_step(&mut world.kernel.borrow_mut(), look, &mut looked);
+        let next_step = actors.iter_mut().filter_map(|actor| actor.step(world)).min();
+        schedule_actor_step(&mut world.kernel.borrow_mut(), next_step, &mut planned_step);
         schedule_woken(&mut world.kernel.borrow_mut());
         if done(world) || (!drained.is_empty() && drained.iter().all(|drained| *drained)) {
             return RunOutcome::Done;
@@ -123,13 +123,17 @@ fn schedule_next_turn(kernel: &mut Kernel, engine: usize) {
 }
 
 /// Schedules a step of the actors, unless a step that is not later is `planned`.
-fn schedule_actor_step(kernel: &mut Kernel, look: Option<Instant>, planned: &mut Option<Instant>) {
+fn schedule_actor_step(
+    kernel: &mut Kernel,
+    next_step: Option<Instant>,
+    planned: &mut Option<Instant>,
+) {
     planned.take_if(|planned| *planned <= kernel.now);
-    if let Some(look) = look
-        && planned.is_none_or(|planned| look < planned)
+    if let Some(next_step) = next_step
+        && planned.is_none_or(|planned| next_step < planned)
     {
-        kernel.schedule_at(look, KernelEvent::ActorStep);
-        *planned = Some(look);
+        kernel.schedule_at(next_step, KernelEvent::ActorStep);
+        *planned = Some(next_step);
     }
 }
 

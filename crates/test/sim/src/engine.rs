@@ -292,7 +292,7 @@ impl Engine for SimEngine {
             .owned_descriptor(self.index, fd.0)
             .receive
             .as_ref()
-            .is_some_and(|operation| operation.queued)
+            .is_some_and(|operation| operation.attempt_pending)
     }
 
     /// # Panics
@@ -300,16 +300,16 @@ impl Engine for SimEngine {
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
         let (rest, failed) = kernel.begin_send(self.index, fd.0, parts);
-        let work = OperationKind::Send { rest, failed, then: AfterSend::Nothing };
-        kernel.submit(self.index, fd.0, OperationDirection::Send, work, token);
+        let kind = OperationKind::Send { rest, failed, then: AfterSend::Nothing };
+        kernel.submit(self.index, fd.0, OperationDirection::Send, kind, token);
     }
 
     /// # Panics
     /// As [`Engine::send`].
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token) {
         let kernel = &mut *self.kernel.borrow_mut();
-        let work = kernel.begin_send_shared(self.index, fd.0, parts, shared);
-        kernel.submit(self.index, fd.0, OperationDirection::Send, work, token);
+        let kind = kernel.begin_send_shared(self.index, fd.0, parts, shared);
+        kernel.submit(self.index, fd.0, OperationDirection::Send, kind, token);
     }
 
     fn unsent_bytes(&self, fd: &Fd) -> usize {
@@ -391,7 +391,7 @@ impl Engine for SimEngine {
         let capacity = kernel.plan.pipe_capacity;
         kernel.pipes.push(Pipe { bytes: VecDeque::new(), capacity, ended: false });
         let owner = Owner::Engine(self.index);
-        let ends = [Object::PipeOut(index), Object::PipeIn(index)];
+        let ends = [Object::PipeReadEnd(index), Object::PipeWriteEnd(index)];
         let [from, into] = ends.map(|end| Fd(kernel.open(owner, end)));
         Ok((from, into))
     }
@@ -402,20 +402,21 @@ impl Engine for SimEngine {
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
         assert!(max > 0, "a splice of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();
-        let fills = matches!(kernel.owned_descriptor(self.index, into.0).object, Object::PipeIn(_));
+        let fills =
+            matches!(kernel.owned_descriptor(self.index, into.0).object, Object::PipeWriteEnd(_));
         if fills {
             let pipe = kernel.pipe_of(into.0);
             let left = kernel.pipes[pipe].bytes.len();
             assert!(left == 0, "splice into pipe {} with {left} bytes in it", into.0);
             let partner = OperationKind::Partner { socket: from.0 };
             kernel.submit(self.index, into.0, OperationDirection::Send, partner, token);
-            let work = OperationKind::SpliceIn { pipe: into.0, max };
-            kernel.submit(self.index, from.0, OperationDirection::Receive, work, token);
+            let kind = OperationKind::SpliceIn { pipe: into.0, max };
+            kernel.submit(self.index, from.0, OperationDirection::Receive, kind, token);
         } else {
             self.begin_splice_out(kernel, from, into, max, token);
             let then = AfterSend::Splice { pipe: from.0, max };
-            let work = OperationKind::Send { rest: None, failed: None, then };
-            kernel.submit(self.index, into.0, OperationDirection::Send, work, token);
+            let kind = OperationKind::Send { rest: None, failed: None, then };
+            kernel.submit(self.index, into.0, OperationDirection::Send, kind, token);
         }
     }
 
@@ -513,9 +514,9 @@ impl Engine for SimEngine {
         let kernel = &mut *self.kernel.borrow_mut();
         self.begin_splice_out(kernel, from, into, max, token);
         let (rest, failed) = kernel.begin_send(self.index, into.0, parts);
-        let work =
+        let kind =
             OperationKind::Send { rest, failed, then: AfterSend::Splice { pipe: from.0, max } };
-        kernel.submit(self.index, into.0, OperationDirection::Send, work, token);
+        kernel.submit(self.index, into.0, OperationDirection::Send, kind, token);
     }
 
     fn log(&mut self, records: &[u8]) {

@@ -126,7 +126,7 @@ pub(crate) struct Kernel {
     /// Sum of all clock jumps.
     pub(crate) clock_jumped: Duration,
     /// Sum of the delays of turns.
-    pub(crate) slept: Duration,
+    pub(crate) turn_delays: Duration,
     /// The number of times that each kind of trouble happened.
     pub(crate) trouble_counts: BTreeMap<&'static str, u64>,
     pub(crate) event_log: EventLog,
@@ -161,7 +161,7 @@ impl Kernel {
             operations: 0,
             trace: Trace::default(),
             clock_jumped: Duration::ZERO,
-            slept: Duration::ZERO,
+            turn_delays: Duration::ZERO,
             trouble_counts: BTreeMap::new(),
             event_log: EventLog::default(),
             changed_actor_sockets: BTreeSet::new(),
@@ -175,21 +175,21 @@ impl Kernel {
     }
 
     /// Schedules an event for `delay` from now.
-    pub(crate) fn schedule_after(&mut self, delay: Duration, happening: KernelEvent) {
-        self.schedule_at(self.now + delay, happening);
+    pub(crate) fn schedule_after(&mut self, delay: Duration, event: KernelEvent) {
+        self.schedule_at(self.now + delay, event);
     }
 
     /// Schedules an event for `when`, which is not before now.
-    pub(crate) fn schedule_at(&mut self, when: Instant, happening: KernelEvent) {
+    pub(crate) fn schedule_at(&mut self, when: Instant, event: KernelEvent) {
         self.queued += 1;
-        self.queue.push(Reverse((when.max(self.now), self.queued, happening)));
+        self.queue.push(Reverse((when.max(self.now), self.queued, event)));
     }
 
     /// Returns the next event, and advances the clock to its time unless it is there already.
     pub(crate) fn pop(&mut self) -> Option<KernelEvent> {
-        let Reverse((when, _, happening)) = self.queue.pop()?;
+        let Reverse((when, _, event)) = self.queue.pop()?;
         self.now = self.now.max(when);
-        Some(happening)
+        Some(event)
     }
 
     /// Returns the time of the next event.
@@ -248,7 +248,7 @@ impl Kernel {
             self.count_trouble("no descriptor");
             return true;
         }
-        self.draw_shortage()
+        self.detect_shortage()
     }
 
     /// Schedules a turn of `engine` for `when` at the latest.

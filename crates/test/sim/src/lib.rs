@@ -28,7 +28,7 @@ mod drive;
 mod engine;
 mod event_log;
 mod fault;
-mod faulty;
+mod fault_effects;
 mod kernel;
 mod network;
 mod operation;

@@ -11,9 +11,9 @@ use crate::descriptor::{Object, OperationDirection, Owner};
 use crate::kernel::{Kernel, KernelEvent};
 
 /// The time for which a real kernel tries to connect by default (tcp(7), tcp_syn_retries).
-const CONNECT_GIVES_UP: Duration = Duration::from_secs(127);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(127);
 /// The time after which a lost SYN is retransmitted (RFC 6298 section 2.1).
-const SYN_AGAIN: Duration = Duration::from_secs(1);
+const SYN_RETRANSMIT_DELAY: Duration = Duration::from_secs(1);
 /// The most datagrams in a socket. Further ones are dropped.
 const INBOX_MAX: usize = 64;
 
@@ -73,10 +73,10 @@ impl Kernel {
             ]);
             self.set_outcome(number, Some(Err(fault)));
             self.count_trouble("failed connect");
-            delay = if fault == Error::TimedOut { CONNECT_GIVES_UP } else { delay };
+            delay = if fault == Error::TimedOut { CONNECT_TIMEOUT } else { delay };
         }
         if owner != Owner::Actor && self.random.chance(self.plan.syn_loss) {
-            delay += SYN_AGAIN;
+            delay += SYN_RETRANSMIT_DELAY;
             self.count_trouble("late connect");
         }
         self.name_owner(index, 0, owner);
@@ -182,10 +182,10 @@ impl Kernel {
     fn record_engine_output(&mut self, number: u32, index: usize, bytes: &[u8]) {
         let descriptor = &self.descriptors[&number];
         let opened = matches!(descriptor.object, Object::Stream { side: 0, .. });
-        if let (Some(overheard), true) = (&mut self.engine_output, opened)
+        if let (Some(output), true) = (&mut self.engine_output, opened)
             && descriptor.owner != Owner::Actor
         {
-            overheard.entry(index).or_default().extend_from_slice(bytes);
+            output.entry(index).or_default().extend_from_slice(bytes);
         }
     }
 
@@ -271,7 +271,7 @@ impl Kernel {
 
     /// Handles the arrival of a reset at `side`.
     pub(crate) fn reset_arrives(&mut self, index: usize, side: usize) {
-        self.log_event(index, side, "hears of a reset from", &[]);
+        self.log_event(index, side, "receives a reset from", &[]);
         self.connections[index].receive_reset(side);
         if let Some(number) = self.connections[index].sides[side].descriptor {
             self.record("reset", number, 0, None);
@@ -286,14 +286,14 @@ impl Kernel {
             return self.resend(index);
         }
         let receiver = &self.connections[index].sides[1 - side];
-        let deaf = receiver.closed || receiver.reset;
+        let discards = receiver.closed || receiver.reset;
         let own = &mut self.connections[index].sides[side];
         if own.reset {
             return;
         }
         let out = &mut own.out;
         let capacity = self.plan.streams.capacity(self.plan.streams.receive_capacity, out.carried);
-        let room = deaf || out.arrived.len() < capacity;
+        let room = discards || out.arrived.len() < capacity;
         let something = !out.sent.is_empty() && room;
         let end = out.sent.is_empty() && out.finished && !out.finish_arrived;
         if out.moving || !(something || end) {
@@ -317,14 +317,14 @@ impl Kernel {
         }
         let receiver = &self.connections[index].sides[1 - side];
         let receiver_was_reset = receiver.reset;
-        let deaf = receiver.closed || receiver_was_reset;
+        let discards = receiver.closed || receiver_was_reset;
         let own = &mut self.connections[index].sides[side];
         let out = &mut own.out;
         out.moving = false;
         if own.reset {
             return;
         }
-        if deaf && !out.sent.is_empty() {
+        if discards && !out.sent.is_empty() {
             // The bytes are for a closed socket. The sender is reset, and what the closed side had
             // not sent is lost.
             out.sent.clear();
@@ -430,7 +430,7 @@ impl Kernel {
                 inbox.push_back((from, bytes));
             }
         }
-        self.record(if arrived { "datagram" } else { "no one there" }, number, length, None);
+        self.record(if arrived { "datagram" } else { "no receiver" }, number, length, None);
         self.notify(number, OperationDirection::Receive);
     }
 

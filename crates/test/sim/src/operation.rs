@@ -23,44 +23,45 @@ impl Kernel {
         engine: usize,
         number: u32,
         direction: OperationDirection,
-        work: OperationKind,
+        kind: OperationKind,
         token: Token,
     ) {
         self.operations += 1;
         let serial = self.operations;
         let descriptor = self.owned_descriptor(engine, number);
-        let is_announced = descriptor.receive.as_ref().is_some_and(|receive| receive.queued);
+        let is_announced =
+            descriptor.receive.as_ref().is_some_and(|receive| receive.attempt_pending);
         let behind_receive = direction == OperationDirection::Send && is_announced;
         let slot = descriptor.operation(direction);
         if let Some(outstanding) = slot {
             panic!(
-                "descriptor {number}: {work:?} for {token:?} is queued while {outstanding:?} is \
+                "descriptor {number}: {kind:?} for {token:?} is queued while {outstanding:?} is \
                  outstanding in the same direction"
             );
         }
         *slot = Some(Operation {
             token,
-            kind: work,
+            kind,
             serial,
-            queued: false,
-            queued_after_receive: behind_receive,
+            attempt_pending: false,
+            submitted_after_receive: behind_receive,
         });
         self.engines[engine].planted.begin(token);
         self.engines[engine].busy = true;
-        let watches = |operation: &Operation| matches!(operation.kind, OperationKind::PollReadable);
-        let watches = self.descriptors[&number].receive.as_ref().is_some_and(watches);
+        let is_poll = |operation: &Operation| matches!(operation.kind, OperationKind::PollReadable);
+        let is_poll = self.descriptors[&number].receive.as_ref().is_some_and(is_poll);
         if !self.is_ready(number, direction) {
-            if watches
+            if is_poll
                 && direction == OperationDirection::Receive
                 && self.draw_spurious("spurious readable")
             {
-                let attempt = self.mark_queued(number, direction);
+                let attempt = self.mark_attempt_pending(number, direction);
                 let delay = self.jitter();
                 self.schedule_after(delay, KernelEvent::Attempt(attempt));
             }
             return;
         }
-        let attempt = self.mark_queued(number, direction);
+        let attempt = self.mark_attempt_pending(number, direction);
         if self.random.chance(self.plan.wait) {
             let delay = self.jitter();
             self.schedule_after(delay, KernelEvent::Attempt(attempt));
@@ -86,7 +87,7 @@ impl Kernel {
             serial: send.serial,
             ..receive
         };
-        (is_taken && !send.queued_after_receive).then_some(attempt)
+        (is_taken && !send.submitted_after_receive).then_some(attempt)
     }
 
     /// Handles a change of a descriptor: schedules an attempt if the outstanding operation is
@@ -101,20 +102,24 @@ impl Kernel {
             return;
         };
         let accepts = matches!(operation.kind, OperationKind::Accept);
-        if operation.queued || !self.is_ready(number, direction) {
+        if operation.attempt_pending || !self.is_ready(number, direction) {
             return;
         }
-        let attempt = self.mark_queued(number, direction);
+        let attempt = self.mark_attempt_pending(number, direction);
         // All connections that arrive until then are announced at once.
         let burst = if accepts { self.random.between(0, self.plan.burst_ns) } else { 0 };
         let delay = self.jitter() + Duration::from_nanos(burst);
         self.schedule_after(delay, KernelEvent::Attempt(attempt));
     }
 
-    fn mark_queued(&mut self, number: u32, direction: OperationDirection) -> OperationAttempt {
+    fn mark_attempt_pending(
+        &mut self,
+        number: u32,
+        direction: OperationDirection,
+    ) -> OperationAttempt {
         let operation = self.descriptor(number).operation(direction).as_mut();
         let operation = operation.expect("only an outstanding operation is tried");
-        operation.queued = true;
+        operation.attempt_pending = true;
         OperationAttempt { descriptor: number, direction, serial: operation.serial }
     }
 
@@ -161,7 +166,7 @@ impl Kernel {
                 _ => true,
             },
             (OperationKind::Partner { .. }, _) => false,
-            (work, object) => panic!("descriptor {number}: {work:?} on {object:?}"),
+            (kind, object) => panic!("descriptor {number}: {kind:?} on {object:?}"),
         }
     }
 
@@ -185,9 +190,9 @@ impl Kernel {
         let number = attempt.descriptor;
         let operation = self.attempted_operation(attempt)?;
         let token = operation.token;
-        operation.queued = false;
-        let watches = matches!(operation.kind, OperationKind::PollReadable);
-        if !watches && !self.is_ready(number, attempt.direction) {
+        operation.attempt_pending = false;
+        let is_poll = matches!(operation.kind, OperationKind::PollReadable);
+        if !is_poll && !self.is_ready(number, attempt.direction) {
             return None;
         }
         let taken = self.descriptor(number).operation(attempt.direction).take();
@@ -498,7 +503,7 @@ impl Kernel {
     /// Panics if the descriptor is not a pipe.
     pub(crate) fn pipe_of(&mut self, number: u32) -> usize {
         match self.descriptor(number).object {
-            Object::PipeOut(pipe) | Object::PipeIn(pipe) => pipe,
+            Object::PipeReadEnd(pipe) | Object::PipeWriteEnd(pipe) => pipe,
             _ => panic!("descriptor {number} is no pipe"),
         }
     }
@@ -518,8 +523,8 @@ impl Kernel {
                     self.close_side(connection, 1, true);
                 }
             }
-            Object::PipeIn(pipe) => self.pipes[pipe].ended = true,
-            Object::PipeOut(pipe) => self.pipes[pipe].bytes.clear(),
+            Object::PipeWriteEnd(pipe) => self.pipes[pipe].ended = true,
+            Object::PipeReadEnd(pipe) => self.pipes[pipe].bytes.clear(),
             Object::Datagram { .. } => {}
         }
     }
@@ -555,7 +560,7 @@ impl Kernel {
                     self.descriptor(pipe).receive = None;
                 }
                 OperationKind::Partner { socket } => match descriptor.object {
-                    Object::PipeIn(_) => self.descriptor(socket).receive = None,
+                    Object::PipeWriteEnd(_) => self.descriptor(socket).receive = None,
                     _ => self.descriptor(socket).send = None,
                 },
                 _ => {}

@@ -24,7 +24,7 @@ impl StaleCompletion {
     /// Returns the completion of an operation whose descriptor is closed, if it may have one.
     /// `arrived` are the first bytes that the descriptor had not read.
     pub(crate) fn from_operation(operation: &Operation, arrived: Vec<u8>) -> Option<Self> {
-        let did = match operation.kind {
+        let outcome = match operation.kind {
             OperationKind::Receive { max } if arrived.len() <= max => {
                 StaleOutcome::Received(arrived)
             }
@@ -33,6 +33,6 @@ impl StaleCompletion {
             OperationKind::Connect => StaleOutcome::NotConnected,
             _ => return None,
         };
-        Some(Self { token: operation.token, outcome: did })
+        Some(Self { token: operation.token, outcome })
     }
 }

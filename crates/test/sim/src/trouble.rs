@@ -12,10 +12,10 @@ use crate::kernel::{Kernel, KernelEvent};
 use crate::stale::{StaleCompletion, StaleOutcome};
 
 /// Clock jumps happen within this first part of a world's time.
-const LEAPS_MS_MAX: u64 = 60_000;
+const CLOCK_JUMPS_WITHIN_MS: u64 = 60_000;
 /// The longest sum of all delays of turns. It does not depend on deadlines, since a scenario of
 /// many turns has to end as well.
-const SLEEP_MAX: Duration = Duration::from_secs(600);
+const TURN_DELAYS_MAX: Duration = Duration::from_secs(600);
 /// The longest delay, in nanoseconds, after which an operation of a closed descriptor completes.
 /// Another object may use its owner's slot by then.
 const STALE_NS_MAX: u64 = 50_000_000;
@@ -32,7 +32,7 @@ impl Kernel {
     /// Schedules the clock jumps.
     pub(crate) fn schedule_clock_jumps(&mut self) {
         for _ in 0..self.plan.clock_jumps {
-            let delay = Duration::from_millis(self.random.between(1, LEAPS_MS_MAX));
+            let delay = Duration::from_millis(self.random.between(1, CLOCK_JUMPS_WITHIN_MS));
             self.schedule_after(delay, KernelEvent::ClockJump);
         }
     }
@@ -43,16 +43,16 @@ impl Kernel {
         if self.plan.clock_jumps == 0 {
             return; // The plan was replaced after this was planned.
         }
-        let leap =
+        let jump =
             Duration::from_millis(self.random.between(1, self.plan.clock_jump_ms_max.max(1)));
-        self.now = self.now + leap;
-        self.clock_jumped += leap;
-        self.trace_note("clock jumps", &format!("{leap:?}"));
+        self.now = self.now + jump;
+        self.clock_jumped += jump;
+        self.trace_note("clock jumps", &format!("{jump:?}"));
         self.count_trouble("clock jumps");
     }
 
     /// Returns whether other programs use all descriptors and pipes at this time.
-    pub(crate) fn draw_shortage(&mut self) -> bool {
+    pub(crate) fn detect_shortage(&mut self) -> bool {
         let plan = &self.plan;
         let now = self.now.milliseconds();
         if plan.shortages.lasting_ms == 0
@@ -77,12 +77,12 @@ impl Kernel {
     /// Draws whether the turn of `engine` that is due begins late because other programs run. If
     /// so, schedules it.
     pub(crate) fn draw_late_turn(&mut self, engine: usize) -> bool {
-        if self.slept >= SLEEP_MAX || !self.random.chance(self.plan.slow_turns) {
+        if self.turn_delays >= TURN_DELAYS_MAX || !self.random.chance(self.plan.slow_turns) {
             return false;
         }
         let pause = Duration::from_nanos(self.random.between(1, self.plan.slow_turn_ns.max(1)));
         let until = self.now + pause;
-        self.slept += pause;
+        self.turn_delays += pause;
         self.engines[engine].asleep_until = until;
         self.trace_note("slow turn", &format!("engine {engine}: {pause:?}"));
         self.count_trouble("slow turn");
@@ -141,8 +141,8 @@ impl Kernel {
     /// Returns the next completion of a closed descriptor.
     pub(crate) fn next_stale(&mut self, engine: usize) -> Option<(Token, CompletionEvent)> {
         let state = &mut self.engines[engine];
-        let StaleCompletion { token, outcome: did } = state.stale.pop_front()?;
-        let event = match did {
+        let StaleCompletion { token, outcome } = state.stale.pop_front()?;
+        let event = match outcome {
             StaleOutcome::Received(bytes) => {
                 let mut buffer = state.spare_buffers.pop().unwrap_or_default();
                 buffer.block_mut()[..bytes.len()].copy_from_slice(&bytes);

@@ -109,7 +109,7 @@ impl World {
     /// late. Measurements of workers have to subtract it.
     pub fn missed_time(&self) -> Duration {
         let kernel = self.kernel.borrow();
-        kernel.clock_jumped + kernel.slept
+        kernel.clock_jumped + kernel.turn_delays
     }
 
     /// Returns how often each kind of trouble happened, apart from the network's. A kind that never
@@ -139,8 +139,8 @@ impl World {
     }
 
     /// Writes a line to the trace.
-    pub fn trace_note(&self, who: &'static str, words: &str) {
-        self.kernel.borrow_mut().trace_note(who, words);
+    pub fn trace_note(&self, what: &'static str, note: &str) {
+        self.kernel.borrow_mut().trace_note(what, note);
     }
 
     /// Returns the last lines of the trace, one event each.
@@ -259,8 +259,8 @@ impl World {
     /// Returns the sockets of actors at which something happened since the last call: something may
     /// be read, written or accepted there, or has ended. For tests with many actors.
     pub fn take_changed_sockets(&self) -> BTreeSet<ActorSocket> {
-        let stirred = std::mem::take(&mut self.kernel.borrow_mut().changed_actor_sockets);
-        stirred.into_iter().map(ActorSocket).collect()
+        let changed = std::mem::take(&mut self.kernel.borrow_mut().changed_actor_sockets);
+        changed.into_iter().map(ActorSocket).collect()
     }
 
     /// Records from now on what engines send on the connections that they open, whether the

@@ -43,14 +43,14 @@ fn connected(faults: Faults) -> (World, SimEngine, Fd) {
     let second = Duration::from_secs(1);
     assert_eq!(run(&world, &mut [&mut idle], &mut [], second, &mut |_| false), RunOutcome::Done);
     world.write(client, b"abc").expect("the client is connected");
-    let mut nobody: [&mut dyn Actor; 0] = [];
-    run(&world, &mut [], &mut nobody, second, &mut |_| false);
+    let mut no_actors: [&mut dyn Actor; 0] = [];
+    run(&world, &mut [], &mut no_actors, second, &mut |_| false);
     idle.engine.close(listener);
     (world, idle.engine, idle.accepted.expect("it was accepted"))
 }
 
 #[test]
-fn what_a_killed_process_has_open_is_closed() {
+fn killing_a_process_closes_its_descriptors() {
     let (world, mut engine, fd) = connected(Faults::None);
     engine.recv(&fd, 10, TOKEN);
     drop(engine);
@@ -85,7 +85,7 @@ fn use_after_close() {
 
 #[test]
 #[should_panic(expected = "1 buffers were not recycled")]
-fn a_buffer_kept_over_the_turn() {
+fn a_buffer_not_recycled_in_its_turn() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.recv(&fd, 10, TOKEN);
     engine.submit_and_wait(None);
@@ -98,7 +98,7 @@ fn a_buffer_kept_over_the_turn() {
 
 #[test]
 #[should_panic(expected = "with a send outstanding")]
-fn shutdown_before_the_send_ended() {
+fn shutdown_with_a_send_outstanding() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.send(&fd, &[b"a"], TOKEN);
     engine.shutdown(&fd, ShutdownHow::Write);
@@ -106,7 +106,7 @@ fn shutdown_before_the_send_ended() {
 
 #[test]
 #[should_panic(expected = "with 3 bytes in it")]
-fn a_full_pipe_is_filled() {
+fn splice_into_a_pipe_with_bytes() {
     let (_, mut engine, fd) = connected(Faults::None);
     let (_from, into) = engine.pipe().unwrap();
     engine.splice(&fd, &into, 10, TOKEN);
@@ -117,7 +117,7 @@ fn a_full_pipe_is_filled() {
 
 #[test]
 #[should_panic(expected = "after its shutdown")]
-fn a_send_after_the_end() {
+fn send_after_shutdown() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.shutdown(&fd, ShutdownHow::Write);
     engine.send(&fd, &[b"a"], TOKEN);
@@ -125,7 +125,7 @@ fn a_send_after_the_end() {
 
 #[test]
 #[should_panic(expected = "with a receive outstanding")]
-fn an_end_of_both_directions_beside_a_receive() {
+fn shutdown_of_both_directions_with_a_receive_outstanding() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.recv(&fd, 10, TOKEN);
     engine.shutdown(&fd, ShutdownHow::Both);
@@ -133,21 +133,21 @@ fn an_end_of_both_directions_beside_a_receive() {
 
 #[test]
 #[should_panic(expected = "a receive of 0 bytes")]
-fn a_receive_of_nothing() {
+fn receive_of_0_bytes() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.recv(&fd, 0, TOKEN);
 }
 
 #[test]
 #[should_panic(expected = "that was not lent")]
-fn a_buffer_given_back_twice() {
+fn recycle_without_a_lent_buffer() {
     let (_, mut engine, _fd) = connected(Faults::None);
     engine.recycle(Buffer::default());
 }
 
 #[test]
 #[should_panic(expected = "empty")]
-fn an_empty_pipe_is_emptied() {
+fn splice_from_an_empty_pipe() {
     let (_, mut engine, fd) = connected(Faults::None);
     let (from, _into) = engine.pipe().unwrap();
     engine.splice(&from, &fd, 10, TOKEN);
@@ -155,7 +155,7 @@ fn an_empty_pipe_is_emptied() {
 
 #[test]
 #[should_panic(expected = "with another operation outstanding")]
-fn a_pipe_filled_beside_a_receive() {
+fn splice_with_a_receive_outstanding() {
     let (_, mut engine, fd) = connected(Faults::None);
     let (_from, into) = engine.pipe().unwrap();
     engine.recv(&fd, 10, TOKEN);
@@ -164,14 +164,14 @@ fn a_pipe_filled_beside_a_receive() {
 
 #[test]
 #[should_panic(expected = "which belongs to")]
-fn the_descriptor_of_another_engine() {
+fn use_of_another_engines_descriptor() {
     let (world, _engine, fd) = connected(Faults::None);
     world.engine(1000).recv(&fd, 10, TOKEN);
 }
 
 #[test]
 #[should_panic(expected = "with a send outstanding")]
-fn a_connection_handed_over_beside_a_send() {
+fn detach_with_a_send_outstanding() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.send(&fd, &[b"a"], TOKEN);
     engine.detach(fd);
@@ -179,14 +179,14 @@ fn a_connection_handed_over_beside_a_send() {
 
 #[test]
 #[should_panic(expected = "which is not a listener")]
-fn a_connection_that_is_to_accept_no_more() {
+fn cancel_accept_on_a_connection() {
     let (_, mut engine, fd) = connected(Faults::None);
     engine.cancel_accept(&fd);
 }
 
 #[test]
 #[should_panic(expected = "whole records")]
-fn half_a_record() {
+fn log_of_half_a_record() {
     let (_, mut engine, _fd) = connected(Faults::None);
     engine.log(b"half");
 }
@@ -201,7 +201,7 @@ fn a_worker_that_never_sleeps() {
 }
 
 #[test]
-fn what_is_not_closed_is_reported() {
+fn leaks_are_reported() {
     let (world, mut engine, fd) = connected(Faults::None);
     engine.recv(&fd, 10, TOKEN);
     engine.submit_and_wait(None);

@@ -76,7 +76,7 @@ fn relay_over_epoll(how: How, budget_bytes: usize) {
         }
         stop.store(true, Ordering::Release);
         waker.recv().expect("the worker began").wake();
-        assert_eq!(worker.join().expect("the worker ends"), 0, "what was held was given back");
+        assert_eq!(worker.join().expect("the worker ends"), 0, "all held bytes were released");
     });
 }
 
@@ -96,6 +96,6 @@ fn a_relay_by_splice_returns_every_byte() {
 }
 
 #[test]
-fn a_relay_by_splice_behind_what_was_received_returns_every_byte() {
-    relay_over_epoll(How::Behind, 1_000_000);
+fn a_relay_that_sends_and_then_splices_returns_every_byte() {
+    relay_over_epoll(How::SendThenSplice, 1_000_000);
 }

@@ -13,12 +13,12 @@ use millrace_sim::{
 const TOKEN: Token = Token::new(TokenKind::Client, 0, 7);
 
 /// A worker that records its completions and their times.
-struct Notes {
+struct Recorder {
     engine: SimEngine,
-    told: Vec<(Instant, Token, CompletionEvent)>,
+    completions: Vec<(Instant, Token, CompletionEvent)>,
 }
 
-impl SimWorker for Notes {
+impl SimWorker for Recorder {
     fn run_turn(&mut self) -> bool {
         self.engine.submit_and_wait(None);
         while let Some(completion) = self.engine.next_completion() {
@@ -26,9 +26,9 @@ impl SimWorker for Notes {
             if let CompletionEvent::Received(Ok(buffer)) = completion.event {
                 let bytes = buffer.len();
                 self.engine.recycle(buffer);
-                self.told.push((now, completion.token, CompletionEvent::Spliced(Ok(bytes))));
+                self.completions.push((now, completion.token, CompletionEvent::Spliced(Ok(bytes))));
             } else {
-                self.told.push((now, completion.token, completion.event));
+                self.completions.push((now, completion.token, completion.event));
             }
         }
         true
@@ -36,99 +36,101 @@ impl SimWorker for Notes {
 }
 
 /// A fault-free world, except for what `change` does to its plan.
-fn world(change: impl FnOnce(&mut WorldPlan)) -> (World, Notes) {
+fn world(change: impl FnOnce(&mut WorldPlan)) -> (World, Recorder) {
     let world = World::new(1, Faults::None);
     let mut plan = world.plan();
     change(&mut plan);
     world.set_plan(plan);
     let engine = world.engine(1 << 20);
-    (world, Notes { engine, told: Vec::new() })
+    (world, Recorder { engine, completions: Vec::new() })
 }
 
-fn live(world: &World, notes: &mut Notes, seconds: u64) -> RunOutcome {
-    run(world, &mut [notes], &mut [], Duration::from_secs(seconds), &mut |_| false)
+fn run_for(world: &World, recorder: &mut Recorder, seconds: u64) -> RunOutcome {
+    run(world, &mut [recorder], &mut [], Duration::from_secs(seconds), &mut |_| false)
 }
 
 /// A connection from the engine to an actor.
-fn connected(world: &World, notes: &mut Notes) -> (Fd, ActorSocket) {
+fn connected(world: &World, recorder: &mut Recorder) -> (Fd, ActorSocket) {
     let address = Address::Tcp("127.0.0.1:0".parse().expect("an address"));
     let listener = world.actor_listen(&address);
-    let fd = notes.engine.connect(&world.local_address(listener), TOKEN).expect("there is room");
-    live(world, notes, 10);
+    let fd = recorder.engine.connect(&world.local_address(listener), TOKEN).expect("there is room");
+    run_for(world, recorder, 10);
     let (peer, _) = world.accept(listener).expect("it was connected to");
-    notes.told.clear();
+    recorder.completions.clear();
     (fd, peer)
 }
 
 #[test]
-fn a_peer_that_vanishes_says_nothing_and_the_kernel_gives_up_on_what_is_sent() {
-    let (world, mut notes) = world(|plan| plan.vanish = 1000);
-    let (fd, peer) = connected(&world, &mut notes);
-    notes.engine.recv(&fd, 100, TOKEN);
+fn a_vanished_peer_is_silent_and_a_send_to_it_times_out() {
+    let (world, mut recorder) = world(|plan| plan.vanish = 1000);
+    let (fd, peer) = connected(&world, &mut recorder);
+    recorder.engine.recv(&fd, 100, TOKEN);
     while !matches!(world.read(peer, 100), ReadResult::Failed(_)) {
         world.write(peer, b"x").expect("it is not gone yet");
-        live(&world, &mut notes, 1);
-        if notes.told.pop().is_some() {
-            notes.engine.recv(&fd, 100, TOKEN);
+        run_for(&world, &mut recorder, 1);
+        if recorder.completions.pop().is_some() {
+            recorder.engine.recv(&fd, 100, TOKEN);
         }
     }
-    live(&world, &mut notes, 7200);
-    assert!(notes.told.is_empty(), "{:?}", notes.told);
-    notes.engine.send(&fd, &[b"bytes"], TOKEN);
+    run_for(&world, &mut recorder, 7200);
+    assert!(recorder.completions.is_empty(), "{:?}", recorder.completions);
+    recorder.engine.send(&fd, &[b"bytes"], TOKEN);
     let sent = world.now();
-    live(&world, &mut notes, 7200);
+    run_for(&world, &mut recorder, 7200);
     let [
         (_, _, CompletionEvent::Sent(Ok(()))),
         (when, _, CompletionEvent::Received(Err(Error::TimedOut))),
-    ] = &notes.told[..]
+    ] = &recorder.completions[..]
     else {
-        panic!("{:?}", notes.told);
+        panic!("{:?}", recorder.completions);
     };
     assert!(when.since(sent) >= Duration::from_secs(900));
-    notes.engine.close(fd);
+    recorder.engine.close(fd);
 }
 
 #[test]
-fn what_is_closed_may_complete_once_more_under_its_old_token() {
-    let (world, mut notes) = world(|plan| plan.stale = 1000);
-    let (fd, _peer) = connected(&world, &mut notes);
-    notes.engine.recv(&fd, 100, TOKEN);
-    notes.engine.close(fd);
-    live(&world, &mut notes, 1);
+fn a_closed_descriptor_may_complete_once_more_with_its_old_token() {
+    let (world, mut recorder) = world(|plan| plan.stale = 1000);
+    let (fd, _peer) = connected(&world, &mut recorder);
+    recorder.engine.recv(&fd, 100, TOKEN);
+    recorder.engine.close(fd);
+    run_for(&world, &mut recorder, 1);
     assert!(
-        matches!(notes.told[..], [(_, TOKEN, CompletionEvent::Spliced(Ok(0)))]),
+        matches!(recorder.completions[..], [(_, TOKEN, CompletionEvent::Spliced(Ok(0)))]),
         "{:?}",
-        notes.told
+        recorder.completions
     );
-    live(&world, &mut notes, 1);
-    assert_eq!(notes.told.len(), 1);
+    run_for(&world, &mut recorder, 1);
+    assert_eq!(recorder.completions.len(), 1);
 }
 
 #[test]
 fn memory_and_descriptors_run_out() {
-    let (world, mut notes) = world(|plan| plan.shortages.memory = 1000);
+    let (world, mut recorder) = world(|plan| plan.shortages.memory = 1000);
     let address = Address::Tcp("127.0.0.1:1".parse().expect("an address"));
-    assert_eq!(notes.engine.connect(&address, TOKEN), Err(Error::OutOfMemory));
+    assert_eq!(recorder.engine.connect(&address, TOKEN), Err(Error::OutOfMemory));
     let shortages =
         ShortagePlan { memory: 0, lasting_ms: 500, every_ms: 1000, ..world.plan().shortages };
     world.set_plan(WorldPlan { shortages, ..world.plan() });
     let mut open = Vec::new();
     let mut refused = 0;
     for _ in 0..100 {
-        match notes.engine.connect(&address, TOKEN) {
+        match recorder.engine.connect(&address, TOKEN) {
             Ok(fd) => open.push(fd),
             Err(error) => {
                 assert_eq!(error, Error::OutOfDescriptors);
                 refused += 1;
             }
         }
-        notes.engine.waker().wake();
+        recorder.engine.waker().wake();
         let moment = world.now() + Duration::from_millis(33);
         let mut wait = Wait(moment);
-        run(&world, &mut [&mut notes], &mut [&mut wait], Duration::from_millis(33), &mut |_| false);
+        run(&world, &mut [&mut recorder], &mut [&mut wait], Duration::from_millis(33), &mut |_| {
+            false
+        });
     }
     assert!((30..70).contains(&refused), "{refused} of 100 in half of the time");
-    open.into_iter().for_each(|fd| notes.engine.close(fd));
+    open.into_iter().for_each(|fd| recorder.engine.close(fd));
 }
 
 /// Keeps the world running until this time.
@@ -141,45 +143,53 @@ impl millrace_sim::Actor for Wait {
 }
 
 #[test]
-fn the_clock_leaps_and_a_run_is_not_shortened_by_it() {
+fn clock_jumps_do_not_shorten_a_run() {
     for seed in 0..200 {
         let world = World::new(seed, Faults::Hostile);
         if world.plan().clock_jumps == 0 {
             continue;
         }
-        let mut notes = Notes { engine: world.engine(1 << 20), told: Vec::new() };
+        let mut recorder = Recorder { engine: world.engine(1 << 20), completions: Vec::new() };
         let start = world.now();
         let mut wait = Wait(start + Duration::from_secs(48 * 3600));
-        run(&world, &mut [&mut notes], &mut [&mut wait], Duration::from_secs(120), &mut |_| false);
+        run(&world, &mut [&mut recorder], &mut [&mut wait], Duration::from_secs(120), &mut |_| {
+            false
+        });
         assert!(world.clock_jumped() > Duration::ZERO);
         assert!(world.now().since(start) >= world.clock_jumped());
         return;
     }
-    panic!("no world of 200 has a clock that leaps");
+    panic!("no world of 200 has a clock that jumps");
 }
 
 #[test]
 fn a_turn_may_begin_late_and_without_events() {
-    let (world, mut notes) = world(|plan| {
+    let (world, mut recorder) = world(|plan| {
         (plan.slow_turns, plan.slow_turn_ns, plan.spurious) = (500, 3_000_000_000, 500);
     });
     let mut late = false;
     for _ in 0..50 {
         let woken = world.now();
-        notes.engine.waker().wake();
-        live(&world, &mut notes, 60);
-        late |= notes.told.iter().any(|(when, ..)| when.since(woken) > Duration::from_millis(100));
+        recorder.engine.waker().wake();
+        run_for(&world, &mut recorder, 60);
+        late |= recorder
+            .completions
+            .iter()
+            .any(|(when, ..)| when.since(woken) > Duration::from_millis(100));
     }
-    let wakes =
-        notes.told.iter().filter(|(_, _, event)| matches!(event, CompletionEvent::Woken)).count();
+    let wakes = recorder
+        .completions
+        .iter()
+        .filter(|(_, _, event)| matches!(event, CompletionEvent::Woken))
+        .count();
     assert!(late && wakes > 50, "{wakes} wakes");
 }
 
 #[test]
 fn a_full_disk_loses_whole_records() {
-    let (world, mut notes) = world(|plan| plan.log_loss = 500);
+    let (world, mut recorder) = world(|plan| plan.log_loss = 500);
     for number in 0..100 {
-        notes.engine.log(format!("{number}\n").as_bytes());
+        recorder.engine.log(format!("{number}\n").as_bytes());
     }
     let log = String::from_utf8(world.log()).expect("numbers");
     assert!((20..80).contains(&log.lines().count()), "{log}");
@@ -188,17 +198,17 @@ fn a_full_disk_loses_whole_records() {
 
 #[test]
 fn bytes_to_a_closed_peer_are_recorded() {
-    let (world, mut notes) = world(|_| {});
+    let (world, mut recorder) = world(|_| {});
     world.record_engine_output();
-    let (fd, peer) = connected(&world, &mut notes);
-    notes.engine.send(&fd, &[b"read"], TOKEN);
-    notes.engine.waker().wake();
-    live(&world, &mut notes, 1);
+    let (fd, peer) = connected(&world, &mut recorder);
+    recorder.engine.send(&fd, &[b"read"], TOKEN);
+    recorder.engine.waker().wake();
+    run_for(&world, &mut recorder, 1);
     assert_eq!(world.read(peer, 100), ReadResult::Bytes(b"read".to_vec()));
     world.write(peer, b"not kept").expect("it is connected");
     world.close(peer);
-    notes.engine.send(&fd, &[b", and not read"], TOKEN);
-    live(&world, &mut notes, 1);
+    recorder.engine.send(&fd, &[b", and not read"], TOKEN);
+    run_for(&world, &mut recorder, 1);
     assert_eq!(world.engine_output(), [b"read, and not read".to_vec()]);
-    notes.engine.close(fd);
+    recorder.engine.close(fd);
 }

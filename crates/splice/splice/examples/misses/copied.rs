@@ -45,7 +45,7 @@ impl Copied {
     /// Those of send(2).
     pub(crate) fn send(&mut self, into: &TcpStream, bytes: &[u8]) -> io::Result<()> {
         self.unsent.clear();
-        let sent = sent(into, bytes)?;
+        let sent = send_some(into, bytes)?;
         self.unsent.extend_from_slice(&bytes[sent..]);
         Ok(())
     }
@@ -56,7 +56,7 @@ impl Copied {
     /// Those of send(2).
     pub(crate) fn flush(&mut self, into: &TcpStream) -> io::Result<bool> {
         if !self.unsent.is_empty() {
-            let sent = sent(into, &self.unsent)?;
+            let sent = send_some(into, &self.unsent)?;
             self.unsent.drain(..sent);
         }
         Ok(self.unsent.is_empty())
@@ -64,7 +64,7 @@ impl Copied {
 }
 
 /// Sends bytes and returns how many were taken; 0 if there is no room.
-fn sent(mut into: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
+fn send_some(mut into: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     match into.write(bytes) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
         other => other,

@@ -24,7 +24,7 @@ impl Proxy {
         let request =
             MissRequest::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
         let address = request.address;
-        let origin = match self.kept.get_mut(&address).and_then(Vec::pop) {
+        let origin = match self.idle_origins.get_mut(&address).and_then(Vec::pop) {
             Some(origin) => origin,
             None => self.dial(address)?,
         };
@@ -57,19 +57,19 @@ impl Proxy {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             other => other?,
         };
-        let answer =
+        let response =
             OriginResponse::parse(&self.buffer[..count]).ok_or(io::ErrorKind::InvalidData)?;
-        let payload = answer.head..count;
-        let rest = answer.length.checked_sub(payload.len() as u64);
+        let payload = response.head..count;
+        let rest = response.length.checked_sub(payload.len() as u64);
         let rest = rest.ok_or(io::ErrorKind::InvalidData)?;
-        if answer.is_public {
+        if response.is_public {
             self.store.room(payload.len()).copy_from_slice(&self.buffer[payload.clone()]);
             self.store.keep(payload.len());
         }
         if rest > 0 && self.is_splicing {
-            return self.splice(number, source, sink, count, rest, answer.is_public);
+            return self.splice(number, source, sink, count, rest, response.is_public);
         }
-        let mut copied = Copied::new(rest, answer.is_public);
+        let mut copied = Copied::new(rest, response.is_public);
         copied.send(&sink, &self.buffer[..count])?;
         self.set(number, MissState::Copied(copied));
         self.copy(number)
@@ -82,9 +82,9 @@ impl Proxy {
         };
         client.state = MissState::Idle;
         let origin = std::mem::replace(&mut client.origin, usize::MAX);
-        if let Some(kept) = &mut self.origins[origin] {
-            kept.client = None;
-            self.kept.entry(kept.address).or_default().push(origin);
+        if let Some(idle) = &mut self.origins[origin] {
+            idle.client = None;
+            self.idle_origins.entry(idle.address).or_default().push(origin);
         }
     }
 

@@ -72,7 +72,7 @@ struct Proxy {
     clients: Vec<Option<Client>>,
     origins: Vec<Option<Origin>>,
     /// Idle origin connections.
-    kept: HashMap<SocketAddr, Vec<usize>>,
+    idle_origins: HashMap<SocketAddr, Vec<usize>>,
     buffer: Box<[u8]>,
     store: Store,
 }
@@ -100,7 +100,7 @@ impl Proxy {
             bodies: HashMap::new(),
             clients: Vec::new(),
             origins: Vec::new(),
-            kept: HashMap::new(),
+            idle_origins: HashMap::new(),
             buffer: vec![0; COPY_BYTES].into_boxed_slice(),
             store: Store::new(STORE_BYTES),
         })
@@ -171,7 +171,7 @@ impl Proxy {
         if result.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock) {
             return;
         }
-        self.kept.entry(origin.address).or_default().retain(|&other| other != number);
+        self.idle_origins.entry(origin.address).or_default().retain(|&other| other != number);
         self.origins[number] = None;
     }
 }

@@ -149,7 +149,7 @@ impl<S: PeerStream> StreamPeer<S> {
             self.is_finished = true;
             self.stream.finish();
         }
-        self.take();
+        self.receive();
         !self.is_broken
     }
 
@@ -167,7 +167,7 @@ impl<S: PeerStream> StreamPeer<S> {
         }
     }
 
-    fn take(&mut self) {
+    fn receive(&mut self) {
         if self.is_at_end || self.below(self.one_in) > 0 {
             return;
         }

@@ -26,8 +26,8 @@ impl ModelRun {
             let transfer = &self.transfers[index];
             self.check_end(transfer);
             self.check_application(transfer);
-            self.check_way(transfer, 0);
-            self.check_way(transfer, 1);
+            self.check_direction(transfer, 0);
+            self.check_direction(transfer, 1);
         }
         let (open, free) = self.splicer.pipes();
         assert_eq!((self.splicer.transfers(), free), (0, open), "no transfer holds a pipe");
@@ -98,7 +98,7 @@ impl ModelRun {
     }
 
     /// Checks that every byte of a direction was forwarded, kept, returned, or left in the source.
-    fn check_way(&self, transfer: &ModelTransfer, direction: usize) {
+    fn check_direction(&self, transfer: &ModelTransfer, direction: usize) {
         if direction == 1 && transfer.mode != SpliceMode::Bidirectional {
             return;
         }

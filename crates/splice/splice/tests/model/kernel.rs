@@ -123,7 +123,7 @@ pub(crate) struct ModelWorld {
 enum PauseState {
     /// No pause, or its end was returned.
     None,
-    GoesOn,
+    Running,
     /// The pause is over, and no wait has found this yet.
     Over,
     Found,
@@ -152,7 +152,7 @@ impl ModelWorld {
     }
 
     /// Fails if this call is to find no memory.
-    fn find_memory(&mut self) -> Result<()> {
+    fn draw_memory_shortage(&mut self) -> Result<()> {
         match (self.chance(self.no_memory_one_in), self.chance(2)) {
             (false, _) => Ok(()),
             (true, true) => Err(Errno::NOBUFS),
@@ -162,11 +162,11 @@ impl ModelWorld {
 
     /// Ends the pause, if one is running.
     pub(crate) fn pass_time(&mut self) -> bool {
-        let goes_on = self.pause == PauseState::GoesOn;
-        if goes_on {
+        let was_running = self.pause == PauseState::Running;
+        if was_running {
             self.pause = PauseState::Over;
         }
-        goes_on
+        was_running
     }
 
     /// Returns whether few steps can move many bytes.
@@ -175,11 +175,11 @@ impl ModelWorld {
     }
 
     /// Returns true in one of `of` cases; never for 0.
-    fn chance(&mut self, of: u64) -> bool {
-        of != 0 && self.random.next_u64().is_multiple_of(of)
+    fn chance(&mut self, one_in: u64) -> bool {
+        one_in != 0 && self.random.next_u64().is_multiple_of(one_in)
     }
 
-    fn some(&mut self, count: usize) -> usize {
+    fn draw_count(&mut self, count: usize) -> usize {
         if count > 1 && self.chance(self.short_one_in) {
             1 + self.random.next_u64() as usize % count
         } else {
@@ -254,7 +254,7 @@ impl ModelWorld {
         let mut bytes = bytes.peekable();
         let mut count = 0;
         while bytes.peek().is_some() && self.free_buffers(pipe) > 0 {
-            let length = self.some(self.buffer_bytes);
+            let length = self.draw_count(self.buffer_bytes);
             let place: VecDeque<u8> = bytes.by_ref().take(length).collect();
             count += place.len();
             self.buffers(pipe).0.push_back(place);
@@ -297,7 +297,7 @@ impl SystemCalls for ModelKernel {
 
     fn splice_in(&mut self, from: &usize, into: &ModelPipe, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
-        world.find_memory()?;
+        world.draw_memory_shortage()?;
         let count = world.connections[*from].readable()?.min(max);
         // At urgent data, a splice reports an end if the stream ends behind it, and otherwise
         // EAGAIN.
@@ -305,7 +305,7 @@ impl SystemCalls for ModelKernel {
             let is_ended = world.connections[*from].is_ended;
             return if is_ended { Ok(0) } else { Err(Errno::AGAIN) };
         }
-        let count = world.some(count);
+        let count = world.draw_count(count);
         let bytes: Vec<u8> =
             world.connections[*from].incoming.iter().take(count).copied().collect();
         let count = world.put(into, bytes.into_iter());
@@ -315,9 +315,9 @@ impl SystemCalls for ModelKernel {
 
     fn splice_out(&mut self, from: &ModelPipe, into: &usize, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
-        world.find_memory()?;
+        world.draw_memory_shortage()?;
         let count = world.connections[*into].writable()?.min(max).min(world.buffers(from).len());
-        let count = world.some(count);
+        let count = world.draw_count(count);
         let bytes = world.buffers(from).take(count);
         world.connections[*into].outgoing.extend(bytes);
         Ok(count)
@@ -325,7 +325,7 @@ impl SystemCalls for ModelKernel {
 
     fn tee(&mut self, from: &ModelPipe, into: &ModelPipe, max: usize) -> Result<usize> {
         let mut world = self.0.borrow_mut();
-        world.find_memory()?;
+        world.draw_memory_shortage()?;
         if world.free_buffers(into) == 0 || world.buffers(from).len() == 0 {
             return Err(Errno::AGAIN);
         }
@@ -343,7 +343,7 @@ impl SystemCalls for ModelKernel {
         let mut world = self.0.borrow_mut();
         let count = match world.buffers(from).len().min(bytes.len()) {
             0 => return Err(Errno::AGAIN),
-            count => world.some(count),
+            count => world.draw_count(count),
         };
         bytes[..count].copy_from_slice(&world.buffers(from).take(count));
         Ok(count)
@@ -357,9 +357,9 @@ impl SystemCalls for ModelKernel {
 
     fn peek(&mut self, from: &usize, bytes: &mut [u8]) -> Result<usize> {
         let mut world = self.0.borrow_mut();
-        world.find_memory()?;
+        world.draw_memory_shortage()?;
         let count = world.connections[*from].readable()?.min(bytes.len());
-        let count = world.some(count);
+        let count = world.draw_count(count);
         let incoming = world.connections[*from].incoming.iter();
         bytes.iter_mut().zip(incoming.take(count)).for_each(|(place, byte)| *place = *byte);
         Ok(count)
@@ -368,16 +368,16 @@ impl SystemCalls for ModelKernel {
     fn discard(&mut self, from: &usize, room: &mut [u8]) -> Result<usize> {
         let mut world = self.0.borrow_mut();
         let count = world.connections[*from].readable()?.min(room.len());
-        let count = world.some(count);
+        let count = world.draw_count(count);
         world.connections[*from].take_off(count);
         Ok(count)
     }
 
     fn send(&mut self, into: &usize, bytes: &[u8], _more: bool) -> Result<usize> {
         let mut world = self.0.borrow_mut();
-        world.find_memory()?;
+        world.draw_memory_shortage()?;
         let count = world.connections[*into].writable()?.min(bytes.len());
-        let count = world.some(count);
+        let count = world.draw_count(count);
         world.connections[*into].outgoing.extend(&bytes[..count]);
         Ok(count)
     }
@@ -452,7 +452,7 @@ impl SystemCalls for ModelKernel {
     fn start_pause(&mut self, _ms: u32) {
         let pause = &mut self.0.borrow_mut().pause;
         assert!(*pause == PauseState::None, "one pause at a time");
-        *pause = PauseState::GoesOn;
+        *pause = PauseState::Running;
     }
 
     fn take_pause_end(&mut self) -> bool {

@@ -116,7 +116,7 @@ impl StressPeer {
     }
 
     /// Receives up to `max` bytes and compares them.
-    pub(crate) fn take(&mut self, max: usize) {
+    pub(crate) fn receive(&mut self, max: usize) {
         let Some(connection) = &mut self.connection else { return };
         let mut bytes = vec![0; max];
         let count = match connection.read(&mut bytes) {

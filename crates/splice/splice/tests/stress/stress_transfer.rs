@@ -158,7 +158,7 @@ impl StressTransfer {
         if self.steps == 0 {
             for peer in &mut self.peers {
                 peer.send(1 << 18);
-                peer.take(1 << 18);
+                peer.receive(1 << 18);
                 if peer.has_sent_all() && !peer.is_closed {
                     peer.close();
                 }
@@ -168,7 +168,7 @@ impl StressTransfer {
         self.steps -= 1;
         match self.below(40) {
             0..16 => self.peers[side].send(if self.is_slow { 1 << 18 } else { max }),
-            16..32 if !is_still => self.peers[side].take(max),
+            16..32 if !is_still => self.peers[side].receive(max),
             32..38 => self.read_kept(max, splicer),
             38 if self.aborts && self.below(3) == 0 => self.peers[side].abort(),
             39 if self.unsplices && self.below(4) == 0 => self.unsplice(splicer),
@@ -299,7 +299,7 @@ impl StressTransfer {
                 // It fails if the write side was shut down before.
                 let _ = self.fds[to].shutdown(Shutdown::Write);
             }
-            self.peers[to].take(1 << 18);
+            self.peers[to].receive(1 << 18);
         }
         let wanted = self.peers[to].prefix() + self.peers[from].sent;
         assert_eq!(self.peers[to].got, wanted, "the other peer got all of it");

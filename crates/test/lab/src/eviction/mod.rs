@@ -7,8 +7,8 @@ mod peers;
 mod sharding;
 mod table;
 
-pub use peers::{ComparedPolicy, Ours, POLICIES, PolicyRole, SizedCache};
-pub use sharding::{SHARD_COUNTS, ShardingRow, cut};
+pub use peers::{ComparedPolicy, MillracePolicy, POLICIES, PolicyRole, SizedCache};
+pub use sharding::{SHARD_COUNTS, ShardingRow, compare_shards};
 pub use table::{ComparisonRow, MISS_RATIO_MARGIN, SHARES, compare};
 
 use std::fmt::{Display, Write};

@@ -48,12 +48,12 @@ pub const POLICIES: &[ComparedPolicy] = &[
     ComparedPolicy {
         name: "millrace",
         role: PolicyRole::Judged,
-        make: |capacity, _| Box::new(Ours::new(capacity, 1)),
+        make: |capacity, _| Box::new(MillracePolicy::new(capacity, 1)),
     },
     ComparedPolicy {
         name: "millrace, in shards",
         role: PolicyRole::Judged,
-        make: |capacity, _| Box::new(Ours::new(capacity, Eviction::shards_for(capacity))),
+        make: |capacity, _| Box::new(MillracePolicy::new(capacity, Eviction::shards_for(capacity))),
     },
     ComparedPolicy {
         name: "LRU (foyer)",
@@ -77,49 +77,49 @@ pub const POLICIES: &[ComparedPolicy] = &[
 
 /// Millrace's policy, as the cache's index uses it.
 #[derive(Debug)]
-pub struct Ours {
-    shards: Vec<OursShard>,
+pub struct MillracePolicy {
+    shards: Vec<MillraceShard>,
     /// The handles of the objects, by object.
-    places: HashMap<u32, u32, Hasher>,
+    handles: HashMap<u32, u32, Hasher>,
     capacity: u64,
     used: u64,
     /// The next shard to evict from.
-    turn: usize,
+    next_shard: usize,
 }
 
 #[derive(Debug)]
-struct OursShard {
+struct MillraceShard {
     eviction: Eviction,
     /// The objects, by handle.
     objects: Vec<u32>,
     free: Vec<u32>,
 }
 
-impl Ours {
+impl MillracePolicy {
     /// Creates `shards` instances that share `capacity` bytes.
     pub fn new(capacity: u64, shards: u32) -> Self {
-        let shard = |eviction| OursShard { eviction, objects: Vec::new(), free: Vec::new() };
+        let shard = |eviction| MillraceShard { eviction, objects: Vec::new(), free: Vec::new() };
         Self {
             shards: Eviction::split(capacity, shards).into_iter().map(shard).collect(),
-            places: HashMap::default(),
+            handles: HashMap::default(),
             capacity,
             used: 0,
-            turn: 0,
+            next_shard: 0,
         }
     }
 
     fn evict(&mut self) {
-        for passed in 0..self.shards.len() + SHARDS_SKIPPED_MAX {
-            let turn = self.turn;
-            self.turn = (turn + 1) % self.shards.len();
-            let shard = &mut self.shards[turn];
+        for tried in 0..self.shards.len() + SHARDS_SKIPPED_MAX {
+            let next_shard = self.next_shard;
+            self.next_shard = (next_shard + 1) % self.shards.len();
+            let shard = &mut self.shards[next_shard];
             let before = shard.eviction.bytes();
-            let gone = match passed < SHARDS_SKIPPED_MAX {
+            let evicted = match tried < SHARDS_SKIPPED_MAX {
                 true => shard.eviction.evict_if_ripe(0),
                 false => shard.eviction.evict(0),
             };
-            if let Some(handle) = gone {
-                self.places.remove(&shard.objects[handle as usize]);
+            if let Some(handle) = evicted {
+                self.handles.remove(&shard.objects[handle as usize]);
                 shard.free.push(handle);
                 self.used -= before - shard.eviction.bytes();
                 return;
@@ -128,9 +128,9 @@ impl Ours {
     }
 }
 
-impl SizedCache for Ours {
+impl SizedCache for MillracePolicy {
     fn get(&mut self, object: u32) -> bool {
-        let Some(&handle) = self.places.get(&object) else { return false };
+        let Some(&handle) = self.handles.get(&object) else { return false };
         let key = scatter(object);
         self.shards[key as usize % self.shards.len()].eviction.hit(handle);
         true
@@ -150,7 +150,7 @@ impl SizedCache for Ours {
             shard.objects[handle as usize] = object;
         }
         shard.eviction.insert(handle, key, size, NEVER);
-        self.places.insert(object, handle);
+        self.handles.insert(object, handle);
         self.used += size;
         while self.used > self.capacity {
             self.evict();

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Misses, Ours, SHARES, head, play};
+use super::{MillracePolicy, Misses, SHARES, head, play};
 use crate::trace::Trace;
 
 /// The numbers of shards that are compared.
@@ -14,19 +14,25 @@ pub struct ShardingRow {
     trace: &'static str,
     share: u64,
     capacity: u64,
-    uncut: Misses,
+    one_shard: Misses,
     /// By [`SHARD_COUNTS`].
-    cut: Vec<Misses>,
+    several: Vec<Misses>,
 }
 
 /// Runs each of `traces` with each size of the cache, with one shard and with several.
-pub fn cut(traces: &[Trace], mut done: impl FnMut(&ShardingRow)) {
+pub fn compare_shards(traces: &[Trace], mut done: impl FnMut(&ShardingRow)) {
     for trace in traces {
         for share in SHARES {
             let capacity = trace.footprint() * share / 100;
-            let missed = |shards| play(trace, &mut Ours::new(capacity, shards), capacity);
-            let cut = SHARD_COUNTS.iter().map(|&count| missed(count)).collect();
-            done(&ShardingRow { trace: trace.name, share, capacity, uncut: missed(1), cut });
+            let missed = |shards| play(trace, &mut MillracePolicy::new(capacity, shards), capacity);
+            let several = SHARD_COUNTS.iter().map(|&count| missed(count)).collect();
+            done(&ShardingRow {
+                trace: trace.name,
+                share,
+                capacity,
+                one_shard: missed(1),
+                several,
+            });
         }
     }
 }
@@ -42,9 +48,9 @@ impl ShardingRow {
     pub fn line(&self) -> String {
         let megabytes = self.capacity >> 20;
         let mut line = format!("| {} | {} %, {megabytes} MB |", self.trace, self.share);
-        for cut in &self.cut {
-            let objects = cut.objects - self.uncut.objects;
-            let bytes = cut.bytes - self.uncut.bytes;
+        for misses in &self.several {
+            let objects = misses.objects - self.one_shard.objects;
+            let bytes = misses.bytes - self.one_shard.bytes;
             let _ = write!(line, " {objects:+.3} / {bytes:+.3} |");
         }
         line

@@ -56,14 +56,14 @@ impl ComparisonRow {
         line
     }
 
-    /// Returns where a judged policy exceeds the best peer by more than `bar`.
-    pub fn breaches(&self, bar: f64) -> Vec<String> {
-        let mut said = self.above("requests", bar, |misses| misses.objects);
-        said.extend(self.above("bytes", bar, |misses| misses.bytes));
-        said
+    /// Returns where a judged policy exceeds the best peer by more than `margin`.
+    pub fn breaches(&self, margin: f64) -> Vec<String> {
+        let mut breaches = self.above("requests", margin, |misses| misses.objects);
+        breaches.extend(self.above("bytes", margin, |misses| misses.bytes));
+        breaches
     }
 
-    fn above(&self, what: &str, bar: f64, of: impl Fn(&Misses) -> f64) -> Vec<String> {
+    fn above(&self, what: &str, margin: f64, of: impl Fn(&Misses) -> f64) -> Vec<String> {
         let with = |role| {
             POLICIES
                 .iter()
@@ -72,7 +72,7 @@ impl ComparisonRow {
         };
         let best = with(PolicyRole::Peer).map(|(_, missed)| missed).fold(1.0, f64::min);
         with(PolicyRole::Judged)
-            .filter(|(_, missed)| *missed > best + bar)
+            .filter(|(_, missed)| *missed > best + margin)
             .map(|(policy, missed)| {
                 format!(
                     "{} at {} %: {} misses {missed:.3} of the {what}, the best peer {best:.3}",
@@ -89,7 +89,7 @@ mod tests {
     use crate::trace;
 
     /// With so few objects, chance has a larger effect than with those of [`MISS_RATIO_MARGIN`].
-    const SMALL_BAR: f64 = 0.05;
+    const SMALL_MARGIN: f64 = 0.05;
 
     /// If one object has more than this share of all requested bytes, the missed bytes depend only
     /// on whether that object was kept.
@@ -97,12 +97,12 @@ mod tests {
 
     /// Returns the largest share of one object in all requested bytes.
     fn heaviest(trace: &Trace) -> f64 {
-        let mut asked = vec![0; trace.sizes.len()];
+        let mut requested = vec![0; trace.sizes.len()];
         for &object in &trace.requests {
-            asked[object as usize] += trace.sizes[object as usize];
+            requested[object as usize] += trace.sizes[object as usize];
         }
-        let most = asked.iter().max().copied().unwrap_or(0);
-        most as f64 / asked.iter().sum::<u64>().max(1) as f64
+        let most = requested.iter().max().copied().unwrap_or(0);
+        most as f64 / requested.iter().sum::<u64>().max(1) as f64
     }
 
     #[test]
@@ -113,9 +113,9 @@ mod tests {
         assert_eq!(heavy, ["drift and crowds"]);
         let mut above = Vec::new();
         for row in compare(&traces, |_| ()) {
-            above.extend(row.above("requests", SMALL_BAR, |missed| missed.objects));
+            above.extend(row.above("requests", SMALL_MARGIN, |missed| missed.objects));
             if !heavy.contains(&row.trace) {
-                above.extend(row.above("bytes", SMALL_BAR, |missed| missed.bytes));
+                above.extend(row.above("bytes", SMALL_MARGIN, |missed| missed.bytes));
             }
         }
         assert!(above.is_empty(), "{above:#?}");

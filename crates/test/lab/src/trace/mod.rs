@@ -26,10 +26,10 @@ pub struct Trace {
 impl Trace {
     /// Returns the bytes of all objects that are requested at least once.
     pub fn footprint(&self) -> u64 {
-        let mut asked = vec![false; self.sizes.len()];
+        let mut requested = vec![false; self.sizes.len()];
         let mut bytes = 0;
         for &object in &self.requests {
-            if !std::mem::replace(&mut asked[object as usize], true) {
+            if !std::mem::replace(&mut requested[object as usize], true) {
                 bytes += self.sizes[object as usize];
             }
         }
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn each_trace_asks_for_objects_that_it_has() {
+    fn each_trace_requests_objects_that_it_has() {
         for trace in all(500) {
             let objects = trace.sizes.len() as u32;
             assert!(trace.requests.iter().all(|&object| object < objects), "{}", trace.name);

@@ -30,15 +30,15 @@ pub fn polymix(name: &'static str, objects: u32, kind: Polymix) -> Trace {
     let mut content = Content::new();
     let mut requests = Vec::new();
     let window = objects / 10;
-    let mut left = window * LENGTH;
+    let mut left = window * REQUESTS_PER_PAGE;
     while left > 0 {
         let made = content.pages.len() as u32;
         // Polygraph fills the working set first, and then 5 of 60 requests recur.
         let recurrence = if made < window { 5.0 / 60.0 } else { kind.recurrence };
         let page = if made > 0 && uniform(&mut random) < recurrence {
-            content.again(made.saturating_sub(window), &mut random)
+            content.recurring_page(made.saturating_sub(window), &mut random)
         } else {
-            content.make(&mut random)
+            content.add_page(&mut random)
         };
         if made >= window {
             left -= 1;
@@ -68,7 +68,7 @@ struct Page {
 }
 
 /// Requests for pages, for each page of the working set.
-const LENGTH: u32 = 50;
+const REQUESTS_PER_PAGE: u32 = 50;
 const KB: f64 = 1024.0;
 /// The shares of HTML and downloads among pages: 15 and 0.5 of 35.
 const HTML: f64 = 15.0 / 35.0;
@@ -92,14 +92,14 @@ impl Content {
     }
 
     /// Creates a page.
-    fn make(&mut self, random: &mut Pcg64) -> u32 {
+    fn add_page(&mut self, random: &mut Pcg64) -> u32 {
         let draw = uniform(random);
         let mut images = Vec::new();
         let (size, cachable) = if draw < HTML {
             // zipf(13) as Polygraph has it: floor(14^U), so small numbers are likelier.
             for _ in 0..14f64.powf(uniform(random)) as u32 {
                 let size = self.image.sample(random);
-                let image = self.object(size);
+                let image = self.add_object(size);
                 images.extend((uniform(random) < 0.80).then_some(image));
             }
             (self.html.sample(random), 0.90)
@@ -108,18 +108,18 @@ impl Content {
         } else {
             (self.other.sample(random), 0.72)
         };
-        let object = self.object(size);
+        let object = self.add_object(size);
         self.pages.push(Page { object, cachable: uniform(random) < cachable, images });
         self.pages.len() as u32 - 1
     }
 
-    fn object(&mut self, size: f64) -> u32 {
+    fn add_object(&mut self, size: f64) -> u32 {
         self.sizes.push(bytes(size));
         self.sizes.len() as u32 - 1
     }
 
     /// Returns a page of the working set, which begins at `first`.
-    fn again(&self, first: u32, random: &mut Pcg64) -> u32 {
+    fn recurring_page(&self, first: u32, random: &mut Pcg64) -> u32 {
         let end = self.pages.len() as u32;
         let page = first + below(random, end - first);
         if uniform(random) < HOT_SHARE {
@@ -152,7 +152,7 @@ mod tests {
         let mut random = seeded(1);
         let mut content = Content::new();
         for _ in 0..40_000 {
-            content.make(&mut random);
+            content.add_page(&mut random);
         }
         let mean = content.sizes.iter().sum::<u64>() as f64 / content.sizes.len() as f64 / KB;
         assert!((10.2..10.9).contains(&mean), "mean object {mean} KB");

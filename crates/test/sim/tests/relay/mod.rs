@@ -19,7 +19,7 @@ pub(crate) enum How {
     Copy,
     Splice,
     /// Received bytes are sent before those with which a pipe is then filled.
-    Behind,
+    SendThenSplice,
     /// Received bytes are sent by reference, after the first ones.
     Shared,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Relay<E: Engine> {
     how: How,
     /// Slots are not reused, so the generation of every token is 0.
     pairs: Vec<Option<Pair>>,
-    accept_again: Option<Instant>,
+    retry_accept_at: Option<Instant>,
     stop: Arc<AtomicBool>,
 }
 
@@ -63,14 +63,14 @@ impl<E: Engine> Relay<E> {
     ) -> Self {
         engine.accept(&listener, LISTENER);
         let pairs = Vec::new();
-        Self { engine, listener: Some(listener), origin, how, pairs, accept_again: None, stop }
+        Self { engine, listener: Some(listener), origin, how, pairs, retry_accept_at: None, stop }
     }
 
     /// Runs a turn. Returns false once it was told to stop and every pair is closed.
     pub(crate) fn turn(&mut self) -> bool {
-        self.engine.submit_and_wait(self.accept_again);
-        if self.accept_again.is_some_and(|when| when <= self.engine.now()) {
-            self.accept_again = None;
+        self.engine.submit_and_wait(self.retry_accept_at);
+        if self.retry_accept_at.is_some_and(|when| when <= self.engine.now()) {
+            self.retry_accept_at = None;
             if let Some(listener) = &self.listener {
                 self.engine.accept(listener, LISTENER);
             }
@@ -83,7 +83,7 @@ impl<E: Engine> Relay<E> {
         {
             self.engine.cancel_accept(&listener);
             self.engine.close(listener);
-            self.accept_again = None;
+            self.retry_accept_at = None;
         }
         self.listener.is_some() || self.pairs.iter().any(Option::is_some)
     }
@@ -98,16 +98,21 @@ impl<E: Engine> Relay<E> {
             CompletionEvent::Accepted(Err(error)) => {
                 let ours = matches!(error, Error::OutOfDescriptors | Error::OutOfMemory);
                 assert!(ours, "accept fails: {error}");
-                self.accept_again = Some(self.engine.now() + Duration::from_millis(10));
+                self.retry_accept_at = Some(self.engine.now() + Duration::from_millis(10));
             }
             CompletionEvent::Connected(Ok(())) => {
                 self.fill(index, 0);
                 self.fill(index, 1);
             }
-            CompletionEvent::Received(Ok(buffer)) => self.pass(index, flow, buffer),
+            CompletionEvent::Received(Ok(buffer)) => self.relay_received(index, flow, buffer),
             CompletionEvent::Sent(Ok(())) => self.fill(index, flow),
             CompletionEvent::Spliced(Ok(count)) => {
-                self.spliced(index, flow, completion.token.kind() == TokenKind::Client, count);
+                self.handle_spliced(
+                    index,
+                    flow,
+                    completion.token.kind() == TokenKind::Client,
+                    count,
+                );
             }
             CompletionEvent::Connected(Err(_))
             | CompletionEvent::Received(Err(_))
@@ -131,11 +136,12 @@ impl<E: Engine> Relay<E> {
     fn fill(&mut self, index: usize, flow: usize) {
         let token = Self::token(TokenKind::Client, index, flow);
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
-        if matches!(self.how, How::Splice | How::Behind) && pair.flows[flow].pipe.is_none() {
+        if matches!(self.how, How::Splice | How::SendThenSplice) && pair.flows[flow].pipe.is_none()
+        {
             pair.flows[flow].pipe = self.engine.pipe().ok();
         }
         match &pair.flows[flow].pipe {
-            Some(_) if self.how == How::Behind => {
+            Some(_) if self.how == How::SendThenSplice => {
                 self.engine.poll_readable(&pair.sides[flow], token)
             }
             Some((_, into)) => self.engine.splice(&pair.sides[flow], into, 100_000, token),
@@ -149,7 +155,7 @@ impl<E: Engine> Relay<E> {
         self.engine.recv(&pair.sides[flow], 1000, token);
     }
 
-    fn pass(&mut self, index: usize, flow: usize, buffer: Buffer) {
+    fn relay_received(&mut self, index: usize, flow: usize, buffer: Buffer) {
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
         if buffer.is_empty() {
             self.engine.recycle(buffer);
@@ -160,7 +166,7 @@ impl<E: Engine> Relay<E> {
         let parts = [first, b"", second];
         let (state, sink) = (&mut pair.flows[flow], &pair.sides[1 - flow]);
         match &state.pipe {
-            Some((from, into)) if self.how == How::Behind => {
+            Some((from, into)) if self.how == How::SendThenSplice => {
                 match self.engine.try_splice_in(&pair.sides[flow], into, 100_000) {
                     Some(Ok(count)) if count > 0 => {
                         state.piped = count;
@@ -182,7 +188,7 @@ impl<E: Engine> Relay<E> {
         self.engine.recycle(buffer);
     }
 
-    fn spliced(&mut self, index: usize, flow: usize, filled: bool, count: usize) {
+    fn handle_spliced(&mut self, index: usize, flow: usize, filled: bool, count: usize) {
         let pair = self.pairs[index].as_mut().expect("no completion comes after a close");
         let state = &mut pair.flows[flow];
         if filled && count == 0 {

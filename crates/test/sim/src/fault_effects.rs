@@ -27,7 +27,7 @@ impl Kernel {
 
     /// Keeps the bytes of a pipe, if this is the reading end of one that is not empty.
     fn keep_left_bytes(&mut self, engine: usize, number: u32) {
-        if let Object::PipeOut(pipe) = self.owned_descriptor(engine, number).object
+        if let Object::PipeReadEnd(pipe) = self.owned_descriptor(engine, number).object
             && !self.pipes[pipe].bytes.is_empty()
         {
             self.engines[engine].planted.dirt = self.pipes[pipe].bytes.iter().copied().collect();
