@@ -60,7 +60,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
 
     /// Returns the number of lookups in progress.
     #[cfg(test)]
-    fn under_way(&self) -> usize {
+    fn active_lookups(&self) -> usize {
         self.names.active_lookups()
     }
 
@@ -74,7 +74,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
     ) -> Poll<LookupResult> {
         let now = engine.now();
         let found = self.names.lookup(name, waiter, now, &mut || engine.random());
-        self.execute_orders(engine, now);
+        self.execute_operations(engine, now);
         if found.is_ready() {
             return found;
         }
@@ -112,7 +112,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
                 unreachable!("a name server's socket only connects, sends and receives")
             }
         }
-        self.execute_orders(engine, now);
+        self.execute_operations(engine, now);
     }
 
     /// Returns the time by which [`Resolver::handle_deadlines`] has to be called, if at all.
@@ -123,7 +123,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
     /// Ends the lookups and queries whose deadlines are over at `now`.
     pub(crate) fn handle_deadlines<E: Engine>(&mut self, engine: &mut E, now: Instant) {
         self.names.handle_deadlines(now, &mut || engine.random());
-        self.execute_orders(engine, now);
+        self.execute_operations(engine, now);
     }
 
     /// Returns the next waiter whose lookup has finished, and the result.
@@ -141,7 +141,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
     pub(crate) fn shut_down<E: Engine>(&mut self, engine: &mut E) {
         let now = engine.now();
         self.names.end(now);
-        self.execute_orders(engine, now);
+        self.execute_operations(engine, now);
     }
 
     fn notify<E: Engine>(
@@ -181,7 +181,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
 
     /// Executes the operations of [`DnsResolver`]. In nearly every turn there are none.
     #[inline]
-    fn execute_orders<E: Engine>(&mut self, engine: &mut E, now: Instant) {
+    fn execute_operations<E: Engine>(&mut self, engine: &mut E, now: Instant) {
         while let Some((token, order)) = self.names.next_operation() {
             self.execute(engine, token, order, now);
         }

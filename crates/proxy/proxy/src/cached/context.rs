@@ -63,7 +63,7 @@ pub(crate) struct CacheContext {
     /// Whether the origin's response was stored.
     pub(crate) is_stored: bool,
     /// Why the exchange that this one waited for went to the origin.
-    pub(crate) waited_for: Option<Forward>,
+    pub(crate) leader_forward: Option<Forward>,
     /// Whether another exchange's fetch provided the response.
     pub(crate) is_collapsed: bool,
     /// Whether the exchange last waited for an object from a disk.
@@ -114,13 +114,13 @@ impl CacheContext {
     /// Returns the Cache-Status of the response (RFC 9211). A collapsed request counts as
     /// forwarded, since section 2.6 defines no collapsed hit.
     pub(crate) fn status(&self) -> CacheStatus<'static> {
-        let forward = self.forward.or(self.waited_for.filter(|_| self.is_collapsed));
+        let forward = self.forward.or(self.leader_forward.filter(|_| self.is_collapsed));
         CacheStatus {
             is_hit: forward.is_none(),
             forward,
             forward_status: self.forward_status,
             is_stored: self.is_stored,
-            collapsed: self.waited_for.map(|_| self.is_collapsed),
+            collapsed: self.leader_forward.map(|_| self.is_collapsed),
             detail: self.store_refusal,
             ..CacheStatus::default()
         }

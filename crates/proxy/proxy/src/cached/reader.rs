@@ -25,7 +25,7 @@ pub(crate) struct CachedReader {
     fill_waiter: Option<WaiterId>,
     /// How many bytes of the body had arrived at the last check, and since when their number has
     /// not changed.
-    arrived_at: Option<(u64, Instant)>,
+    last_arrival: Option<(u64, Instant)>,
 }
 
 /// One part of a response with several ranges.
@@ -65,7 +65,7 @@ impl CachedReader {
             remaining,
             parts,
             fill_waiter: None,
-            arrived_at: None,
+            last_arrival: None,
         })
     }
 
@@ -141,9 +141,9 @@ impl CachedReader {
     /// have observed.
     pub(crate) fn stalled_since(&mut self, now: Instant) -> Instant {
         let arrived = self.reader.body().arrived();
-        let seen = self.arrived_at.filter(|(seen, _)| *seen == arrived);
+        let seen = self.last_arrival.filter(|(seen, _)| *seen == arrived);
         let since = seen.map_or(now, |(_, since)| since);
-        self.arrived_at = Some((arrived, since));
+        self.last_arrival = Some((arrived, since));
         since
     }
 

@@ -12,7 +12,7 @@ use millrace_store::{FetchLease, Object};
 use crate::cached::{CacheContext, waiting};
 use crate::core::Core;
 use crate::exchange::Stage;
-use crate::origin::side;
+use crate::origin::release;
 
 /// The maximum number of refreshes in progress in a worker. Beyond it, stale responses are
 /// refreshed a little later.
@@ -73,7 +73,7 @@ pub(crate) fn keys<E: Engine>(core: &Core<E>) -> Vec<Key> {
 /// Ends a refresh, with or without a response.
 #[inline(never)]
 pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key) {
-    side::abandon(core, key);
+    release::abandon_transaction(core, key);
     waiting::leave_cache(core, key);
     let mut exchange = core.exchanges.remove(key).expect("the caller's refresh is in the table");
     core.cache_waits.refreshes -= 1;

@@ -20,7 +20,7 @@ use millrace_store::{
 use crate::cached::{ResponseSource, fill, now_ms, waiting};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, origin_request};
-use crate::origin::side;
+use crate::origin::release;
 use millrace_config::{CacheRoute, PathForward};
 
 /// The rules and the times by which a response is stored.
@@ -86,7 +86,7 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
         }
         status if is_failure(status) && serve_stale(core, key) => {
             core.exchange(key).caching.forward_status = Some(status);
-            side::abandon(core, key);
+            release::abandon_transaction(core, key);
             true
         }
         _ => {
@@ -321,7 +321,7 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
         false => lease.map(FetchLease::release),
     };
     core.wake(woken.into_iter().flatten());
-    side::finish(core, key);
+    release::finish_transaction(core, key);
     end_upload(core, key);
     true
 }

@@ -1,5 +1,5 @@
 //! The client's side: translates completions and timers of client connections into events, and
-//! reads and closes client connections. The origin's side is `origin/side.rs`.
+//! reads and closes client connections. The origin's side is `origin/events.rs`.
 
 use std::time::Duration;
 
@@ -105,7 +105,7 @@ pub(crate) fn handle_timer<E: Engine>(
     key: Key,
 ) -> Option<(EventTarget, Event)> {
     let Core { engine, conns, snapshot, snapshots, timers, .. } = core;
-    let (now, check) = (engine.now(), snapshots.client_check);
+    let (now, check) = (engine.now(), snapshots.client_timer_max);
     let conn = conns.get(key)?;
     if conn.state == ConnState::ResetPending {
         reset_or_wait(core, key);
@@ -136,7 +136,7 @@ pub(crate) fn handle_timer<E: Engine>(
 /// Checks whether an exchange has waited too long for its client or for a body in the cache, or has
 /// been an idle tunnel for too long. If so, returns an event for it; otherwise sets the next timer.
 fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<Event> {
-    let latest = now + core.snapshots.client_check;
+    let latest = now + core.snapshots.client_timer_max;
     let ExchangeParts { engine, timers, exchange, client, .. } = core.parts_with_client(key);
     let limits = exchange.snapshot().limits();
     let rate = limits.rate_bytes_per_second;

@@ -9,7 +9,7 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::{
     Abort, Exchange, Failure, NextStep, OwnResponse, Reason, RequestPlan, Stage,
 };
-use crate::origin::{self, RetryLimits, Transaction, h1, side};
+use crate::origin::{self, RetryLimits, Transaction, h1, release};
 
 /// How much of the response was delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +87,7 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
         // Closing in order would make the part of the tunnel that the origin got look whole.
         origin::close::reset(core, key);
     }
-    side::abandon(core, key);
+    release::abandon_transaction(core, key);
     if core.exchange(key).is_refresh() {
         return NextStep::EndRefresh;
     }
@@ -202,7 +202,7 @@ fn retry<E: Engine>(core: &mut Core<E>, key: Key, skips_idle: bool) -> NextStep 
     let transaction = &exchange.transaction;
     let failed_origin = transaction.origin.filter(|_| !skips_idle);
     let earlier_tries = transaction.earlier_tries + 1;
-    side::abandon(core, key);
+    release::abandon_transaction(core, key);
     let exchange = core.exchange(key);
     exchange.upload = Default::default();
     exchange.transaction =
@@ -250,7 +250,7 @@ fn abort<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason, abort: Abort) 
 /// Drops the rest of the request and delivers the response to its end.
 #[inline(never)]
 pub(crate) fn complete<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    side::abandon(core, key);
+    release::abandon_transaction(core, key);
     let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.upload.abandon(engine, pipes);
     exchange.is_persistent = false;

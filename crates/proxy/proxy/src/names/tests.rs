@@ -322,7 +322,10 @@ impl Scene {
     /// Shuts the resolver down and checks that nothing is left of it.
     fn end(mut self) {
         self.worker.names.shut_down(&mut self.worker.engine);
-        assert_eq!((self.worker.names.under_way(), self.worker.names.next_deadline()), (0, None));
+        assert_eq!(
+            (self.worker.names.active_lookups(), self.worker.names.next_deadline()),
+            (0, None)
+        );
         drop(self.worker);
         assert_eq!(self.world.leaks(), Vec::<String>::new());
     }
@@ -504,7 +507,7 @@ fn ipv4_does_not_wait_long_for_ipv6_but_both_are_cached() {
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &found(&["192.0.2.1", "192.0.2.2"]));
     assert!(took >= Duration::from_millis(50) && took < Duration::from_millis(80), "{took:?}");
-    assert_eq!(scene.worker.names.under_way(), 1);
+    assert_eq!(scene.worker.names.active_lookups(), 1);
     assert_eq!(scene.look_up(&[("www.example", 2)]).as_millis(), 0);
     assert_eq!(scene.result(2), scene.result(1), "a later lookup does not wait either");
     scene.advance(Duration::from_secs(1));
@@ -581,7 +584,7 @@ fn a_removed_waiter_gets_no_result_and_a_shutdown_leaves_nothing() {
     assert_eq!(scene.worker.results.keys().collect::<Vec<_>>(), [&2]);
     scene.worker.wanted = vec![("other.example", 3)];
     scene.run(Duration::from_millis(100), &mut |_| false);
-    assert_eq!(scene.worker.names.under_way(), 1);
+    assert_eq!(scene.worker.names.active_lookups(), 1);
     scene.end();
 }
 
@@ -717,7 +720,7 @@ fn lookups_work_over_real_sockets() {
     // The IPv6 response arrives over TCP, possibly after the lookup has stopped waiting for it.
     assert_eq!(waiter, 7);
     assert!(first.unwrap().contains(&"192.0.2.1".parse().unwrap()));
-    while names.under_way() > 0 {
+    while names.active_lookups() > 0 {
         real_turn(&mut engine, &mut names);
     }
     server.join().unwrap();
@@ -738,5 +741,5 @@ fn a_closed_port_counts_as_a_failed_server() {
         }
     };
     assert_eq!(finished, (7, Err(NameError::ServerFailed)));
-    assert_eq!(names.under_way(), 0);
+    assert_eq!(names.active_lookups(), 0);
 }

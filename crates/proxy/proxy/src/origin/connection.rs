@@ -16,7 +16,7 @@ pub(crate) enum ConnectionUser {
     Fill(Key),
 }
 
-/// The right to use an origin connection. `origin::side::release` ends it and returns the
+/// The right to use an origin connection. `origin::release::release` ends it and returns the
 /// connection to the pool or closes it; `origin::close::close` ends it and closes the connection.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct OriginUse {

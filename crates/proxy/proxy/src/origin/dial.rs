@@ -178,7 +178,7 @@ fn handle_attempt_end<E: Engine>(
     let id = transaction.origin.expect("picked before it was dialed");
     let slot = origins.connections.next_key().expect("the attempt left its slot");
     let token = slot.token(TokenKind::Origin);
-    let timer = timers.insert(token, now + snapshots.origin_check);
+    let timer = timers.insert(token, now + snapshots.origin_timer_max);
     origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
     let connection = origins.connections.get_mut(slot).expect("inserted just now");
     transaction.connection = Some(connection.begin_use(slot, ConnectionUser::Exchange(key)));

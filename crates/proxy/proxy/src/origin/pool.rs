@@ -53,7 +53,7 @@ pub(crate) struct Origins {
     /// Origins with a queue, and possibly some whose queue is empty by now.
     pub(super) queues: Vec<OriginId>,
     /// Origins that had a queue when one of their connections ended or became idle.
-    pub(super) with_capacity: Vec<OriginId>,
+    pub(super) gained_capacity: Vec<OriginId>,
     /// The index of the worker, which selects its counters in each origin.
     pub(crate) worker: usize,
     /// A buffer to compose an [`OriginState::identity`] without an allocation.

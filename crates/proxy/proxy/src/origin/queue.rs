@@ -11,7 +11,7 @@ use millrace_engine::{Engine, Instant, Key};
 
 use crate::core::Core;
 use crate::exchange::{Reason, RequestPlan};
-use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, pinned, side};
+use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, pinned, release};
 
 /// The connection for a request to its origin.
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(crate) fn divert_or_enqueue<E: Engine>(
 ) -> Result<Option<ConnectionSource>, Reason> {
     let mut id = core.exchange(key).transaction.origin.expect("picked before it was full");
     if let Some(other) = alternative_origin(core, key, id) {
-        side::abandon(core, key);
+        release::abandon_transaction(core, key);
         core.origins.begin_request(other);
         core.exchange(key).transaction.origin = Some(other);
         id = other;
@@ -198,14 +198,14 @@ impl Origins {
     }
 
     /// Takes an origin that gained capacity while it had a queue.
-    pub(crate) fn pop_with_capacity(&mut self) -> Option<OriginId> {
-        self.with_capacity.pop()
+    pub(crate) fn pop_gained_capacity(&mut self) -> Option<OriginId> {
+        self.gained_capacity.pop()
     }
 
     /// Records that the origin may have another connection, or has another idle one.
     pub(super) fn note_capacity(&mut self, id: OriginId) {
-        if self.has_queue(id) && self.with_capacity.last() != Some(&id) {
-            self.with_capacity.push(id);
+        if self.has_queue(id) && self.gained_capacity.last() != Some(&id) {
+            self.gained_capacity.push(id);
         }
     }
 }

@@ -21,9 +21,9 @@ pub(crate) struct Snapshots {
     /// The shortest limit of any wait of client connections in all snapshots in use. The timer of a
     /// client connection is never set further ahead, so that a new wait need not set it, whichever
     /// snapshot the exchange has.
-    pub(crate) client_check: Duration,
+    pub(crate) client_timer_max: Duration,
     /// The shortest limit of any wait of origin connections in all snapshots in use.
-    pub(crate) origin_check: Duration,
+    pub(crate) origin_timer_max: Duration,
 }
 
 /// A listener that is not in the configuration in force, but still has connections or may get some
@@ -44,8 +44,8 @@ impl Snapshots {
             earlier: Vec::new(),
             removed: Vec::new(),
             has_idle_on_removed: false,
-            client_check: present.client_check,
-            origin_check: present.origin_check,
+            client_timer_max: present.client_timer_max,
+            origin_timer_max: present.origin_timer_max,
         }
     }
 

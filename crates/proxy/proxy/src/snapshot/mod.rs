@@ -38,9 +38,9 @@ pub(crate) struct Snapshot {
     pub(crate) response_limits: HeadLimits,
     /// The shortest limit of any wait of client connections, except lingering. The timer of a
     /// client connection is never set further ahead, so that a new wait need not set it.
-    pub(crate) client_check: Duration,
+    pub(crate) client_timer_max: Duration,
     /// The shortest limit of any wait of origin connections, for their timers.
-    pub(crate) origin_check: Duration,
+    pub(crate) origin_timer_max: Duration,
     /// The name of this process in Via (RFC 9110 section 7.6.3).
     pub(crate) pseudonym: Arc<str>,
     /// The whole Via field line for messages received as HTTP/1.0 and as HTTP/1.1.
@@ -170,14 +170,14 @@ impl Snapshot {
             services: services.into(),
             request_limits: head_limits(limits.request_head_bytes, limits.fields),
             response_limits: head_limits(limits.response_head_bytes, limits.response_fields),
-            client_check: shortest(&[
+            client_timer_max: shortest(&[
                 limits.head_ms,
                 limits.idle_ms,
                 limits.body_ms,
                 limits.send_ms,
                 limits.tunnel_idle_ms,
             ]),
-            origin_check: shortest(&[
+            origin_timer_max: shortest(&[
                 limits.first_byte_ms,
                 limits.response_ms,
                 limits.origin_idle_ms,

@@ -85,7 +85,7 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
         core.engine.set_congestion(&fd, name);
     }
     let token = key.token(TokenKind::Client);
-    let timer = core.timers.insert(token, now + core.snapshots.client_check);
+    let timer = core.timers.insert(token, now + core.snapshots.client_timer_max);
     let proxied = configured.proxy_protocol;
     core.snapshots.add_connection(listener);
     core.conns.insert(Conn {

@@ -20,8 +20,8 @@ use crate::names;
 use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
 use crate::origin::{
-    self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, pick,
-    pinned, side,
+    self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, events,
+    pick, pinned, release,
 };
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, WantedResource};
@@ -36,7 +36,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         Event::Enter => return begin(core, key),
         Event::End(reason) => return NextStep::End(reason),
         Event::OriginReadable => return read_response(core, key),
-        Event::OriginEnded | Event::OriginBroke => return origin_ended(core, key),
+        Event::OriginEnded | Event::OriginBroke => return handle_origin_end(core, key),
         Event::OriginSent => upload::pump(core, key, false),
         Event::OriginSpliced(count) => upload::handle_spliced(core, key, count),
         Event::OriginFailed => upload::handle_origin_failure(core, key),
@@ -134,7 +134,10 @@ fn proceed<E: Engine>(core: &mut Core<E>, key: Key, source: ConnectionSource) ->
             core.origins.reserve_connection(id);
             core.exchange(key).transaction.has_reservation = true;
             let opening = open_connection(core, key, id);
-            opening.map_or_else(|reason| connect_failed(core, key, reason), |()| NextStep::Wait)
+            opening.map_or_else(
+                |reason| handle_connect_failure(core, key, reason),
+                |()| NextStep::Wait,
+            )
         }
     }
 }
@@ -204,7 +207,7 @@ fn handle_lookup<E: Engine>(
         }
         Err(error) => Err(names::reason_of(error)),
     };
-    opening.map_or_else(|reason| connect_failed(core, key, reason), |()| NextStep::Wait)
+    opening.map_or_else(|reason| handle_connect_failure(core, key, reason), |()| NextStep::Wait)
 }
 
 /// Handles progress of the connection attempts.
@@ -212,7 +215,7 @@ fn handle_dial_progress<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     match dial::advance(core, key) {
         Ok(true) => send_request(core, key),
         Ok(false) => NextStep::Wait,
-        Err(reason) => connect_failed(core, key, reason),
+        Err(reason) => handle_connect_failure(core, key, reason),
     }
 }
 
@@ -242,7 +245,7 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     transaction.phase = Phase::Requesting;
     transaction.awaiting_since = now;
     transaction.scan = HeadScan::default();
-    side::receive(core, key);
+    events::receive(core, key);
     let ExchangeParts { engine, exchange, client, origin, out, .. } = core.parts(key);
     if client.is_none() {
         // A refresh has no body, and nothing waits for the end of its upload.
@@ -275,9 +278,9 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 transaction.scan = HeadScan::default();
                 length
             }
-            Ok(None) if origin.wire.has_ended() => return origin_ended(core, key),
+            Ok(None) if origin.wire.has_ended() => return handle_origin_end(core, key),
             Ok(None) => {
-                side::receive(core, key);
+                events::receive(core, key);
                 return NextStep::Wait;
             }
             Err(_) => return NextStep::End(Reason::MalformedResponse),
@@ -326,7 +329,7 @@ fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 fn receive_ahead<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { origin, .. } = core.parts(key);
     if origin.is_some_and(|origin| origin.wire.recv_buffer.bytes().len() < RECEIVE_AHEAD_MAX) {
-        side::receive(core, key);
+        events::receive(core, key);
     }
     NextStep::Wait
 }
@@ -335,9 +338,9 @@ fn receive_ahead<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// does not apply to the stored response, or if the stored response does not serve the request.
 fn repeat_without_conditions<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     match core.exchange(key).transaction.framing {
-        Framing::None | Framing::Length(0) => side::finish(core, key),
+        Framing::None | Framing::Length(0) => release::finish_transaction(core, key),
         // The body is of no use.
-        _ => side::abandon(core, key),
+        _ => release::abandon_transaction(core, key),
     }
     let exchange = core.exchange(key);
     (exchange.caching.object, exchange.caching.remainder) = (None, None);
@@ -365,7 +368,7 @@ fn pass_interim<E: Engine>(core: &mut Core<E>, key: Key) {
 /// parsed. If the header is already received and only waits for its turn, the exchange continues to
 /// wait.
 #[inline(never)]
-fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { client, origin, .. } = core.parts(key);
     let waits = client.is_some_and(|client| !client.may_send(key));
     if waits && origin.is_some_and(|origin| !origin.wire.recv_buffer.is_empty()) {
@@ -378,7 +381,7 @@ fn origin_ended<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 
 /// Handles the failure to open a connection. If this worker has no capacity for one, the exchange
 /// waits for capacity.
-fn connect_failed<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
+fn handle_connect_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     let transaction = &core.exchange(key).transaction;
     let (phase, id) = (transaction.phase, transaction.origin);
     if reason == Reason::Overloaded {
@@ -387,7 +390,7 @@ fn connect_failed<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
         } else {
             WantedResource::Lookup
         };
-        side::abandon(core, key);
+        release::abandon_transaction(core, key);
         return match wait_list::enqueue(core, key, want) {
             true => NextStep::Wait,
             false => NextStep::End(Reason::Overloaded),

@@ -10,14 +10,14 @@ use crate::core::Core;
 use crate::exchange::Exchange;
 use crate::exchange::access_log::{LogBuffer, LoggedOrigin, Record, write_record};
 use crate::exchange::stage::{Event, NextStep};
-use crate::origin::{OriginAddress, Origins, side};
+use crate::origin::{OriginAddress, Origins, release};
 use crate::transfer::stats::TransferStats;
 
 /// Records the first exchange of a connection and removes it.
 #[inline(never)]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     if core.exchange(key).transaction.is_open() {
-        side::abandon(core, key);
+        release::abandon_transaction(core, key);
     }
     waiting::leave_cache(core, key);
     core.counters.exchanges.add(1);

@@ -45,15 +45,15 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     match found {
         LookupResult::Stored(object) => {
             if !caching.serve_stored(object, waiter) {
-                return retry(core, key, None);
+                return look_up_again(core, key, None);
             }
             counters.cache_hits.add(1);
-            caching.is_collapsed = caching.waited_for.is_some() && !caching.is_from_disk;
+            caching.is_collapsed = caching.leader_forward.is_some() && !caching.is_from_disk;
             NextStep::Advance(Stage::Deliver)
         }
         LookupResult::Stale(object, lease) => {
             if !caching.serve_stored(object.clone(), waiter) {
-                return retry(core, key, lease);
+                return look_up_again(core, key, lease);
             }
             counters.cache_hits.add(1);
             caching.is_stale = true;
@@ -81,7 +81,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 matches!(found, LookupResult::PendingDisk { is_own: true });
             if let LookupResult::Wait(why) = found {
                 counters.cache_collapsed.add(1);
-                caching.waited_for = Some(why);
+                caching.leader_forward = Some(why);
             }
             caching.waits_until = Some(due);
             caching.waited_since.get_or_insert(engine.now());
@@ -150,7 +150,7 @@ fn why_validate(meta: &Meta, now_ms: u64) -> Forward {
 
 /// Repeats the lookup. Another worker has just removed the object, because it was too long to be
 /// stored or its body was cut.
-fn retry<E: Engine>(core: &mut Core<E>, key: Key, lease: Option<FetchLease>) -> NextStep {
+fn look_up_again<E: Engine>(core: &mut Core<E>, key: Key, lease: Option<FetchLease>) -> NextStep {
     let released = lease.map(FetchLease::release);
     core.wake(released.into_iter().flatten());
     begin(core, key)

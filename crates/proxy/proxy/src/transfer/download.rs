@@ -6,7 +6,7 @@ use millrace_engine::{Engine, Key};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
-use crate::origin::side;
+use crate::origin::{events, release};
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
 
@@ -57,7 +57,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
                 return handle_origin_end(core, key);
             }
             let (expected, watches) = (download.expected_bytes(), download.is_watching());
-            origin.wire.receive_body(engine, side::RECEIVE_MAX, expected, watches);
+            origin.wire.receive_body(engine, events::RECEIVE_MAX, expected, watches);
             TransferProgress::Waiting
         }
         Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
@@ -112,10 +112,10 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
         // The response is whole but the request is not, and its rest cannot be sent any more.
         return TransferProgress::Failed(Reason::ResponseCut);
     }
-    match exchange.download.source_ended(engine, &mut client.wire) {
+    match exchange.download.handle_source_end(engine, &mut client.wire) {
         Ok(_) => {
             exchange.upload.abandon(engine, pipes);
-            side::abandon(core, key);
+            release::abandon_transaction(core, key);
             TransferProgress::Ended
         }
         Err(_) => TransferProgress::Failed(Reason::ResponseCut),
@@ -125,7 +125,7 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
 /// Passes the end of the origin's direction of a tunnel on to the client.
 fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
-    let ended = exchange.download.source_ended(engine, &mut client.wire);
+    let ended = exchange.download.handle_source_end(engine, &mut client.wire);
     assert_eq!(ended, Ok(TransferState::Ended), "a tunnel's end needs no byte");
     client.wire.shutdown(engine);
     TransferProgress::Ended
@@ -140,8 +140,8 @@ pub(crate) fn release_origin<E: Engine>(core: &mut Core<E>, key: Key) {
         return;
     }
     if exchange.has_finished_upload() {
-        side::finish(core, key);
+        release::finish_transaction(core, key);
     } else {
-        side::receive(core, key);
+        events::receive(core, key);
     }
 }

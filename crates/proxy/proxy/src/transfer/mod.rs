@@ -95,7 +95,7 @@ pub(crate) struct Transfer {
     /// wait.
     waited_before: Duration,
     /// `forwarded` at the last pace check.
-    forwarded_at_pace: u64,
+    forwarded_at_check: u64,
     /// The sink's unsent bytes at `since`.
     unsent_at_wait: usize,
     /// The observed sizes of what arrives, which decide between splicing and copying.
@@ -490,7 +490,7 @@ impl Transfer {
 
     /// Handles the end of the source's stream, and passes it on if it delimits the body. It is an
     /// error otherwise.
-    pub(crate) fn source_ended<E: Engine>(
+    pub(crate) fn handle_source_end<E: Engine>(
         &mut self,
         engine: &mut E,
         sink: &mut impl TransferSink<E>,
@@ -567,8 +567,8 @@ impl Transfer {
                     return true;
                 }
                 let kept = now.since(self.since) < limit
-                    && meets_rate(self.forwarded - self.forwarded_at_pace, elapsed, rate);
-                (self.waited_before, self.forwarded_at_pace, self.since) =
+                    && meets_rate(self.forwarded - self.forwarded_at_check, elapsed, rate);
+                (self.waited_before, self.forwarded_at_check, self.since) =
                     (Duration::ZERO, self.forwarded, now);
                 kept
             }
@@ -601,7 +601,7 @@ impl Transfer {
             TransferState::Off | TransferState::Ended => return None,
             TransferState::AwaitingSource => (
                 self.waited_before + now.since(self.since),
-                self.forwarded - self.forwarded_at_pace,
+                self.forwarded - self.forwarded_at_check,
             ),
             TransferState::AwaitingSink => {
                 (now.since(self.since()), self.unsent_at_wait.saturating_sub(unsent) as u64)

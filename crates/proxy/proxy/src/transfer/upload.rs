@@ -7,7 +7,7 @@ use millrace_http1::Framing;
 use crate::conn::client;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
-use crate::origin::{Phase, side};
+use crate::origin::{Phase, events};
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
 
@@ -59,7 +59,7 @@ fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, exchange, origin: Some(origin), .. } = core.parts(key) else {
         unreachable!("a tunnel has both connections");
     };
-    let ended = exchange.upload.source_ended(engine, &mut origin.wire);
+    let ended = exchange.upload.handle_source_end(engine, &mut origin.wire);
     assert_eq!(ended, Ok(TransferState::Ended), "a tunnel's end needs no byte");
     origin.wire.shutdown(engine);
     TransferProgress::Ended
@@ -82,7 +82,7 @@ pub(crate) fn handle_origin_failure<E: Engine>(core: &mut Core<E>, key: Key) -> 
     exchange.is_persistent = exchange.is_persistent && exchange.framing == Framing::None;
     exchange.transaction.awaiting_since = engine.now();
     if exchange.transaction.phase == Phase::Requesting {
-        side::receive(core, key);
+        events::receive(core, key);
     }
     TransferProgress::Ended
 }

@@ -169,7 +169,7 @@ fn check_invariants<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event
         let is_sending = client.is_some_and(|client| client.wire.is_sending());
         assert!(exchange.download.state() != TransferState::AwaitingSink || is_sending);
     }
-    // A failed send in a tunnel may end the exchange: see `event_of_failure` in `origin/side.rs`.
+    // A failed send in a tunnel may end the exchange: see `event_of_failure` in `origin/events.rs`.
     let send_failed = Event::End(Reason::Overloaded);
     if !matches!(event, OriginSent | OriginSpliced(_) | OriginFailed) && event != send_failed {
         let is_sending = origin.is_some_and(|origin| origin.wire.is_sending());

@@ -26,7 +26,7 @@ use crate::conn::{Conn, client};
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::names::Resolver;
-use crate::origin::{Origins, close::close, dial, side};
+use crate::origin::{Origins, close::close, dial, events};
 use crate::overload::{Overload, capacity, shed, shed::Shedding, wait_list::WaitListPass};
 use crate::shared::SharedState;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
@@ -228,7 +228,7 @@ impl<E: Engine> Worker<E> {
                 }
             }
             (TokenKind::Origin, event) => {
-                if let Some((target, event)) = side::handle_completion(core, key, event) {
+                if let Some((target, event)) = events::handle_completion(core, key, event) {
                     driver::drive(core, target, event);
                 }
                 if let Some(connection) = core.origins.connections.get_mut(key) {
@@ -263,7 +263,7 @@ impl<E: Engine> Worker<E> {
             let (core, key) = (&mut self.core, Key::from(token));
             let event = match token.kind() {
                 TokenKind::Client => client::handle_timer(core, key),
-                TokenKind::Origin => side::handle_timer(core, key),
+                TokenKind::Origin => events::handle_timer(core, key),
                 TokenKind::Dial => dial::record_attempt_event(core, key, None),
                 kind => unreachable!("{kind:?} has no timer here"),
             };
@@ -395,7 +395,7 @@ impl<E: Engine> Worker<E> {
         if self.core.origins.queued_count() == 0 {
             return;
         }
-        while let Some(id) = self.core.origins.pop_with_capacity() {
+        while let Some(id) = self.core.origins.pop_gained_capacity() {
             // The loop ends: each exchange that continues takes an idle connection or a free slot
             // for a new one.
             while let Some(key) = self.core.origins.first_in_queue(id) {

@@ -133,11 +133,12 @@ pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
         close(core, key);
     }
     let in_use = || earlier.iter().chain([&core.snapshot]);
-    let (before_client, before_origin) = (core.snapshots.client_check, core.snapshots.origin_check);
-    let client = in_use().map(|snapshot| snapshot.client_check).min().unwrap_or_default();
-    let origin = in_use().map(|snapshot| snapshot.origin_check).min().unwrap_or_default();
+    let (before_client, before_origin) =
+        (core.snapshots.client_timer_max, core.snapshots.origin_timer_max);
+    let client = in_use().map(|snapshot| snapshot.client_timer_max).min().unwrap_or_default();
+    let origin = in_use().map(|snapshot| snapshot.origin_timer_max).min().unwrap_or_default();
     let in_use_count = 1 + earlier.len() as u64;
-    (core.snapshots.client_check, core.snapshots.origin_check) = (client, origin);
+    (core.snapshots.client_timer_max, core.snapshots.origin_timer_max) = (client, origin);
     // Timers that were set further ahead would miss a new, shorter wait.
     let now = core.engine.now();
     if client < before_client {

@@ -51,7 +51,7 @@ pub(crate) struct Fill {
     /// When the present wait for the origin began.
     pub(crate) since: Instant,
     /// Whether the fill waits for its readers or for memory instead of the origin.
-    pub(crate) waits_for_room: bool,
+    pub(crate) is_blocked: bool,
     /// Since when the fill has found no memory.
     pub(crate) starved_since: Option<Instant>,
     pub(crate) snapshot: Rc<Snapshot>,
@@ -68,7 +68,7 @@ impl Fill {
     /// Returns the deadline of the origin. `None` if the fill does not wait for it.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let wait = Duration::from_millis(self.snapshot.limits().response_ms);
-        (!self.waits_for_room).then_some(self.since + wait)
+        (!self.is_blocked).then_some(self.since + wait)
     }
 
     /// Checks whether the readers, or their absence, stop the fill from receiving more. Registers

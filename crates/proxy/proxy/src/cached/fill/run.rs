@@ -13,7 +13,7 @@ use crate::cached::{
 };
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Event;
-use crate::origin::{ConnectionUser, h1, side};
+use crate::origin::{ConnectionUser, h1, release};
 use crate::transfer::body_progress::BodyProgress;
 
 /// Begins a fill, which takes the origin connection over from the exchange. `tail` are stored
@@ -94,7 +94,7 @@ fn new_fill<E: Engine>(
         continues_unread,
         ahead_max,
         since,
-        waits_for_room: false,
+        is_blocked: false,
         starved_since: None,
         snapshot,
         bytes: 0,
@@ -118,7 +118,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
     let waiter = core.waiter(key, TokenKind::Fill);
     let Some(fill) = core.fills.get_mut(key) else { return };
     let now_ms = now_ms(&core.engine);
-    if std::mem::take(&mut fill.waits_for_room) {
+    if std::mem::take(&mut fill.is_blocked) {
         // The wait for the origin begins anew. If the origin has ended its stream in the meantime,
         // this run finds the end.
         fill.since = core.engine.now();
@@ -159,7 +159,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
             Err(pause) => break pause,
         }
     };
-    fill.waits_for_room = matches!(pause, FillPause::NeedsReaders);
+    fill.is_blocked = matches!(pause, FillPause::NeedsReaders);
     core.wake(woken);
     match pause {
         FillPause::Whole => end(core, key, true),
@@ -177,7 +177,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
 fn wait_for_memory<E: Engine>(core: &mut Core<E>, key: Key) {
     let now = core.engine.now();
     let Some(fill) = core.fills.get_mut(key) else { return };
-    fill.waits_for_room = true;
+    fill.is_blocked = true;
     let since = *fill.starved_since.get_or_insert(now);
     if now.since(since) >= Duration::from_millis(fill.snapshot.limits().response_ms) {
         return end(core, key, false);
@@ -222,7 +222,7 @@ fn finish<E: Engine>(core: &mut Core<E>, fill: Fill, is_whole: bool) {
     let now_ms = now_ms(&core.engine);
     let Fill { origin_use, id, mut filling, is_reusable, bytes, tail, .. } = fill;
     core.origins.record_body_length(id, bytes);
-    side::release(core, origin_use, id, is_whole && is_reusable);
+    release::release(core, origin_use, id, is_whole && is_reusable);
     core.counters.cache_filled_bytes.add(bytes);
     if let Some(tail) = tail.filter(|_| is_whole) {
         core.wake(filling.append(tail));
