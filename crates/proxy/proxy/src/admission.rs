@@ -54,9 +54,10 @@ pub(crate) enum Denied {
 ///
 /// `own` are the addresses at which this process listens, the admin address included. A listener on
 /// a wildcard address is reached by every address of the machine, and these are not known here. So
-/// at its port every address of its family is denied, or of both families for `[::]`, which accepts
-/// IPv4 too. The exception is an address in `allowed` that is not loopback, because the operator
-/// has declared it as another machine's. To deny less, listen on interface addresses instead.
+/// at the port of such a listener, every address of its family is denied. For `[::]`, the addresses
+/// of both families are denied, since it accepts IPv4 too. The exception is an address in `allowed`
+/// that is not loopback, because the operator has declared it as another machine's. To deny less,
+/// listen on interface addresses instead.
 ///
 /// # Errors
 /// The reason why the target is denied.
@@ -65,11 +66,11 @@ pub(crate) fn may_reach(
     own: &[SocketAddr],
     target: SocketAddr,
 ) -> Result<(), Denied> {
-    let mut open = true;
+    let mut is_listed = true;
     for form in embedded_forms(target.ip()) {
-        open &= may_reach_form(rules, own, form, target.port())?;
+        is_listed &= may_reach_form(rules, own, form, target.port())?;
     }
-    if open || may_reach_port(rules, target.port()) { Ok(()) } else { Err(Denied::Port) }
+    if is_listed || may_reach_port(rules, target.port()) { Ok(()) } else { Err(Denied::Port) }
 }
 
 /// Checks one form of the target's address. Returns true if the operator has listed it as allowed,
@@ -127,9 +128,9 @@ fn is_in(blocks: &[Cidr], address: IpAddr) -> bool {
     !blocks.is_empty() && any(blocks, address)
 }
 
-/// Returns all addresses that one address may lead to: first itself, where an IPv4-mapped address
-/// becomes the IPv4 address that the kernel would use, then the addresses that it embeds for a
-/// translator or a tunnel.
+/// Returns all addresses to which one address may lead. The first is the address itself; an
+/// IPv4-mapped address becomes the IPv4 address that the kernel would use. The others are the
+/// addresses that it embeds for a translator or a tunnel.
 fn embedded_forms(address: IpAddr) -> impl Iterator<Item = IpAddr> {
     let address = address.to_canonical();
     let inner = match address {

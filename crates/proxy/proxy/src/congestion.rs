@@ -39,10 +39,10 @@ impl CongestionSetting {
     }
 
     /// Returns the algorithm for a listener, which its connections inherit. For
-    /// [`Self::ByDistance`] this is [`NEARBY`], and connections of distant peers change back to the
-    /// system's algorithm. The other way round, each nearby connection would cost a system call.
-    /// Moreover, bbr would already have enabled pacing by a flag of the socket, which no other
-    /// algorithm clears.
+    /// [`Self::ByDistance`] this is [`NEARBY`]: connections of distant peers change back to the
+    /// system's algorithm. If the listener had the system's algorithm instead, each nearby
+    /// connection would cost a system call. Moreover, bbr would already have enabled pacing by a
+    /// flag of the socket, which no other algorithm clears.
     pub(crate) fn for_listener(&self) -> Option<&str> {
         match self {
             Self::SystemDefault => None,

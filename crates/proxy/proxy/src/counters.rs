@@ -268,8 +268,8 @@ counters! {
     /// Bytes of bodies to clients that went through a pipe and were duplicated into a second pipe
     /// for the cache. An exchange is counted when it ends.
     Counter teed_bytes;
-    /// Operations such as recv and splice that moved bodies and tunnels. An engine may combine several
-    /// operations into one system call. An exchange is counted when it ends.
+    /// Operations such as recv and splice that moved bodies and tunnels. An engine may combine
+    /// several operations into one system call. An exchange is counted when it ends.
     Counter transfer_syscalls;
     /// Times that bytes were copied because no pipe was free or the kernel refused one.
     Counter pipes_refused;

@@ -1,5 +1,5 @@
-//! Name lookups over sockets of the worker's engine. [`DnsResolver`] implements the protocol without
-//! I/O. This module executes its socket operations and reports their events to it.
+//! Name lookups over sockets of the worker's engine. [`DnsResolver`] implements the protocol
+//! without I/O. This module executes its socket operations and reports their events to it.
 
 use std::sync::Arc;
 use std::task::Poll;
@@ -42,7 +42,7 @@ struct NameSocket {
 }
 
 impl<W: Copy + PartialEq> Resolver<W> {
-    /// Creates a resolver with these sources of names. Of the limits it uses `name_ms`, `names` and
+    /// Creates a resolver with these sources of names. It applies the limits `name_ms`, `names` and
     /// `name_lookups`.
     pub(crate) fn new(sources: Arc<ResolverConfig>, limits: &Limits, now: Instant) -> Self {
         Self { names: DnsResolver::new(sources, bounds(limits), now), sockets: Vec::new() }
@@ -182,8 +182,8 @@ impl<W: Copy + PartialEq> Resolver<W> {
     /// Executes the operations of [`DnsResolver`]. In nearly every turn there are none.
     #[inline]
     fn execute_operations<E: Engine>(&mut self, engine: &mut E, now: Instant) {
-        while let Some((token, order)) = self.names.next_operation() {
-            self.execute(engine, token, order, now);
+        while let Some((token, operation)) = self.names.next_operation() {
+            self.execute(engine, token, operation, now);
         }
     }
 
@@ -192,11 +192,11 @@ impl<W: Copy + PartialEq> Resolver<W> {
         &mut self,
         engine: &mut E,
         token: Token,
-        order: SocketOperation,
+        operation: SocketOperation,
         now: Instant,
     ) {
         let slot = token.slot() as usize;
-        match order {
+        match operation {
             SocketOperation::OpenUdp(server) => {
                 self.open(engine, token, &Address::Udp(server), now)
             }
@@ -230,7 +230,7 @@ impl<W: Copy + PartialEq> Resolver<W> {
     fn fd(&self, token: Token) -> &Fd {
         let socket =
             self.sockets[token.slot() as usize].as_ref().expect("the socket of a query is open");
-        assert!(socket.token == token, "a closed socket gets no orders");
+        assert!(socket.token == token, "a closed socket has no operations");
         &socket.fd
     }
 }

@@ -46,7 +46,7 @@ fn proxy(world: &World) -> Driven {
     Driven(Worker::new(world.engine(1 << 20), setup).unwrap())
 }
 
-/// Returns the number behind a key of a record.
+/// Returns the number after a key of a record.
 fn number(record: &str, key: &str) -> f64 {
     let (_, rest) = record.split_once(&format!("\"{key}\":")).unwrap();
     rest.split([',', '}']).next().unwrap().parse().unwrap()

@@ -41,7 +41,8 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
         Ok(None) => {
             exchange.access = Access::Verifying;
             if exchange.request.method() == Method::Connect {
-                // A refusal has to know whether the client sends bytes behind the request.
+                // A refusal keeps the connection open only if no bytes follow the request, so they
+                // have to be received.
                 client::receive_ahead(engine, conn);
             }
             Ok(false)
@@ -53,8 +54,8 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
     }
 }
 
-/// Handles the result of the verifier, or its absence in time. Returns the event for the exchange,
-/// if that still waits for the result.
+/// Handles the result of the verifier, or the end of the wait for it. Returns the event for the
+/// exchange, if that still waits for the result.
 pub(crate) fn handle_result<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -85,7 +86,7 @@ fn single_value(exchange: &Exchange) -> Option<&[u8]> {
     value.filter(|_| values.next().is_none())
 }
 
-/// Returns whether no byte behind the request was received or announced by the engine. Bytes that
+/// Returns whether no byte after the request was received, as far as the engine knows. Bytes that
 /// arrive later are the next request: a client may send it as soon as it has read the refusal,
 /// before the engine reports that the refusal was sent.
 fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
@@ -94,8 +95,8 @@ fn nothing_follows<E: Engine>(engine: &E, conn: &Conn) -> bool {
 
 /// Keeps the connection open after a 407 to a CONNECT, so that the client can repeat the request
 /// with credentials on the same connection (RFC 9110 section 11.7.1). Any other refusal of a
-/// CONNECT closes the connection, because bytes behind the request were meant for the tunnel. So
-/// does a 407 if bytes were received behind the request.
+/// CONNECT closes the connection, because bytes after the request were meant for the tunnel. A 407
+/// closes it too if such bytes were received.
 fn keep_open_for_credentials(exchange: &mut Exchange, nothing_follows: bool, reason: Reason) {
     let is_connect = exchange.request.method() == Method::Connect;
     if is_connect && reason.status() == 407 && nothing_follows {

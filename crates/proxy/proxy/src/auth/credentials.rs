@@ -21,9 +21,9 @@ pub(super) enum Credentials {
 /// of the length.
 const PASSWORD_BYTES_MAX: usize = 256;
 
-/// The padding is optional. Some clients omit it, although RFC 7617 shows no such value, and RFC
-/// 4648 section 3.2 allows a decoder to accept that. Two encodings of one password are harmless,
-/// because the decoded bytes are only compared.
+/// The padding is optional, because some clients omit it. RFC 7617 shows no value without padding,
+/// but RFC 4648 section 3.2 allows a decoder to accept one. Two encodings of one password are
+/// harmless, because the decoded bytes are only compared.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
     &STANDARD,
     GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
@@ -43,8 +43,8 @@ impl Credentials {
             return None;
         }
         let mut name = BASE64.decode(rest).ok()?;
-        // RFC 7617 section 2 forbids control characters. Moreover, bcrypt repeats a password with a
-        // zero byte behind it, so that `secret\0secret` would match `secret`.
+        // RFC 7617 section 2 forbids control characters. Moreover, bcrypt hashes repetitions of the
+        // password and a zero byte, so that `secret\0secret` would match `secret`.
         if name.iter().any(u8::is_ascii_control) {
             return None;
         }

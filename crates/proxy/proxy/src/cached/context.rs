@@ -1,6 +1,7 @@
 //! The state of an exchange at the cache: its cache key, its lease to fetch for others, and the
-//! body that it reads. `stage/lookup.rs` sets it before an origin is chosen, `store_outcome.rs`
-//! once the origin has responded, and `serve.rs` sends a stored response to the client.
+//! body that it reads. `stage/lookup.rs` sets the state before an origin is chosen.
+//! `store_outcome.rs` updates it once the origin has responded. `serve.rs` sends a stored response
+//! to the client.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,8 +31,8 @@ pub(crate) struct CacheWaits {
 pub(crate) struct CacheContext {
     /// The cache key of the request.
     pub(crate) key: Option<CacheKey>,
-    /// The deadline of the exchange's wait for another exchange's fetch; `None` if it does not wait.
-    /// With the exchange's key, this is its entry in [`CacheWaits::collapsed`].
+    /// The deadline of the exchange's wait for another exchange's fetch; `None` if it does not
+    /// wait. With the exchange's key, this is its entry in [`CacheWaits::collapsed`].
     pub(crate) waits_until: Option<Instant>,
     /// When the exchange first waited for another's fetch. The wait limit applies to all its waits
     /// together.
@@ -55,8 +56,8 @@ pub(crate) struct CacheContext {
     pub(crate) forward: Option<Forward>,
     /// The status of the origin's response, if the client gets another one.
     pub(crate) forward_status: Option<u16>,
-    /// Whether the client gets the fields `FOR_ONE_CLIENT` of the origin's 304 or 206. They are meant
-    /// for this client alone and are not stored.
+    /// Whether the client gets the fields `SINGLE_CLIENT_FIELDS` of the origin's 304 or 206. They
+    /// are meant for this client alone and are not stored.
     pub(crate) adds_client_fields: bool,
     /// Whether a stale response is served.
     pub(crate) is_stale: bool,
@@ -134,9 +135,9 @@ impl CacheContext {
     }
 
     /// Makes a stored object the response. If its body is still arriving, the exchange gets a
-    /// reader at once, since the beginning of a body that is only passed on may be discarded before
-    /// the exchange has its turn. Returns false if the beginning was discarded already, or if the
-    /// body is cut.
+    /// reader at once. Without a reader, the cache may discard the beginning of a body that it does
+    /// not store before the exchange has its turn. Returns false if the beginning was discarded
+    /// already, or if the body is cut.
     pub(crate) fn serve_stored(&mut self, object: Arc<Object>, waiter: WaiterId) -> bool {
         if object.body.bytes().is_none() {
             let reader = CachedReader::new(&object.body, None, waiter);
@@ -148,8 +149,8 @@ impl CacheContext {
     }
 }
 
-/// Returns the cache key of a GET request for the target of `request`. `None` if the target names no
-/// authority.
+/// Returns the cache key of a GET request for the target of `request`. `None` if the target names
+/// no authority.
 pub(crate) fn key_of(
     hash: &HashKey,
     request: &OriginRequest<'_>,

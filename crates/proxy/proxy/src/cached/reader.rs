@@ -69,8 +69,8 @@ impl CachedReader {
         })
     }
 
-    /// Makes the engine send the bytes by copy. Used for the client that caused the fetch, and while
-    /// the object is hot.
+    /// Makes the engine send the bytes by copy. Used for the client that caused the fetch, and
+    /// while the object is hot.
     pub(crate) fn disable_zero_copy(&mut self) {
         self.may_zero_copy = false;
     }
@@ -137,8 +137,8 @@ impl CachedReader {
         self.reader.body()
     }
 
-    /// Returns since when no byte of the body has arrived, as far as the calls of this function
-    /// have observed.
+    /// Returns since when no byte of the body has arrived. The time is that of the first call that
+    /// found the present number of bytes.
     pub(crate) fn stalled_since(&mut self, now: Instant) -> Instant {
         let arrived = self.reader.body().arrived();
         let seen = self.last_arrival.filter(|(seen, _)| *seen == arrived);
@@ -147,7 +147,7 @@ impl CachedReader {
         since
     }
 
-    /// Takes the waiter of the fill, which may have room now.
+    /// Takes the waiter of the fill, which may continue now.
     pub(crate) fn take_fill_waiter(&mut self) -> Option<WaiterId> {
         self.fill_waiter.take()
     }

@@ -315,7 +315,8 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     }
     let lease = caching.lease.take();
     core.counters.cache_validated.add(1);
-    // Other requests would get a personal response of their own too, so none may wait for another.
+    // Other requests would get personal responses too. So for a while, no request waits for
+    // another.
     let woken = match is_personal {
         true => lease.map(|lease| lease.release_as_private(receipt.response_ms + UNCOLLAPSED_MS)),
         false => lease.map(FetchLease::release),
@@ -376,9 +377,10 @@ fn refuse_to_store<E: Engine>(
     if request.method() == Method::Get && drops_stored && !is_personal {
         cache.remove(cache_key);
     }
-    // For a while, requests for this key do not wait for each other. Otherwise the origin would get
-    // them one after the other. The time is short if the next response may be storable. This
-    // includes a status about conditions: they are the client's own, since the proxy sent none.
+    // For a while, requests for this key do not wait for each other. If they waited, the origin
+    // would get them one after the other. The time is short if the next response may be storable.
+    // This is so after a 304, 412 or 416 too: the proxy sent no conditions, so the status is about
+    // those of the client.
     let is_temporary = is_personal
         || refusal.concerns_request()
         || matches!(status, 304 | 412 | 416)

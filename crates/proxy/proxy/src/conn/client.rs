@@ -1,5 +1,5 @@
-//! The client's side: translates completions and timers of client connections into events, and
-//! reads and closes client connections. The origin's side is `origin/events.rs`.
+//! Turns completions and timers of client connections into events, and reads and closes client
+//! connections. The counterpart for origin connections is `origin/events.rs`.
 
 use std::time::Duration;
 
@@ -217,7 +217,7 @@ pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// Resets a connection if its client has everything that was sent, or takes it too slowly: over
 /// each `send_ms` the client has to acknowledge at the minimum rate. A client that is still sending
-/// has probably not read the response yet, so it gets until `linger_ms`.
+/// has probably not read the response yet. It is reset after `linger_ms` at the latest.
 fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, snapshot, timers, .. } = core;
     let now = engine.now();

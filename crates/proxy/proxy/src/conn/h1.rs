@@ -64,9 +64,9 @@ impl Pipeline {
     }
 }
 
-/// Whether requests behind this one may be read before its response is sent, and served beside it
-/// if they are safe (RFC 9112 section 9.3.2). After other requests it is not even certain that the
-/// next bytes are a request.
+/// Whether requests after this one may be read before its response is sent. Those that are safe as
+/// well are then served at the same time (RFC 9112 section 9.3.2). After other requests it is not
+/// even certain that the next bytes are a request.
 pub(crate) fn allows_pipelining(exchange: &Exchange) -> bool {
     exchange.has_request
         && exchange.is_persistent
@@ -91,7 +91,7 @@ pub(crate) fn outgoing_framing(exchange: &Exchange, framing: Framing) -> (bool, 
     (chunked, is_unbounded && !chunked)
 }
 
-/// Decides how a connection continues after its first exchange. `has_more` means that bytes behind
+/// Decides how a connection continues after its first exchange. `has_more` means that bytes after
 /// the request are unread.
 ///
 /// After a refusal more bytes may be on their way, such as the first bytes of a tunnel or the rest

@@ -30,8 +30,8 @@ pub(crate) struct Wire {
     pending_send: PendingSend,
     /// The peer ended its stream: no more bytes will arrive.
     has_ended: bool,
-    /// A send, a receive or a splice failed. The end of the stream means nothing any more, since
-    /// the kernel reports an error once and then an orderly end.
+    /// A send, a receive or a splice failed. The kernel reports an error once, and after it an
+    /// orderly end of the stream. That end does not mean that the stream is whole.
     is_broken: bool,
 }
 
@@ -217,7 +217,7 @@ impl Wire {
         }
     }
 
-    /// Sends bytes of an exchange with `send`, behind the connection's own bytes.
+    /// Sends bytes of an exchange with `send`, after the connection's own bytes.
     #[inline(always)]
     fn send_after_own(&mut self, parts: &[&[u8]], send: impl FnOnce(&Fd, &[&[u8]], Token)) {
         match self.own {

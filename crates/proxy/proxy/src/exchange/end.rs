@@ -84,7 +84,8 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
         return retry(core, key, skips_idle);
     }
     if delivered == Delivered::Tunnel {
-        // Closing in order would make the part of the tunnel that the origin got look whole.
+        // If the connection closed in order, the origin would take the part that it got for the
+        // whole tunnel.
         origin::close::reset(core, key);
     }
     release::abandon_transaction(core, key);
@@ -128,7 +129,7 @@ impl Delivered {
 fn grant_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     let ExchangeParts { exchange, origin, .. } = core.parts(key);
     let has_ended_idle = exchange.transaction.is_reused && reason.failure() == Failure::NoResponse;
-    let may = match reason.failure() {
+    let is_sound = match reason.failure() {
         Failure::NoResponse => {
             let unread = origin.is_some_and(|origin| !origin.wire.recv_buffer.is_empty());
             let silent = exchange.transaction.interim_count == 0 && !unread;
@@ -139,16 +140,16 @@ fn grant_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool 
         }
         _ => has_other_origin(exchange),
     };
-    may && reserve_retry(core, key, has_ended_idle)
+    is_sound && reserve_retry(core, key, has_ended_idle)
 }
 
-/// Whether a response of the kind `on` may be replaced by that of another origin. Not after an
-/// interim response has reached the client: the interim responses of the next origin would follow
-/// it.
+/// Whether a response of the kind `on` may be replaced by that of another origin. It may not be
+/// replaced after an interim response has reached the client, because the interim responses of the
+/// next origin would follow that one.
 fn may_retry_on(exchange: &Exchange, on: RetryOn) -> bool {
-    let names = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
+    let is_listed = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
     let is_silent = exchange.transaction.interim_count == 0;
-    names && is_silent && has_other_origin(exchange) && h1::may_repeat(exchange)
+    is_listed && is_silent && has_other_origin(exchange) && h1::may_repeat(exchange)
 }
 
 /// Retries at another origin instead of delivering the response, if the route retries on this
@@ -160,8 +161,8 @@ pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option
     retries.then(|| retry(core, key, false))
 }
 
-/// Grants one more try if limits and budget allow it. With `is_free`, the try takes nothing from the
-/// budget.
+/// Grants one more try if limits and budget allow it. With `is_free`, the try takes nothing from
+/// the budget.
 fn reserve_retry<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool {
     let exchange = core.exchange(key);
     let tries_max = exchange.snapshot().limits().retries;
@@ -193,8 +194,9 @@ fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     route.budget.borrow_mut().grant(now, route.picks.get(), share)
 }
 
-/// Sends the request once more. With `skips_idle`, over a new connection to the same origin, since
-/// only its idle connection had ended; otherwise to another origin.
+/// Sends the request once more. With `skips_idle`, the request goes over a new connection, and the
+/// origin does not count as failed, since only an idle connection had ended. Otherwise another
+/// origin is picked, if there is one.
 fn retry<E: Engine>(core: &mut Core<E>, key: Key, skips_idle: bool) -> NextStep {
     core.counters.retries.add(1);
     let exchange = core.exchange(key);
@@ -217,7 +219,7 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     exchange.caching.source = ResponseSource::Origin;
     exchange.reason = Some(reason);
     // Decided before the response is written: unless the reason closes the connection, the bytes
-    // behind this request are read as the next request.
+    // after this request are read as the next request.
     exchange.is_persistent &= exchange.has_received_request() && !reason.closes();
     exchange.upload.abandon(engine, pipes);
     match exchange.stage {

@@ -106,8 +106,8 @@ fn write_host(host: &mut Vec<u8>, address: &OriginAddress) {
 }
 
 /// Whether the Upgrade field is forwarded. It is not forwarded with a body, which the origin could
-/// read as the other protocol. It is not forwarded if it offers h2, h2c, another version of HTTP, or
-/// TLS (RFC 2817): requests after such a switch would bypass the proxy's rules.
+/// read as the other protocol. It is not forwarded if it offers h2, h2c, another version of HTTP,
+/// or TLS (RFC 2817): requests after such a switch would bypass the proxy's rules.
 fn upgrade_to_send(exchange: &Exchange) -> bool {
     let request = &exchange.request;
     let mut protocols = upgrade_protocols(request).peekable();
@@ -306,7 +306,8 @@ mod tests {
     const RESPONSE: &str = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer:s\r\nConnection: close\r\n\
                           Transfer-Encoding: chunked\r\n\r\n";
 
-    /// Returns the header that `http1` writes as text, and the fields that `other` writes to a list.
+    /// Returns the header that `http1` writes as text, and the fields that `other` writes to a
+    /// list.
     fn both(
         http1: impl FnOnce(&mut Http1Header<'_>),
         other: impl FnOnce(&mut FieldList),

@@ -125,8 +125,8 @@ reasons! {
     /// delivered.
     MalformedResponseBody = 502 "malformed-response-body"
         "The origin's chunked response is malformed.";
-    /// Before any of the response was sent, its body ended early, or the cache, which did not store
-    /// the body, discarded its beginning.
+    /// The body ended early before any of the response was sent. Or the cache, which did not store
+    /// this body, had already discarded its beginning.
     ResponseIncomplete = 502 "response-incomplete"
         "The origin's response did not arrive completely.";
     /// A 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
@@ -166,8 +166,8 @@ reasons! {
 }
 
 impl Reason {
-    /// Whether the client connection has to close: the beginning of its next request is unknown, or
-    /// the client is not trusted.
+    /// Whether the client connection has to close: the beginning of its next request is unknown,
+    /// the client is not trusted, or the proxy is out of resources.
     pub const fn closes(self) -> bool {
         use Reason::*;
         matches!(

@@ -87,7 +87,8 @@ pub(crate) enum Event {
     OriginSpliced(u32),
     /// A send to the origin failed.
     OriginFailed,
-    /// An attempt to connect to the origin ended, or its timer expired: see [`Dial::pending_event`].
+    /// An attempt to connect to the origin ended, or its timer expired: see
+    /// [`Dial::pending_event`].
     ///
     /// [`Dial::pending_event`]: crate::origin::Dial::pending_event
     DialProgress,
@@ -119,8 +120,8 @@ pub(crate) enum NextStep {
     Reenter,
     /// End the exchange; `exchange/end.rs` decides how.
     End(Reason),
-    /// A request began: drive the last exchange of the connection from its first stage, or end it
-    /// with a refusal. Then let the connection look for a further request.
+    /// A request began. Drive the newest exchange of the connection from its first stage, or end it
+    /// with a refusal. After that, the connection looks for a further request.
     BeginExchange(Option<Reason>),
     /// The exchange was recorded and removed. Its connection continues or ends like this.
     Recorded(AfterExchange),

@@ -76,8 +76,8 @@ fn start_attempts<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), Reason>
     }
 }
 
-/// Checks the address against the target rules of the service. The address goes to connect(2) next,
-/// without another name lookup that could return a different one.
+/// Checks the address against the target rules of the service. The caller passes this address to
+/// connect(2), without another name lookup that could return a different one.
 fn check_target<E: Engine>(core: &mut Core<E>, key: Key, target: SocketAddr) -> Result<(), Reason> {
     let exchange = core.exchange(key);
     let snapshot = exchange.snapshot();
@@ -130,8 +130,8 @@ fn free_descriptor<E: Engine>(core: &mut Core<E>) -> bool {
     true
 }
 
-/// Records that an attempt ended with the result in `ended`, or (`None`) that its timer expired.
-/// Returns the event for the exchange, which calls [`advance`] then.
+/// Records the event of an attempt: the attempt ended with the result in `ended`, or its timer
+/// expired (`None`). Returns the event for the exchange, which then calls [`advance`].
 pub(crate) fn record_attempt_event<E: Engine>(
     core: &mut Core<E>,
     slot: Key,

@@ -1,5 +1,6 @@
 //! Turns completions and timers of origin connections into events of exchanges and fills, and
-//! receives on origin connections. `release.rs` ends the use of a connection. For client connections,
+//! receives on origin connections. `release.rs` ends the use of a connection. For client
+//! connections,
 //! `conn/client.rs` does both.
 
 use std::time::Duration;
@@ -116,7 +117,8 @@ fn event_of_failure(exchange: &Exchange, error: Error) -> Event {
 }
 
 /// Finishes the upload if the last bytes of the request were sent and the response has not begun.
-/// Returns whether it did. The driver need not run then: the exchange waits for its origin.
+/// Returns true if it finished the upload. The driver need not run then, because the exchange only
+/// waits for its origin.
 fn try_finish_upload<E: Engine>(
     engine: &mut E,
     exchanges: &mut Table<Box<Exchange>>,
@@ -159,14 +161,16 @@ fn event_of_receive(
             }
             Some(event_of(received))
         }
-        // The exchange waits for its turn in the pipeline, or the bytes follow the response, so
-        // that the connection will not be reused.
+        // The download does not wait for bytes. Either the exchange waits for its turn in the
+        // pipeline, or the response is whole. In the second case, the unread bytes keep the
+        // connection from being reused.
         (Phase::Responding, ReceiveResult::Bytes)
             if download.state() != TransferState::AwaitingSource =>
         {
             None
         }
-        // The end was received ahead. The transfer finds it behind the bytes that precede it.
+        // The stream ended while the client still has to take earlier bytes. The transfer finds the
+        // end after it has sent these.
         (Phase::Responding, ReceiveResult::End | ReceiveResult::Broken)
             if download.state() == TransferState::AwaitingSink && !download.has_received_all() =>
         {
@@ -215,14 +219,15 @@ pub(crate) fn handle_timer<E: Engine>(
         Some(ConnectionUser::Exchange(key)) => {
             let exchange = exchanges.get(key)?;
             let wait = origin_deadline(exchange, exchange.snapshot().limits());
-            // Without a receive or send in progress, the exchange waits for the client. Or it waits
-            // for its turn in the pipeline, with bytes of the response in memory.
+            // The deadline applies only while a receive or a send is outstanding. Otherwise the
+            // exchange waits for its client. Nor does it apply while bytes of the response are in
+            // memory and earlier responses come first.
             let client = exchange.conn.and_then(|conn| conns.get(conn));
             let may_send = client.is_none_or(|client| client.may_send(key));
             let wire = &connection.wire;
             let is_ahead = !may_send && !wire.recv_buffer.is_empty();
-            let waits_here = (wire.is_receiving() && !is_ahead) || wire.is_sending();
-            let (deadline, reason) = wait.filter(|_| waits_here).unzip();
+            let awaits_origin = (wire.is_receiving() && !is_ahead) || wire.is_sending();
+            let (deadline, reason) = wait.filter(|_| awaits_origin).unzip();
             (deadline, reason.map(|reason| (EventTarget::Exchange(key), Event::End(reason))))
         }
         Some(ConnectionUser::Fill(key)) => {

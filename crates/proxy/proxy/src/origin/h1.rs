@@ -64,8 +64,9 @@ pub(crate) fn closes_after_response(exchange: &Exchange) -> bool {
     !connection_options(response).is_persistent(response.version())
 }
 
-/// Returns whether a request may be sent again after an origin received all of it: its method is
-/// idempotent (RFC 9110 section 9.2.2), and there is no body, which would not be at hand any more.
+/// Returns whether a request may be sent again after an origin received all of it. Its method has
+/// to be idempotent (RFC 9110 section 9.2.2). It must have no body, because a body that was sent is
+/// no longer in memory.
 pub(crate) fn may_repeat(exchange: &Exchange) -> bool {
     let has_no_body = matches!(exchange.framing, Framing::None | Framing::Length(0));
     exchange.request.method().is_idempotent() && has_no_body

@@ -95,8 +95,9 @@ impl Origins {
         !self.pending_reports.is_empty()
     }
 
-    /// Publishes the failures that did not eject an origin by themselves, and applies those of the
-    /// other workers. Returns the number of origins that their sum ejected.
+    /// Publishes the failures that did not eject an origin by themselves, and applies the published
+    /// failures of all workers. Returns the number of origins that were ejected because these
+    /// failures added up.
     pub(crate) fn publish_pending(
         &mut self,
         now: Instant,

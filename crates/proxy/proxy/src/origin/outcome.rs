@@ -23,7 +23,7 @@ pub(crate) fn record_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Re
     let is_of_response = match reason.failure() {
         Failure::NoResponse if transaction.is_reused => return,
         Failure::NoResponse | Failure::Header => true,
-        // This includes no denied target, because routes have no target rules.
+        // No denied target is among these failures, because routes have no target rules.
         Failure::Connect => false,
         Failure::Request | Failure::Client | Failure::Body | Failure::Proxy => return,
     };

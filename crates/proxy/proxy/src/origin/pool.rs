@@ -3,8 +3,8 @@
 //! to their origin.
 //!
 //! A connection becomes idle only if its response was read to the end, nothing follows it, and no
-//! authentication binds it to a client. A pinned connection becomes idle for its own client only. An
-//! idle connection has a receive outstanding. An end of stream, or bytes that no request caused,
+//! authentication binds it to a client. A pinned connection becomes idle for its own client only.
+//! An idle connection has a receive outstanding. An end of stream, or bytes that no request caused,
 //! close the connection before an exchange can take it.
 
 use std::collections::{HashMap, VecDeque};
@@ -38,8 +38,8 @@ pub(crate) struct Origins {
     pub(super) idle_count: usize,
     /// The results of the health checks of all snapshots in use.
     pub(super) checks: Vec<Arc<CheckResult>>,
-    /// The version of the shared health that was last applied, or a version that differs from the
-    /// present one.
+    /// The version of the shared health that was last applied. [`Origins::invalidate_health`] sets
+    /// a version that differs from the present one.
     pub(super) health_version: u64,
     /// Whether no configured origin is ejected and no health check fails.
     pub(super) all_healthy: bool,
@@ -103,9 +103,9 @@ impl Origins {
     /// Takes an idle connection that is pinned to `client`, or to no client if that is `None`. Of
     /// several it takes the one that became idle last, which is the least likely to have ended.
     ///
-    /// Connections for which `is_recv_ready` returns true are skipped: they have ended in this turn,
-    /// or received bytes that cannot belong to the request that comes next. So are connections
-    /// whose previous response arrived before the engine reported its request as sent.
+    /// Connections for which `is_recv_ready` returns true are skipped: they have ended in this
+    /// turn, or received bytes that cannot belong to the request that comes next. Connections whose
+    /// previous response arrived before the engine reported its request as sent are skipped too.
     pub(crate) fn take_idle(
         &mut self,
         id: OriginId,

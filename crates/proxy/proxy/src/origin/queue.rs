@@ -135,8 +135,8 @@ fn take_idle<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<Or
     }
 }
 
-/// Returns whether the origin may have a further connection. If it already has as many as it may
-/// have, first closes an idle one, which the exchange could not use.
+/// Returns whether the origin may have a further connection. At the limit, this first closes an
+/// idle connection, if there is one. The caller has found out that the exchange cannot use it.
 fn free_capacity<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> bool {
     let max = connections_max(core, key);
     if core.origins.has_capacity(id, max) {

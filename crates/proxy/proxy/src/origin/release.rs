@@ -53,8 +53,8 @@ pub(crate) fn release<E: Engine>(
     core.origins.end_request(id);
 }
 
-/// Makes the exchange leave its origin, whatever the phase: cancels a lookup, dial or wait, and
-/// closes the connection.
+/// Makes the exchange leave its origin in any phase. Cancels a lookup, dial or wait, and closes the
+/// connection.
 pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
     let transaction = &mut core.exchange(key).transaction;
     if !transaction.is_open() {

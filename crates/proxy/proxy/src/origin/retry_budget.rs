@@ -95,7 +95,8 @@ mod tests {
         Instant::default() + Duration::from_secs(seconds)
     }
 
-    /// Requests retries until one is refused, with the pick that follows each. Returns their number.
+    /// Requests retries until one is refused, with the pick that follows each. Returns their
+    /// number.
     fn granted(budget: &mut RetryBudget, now: Instant, picks: &mut usize) -> usize {
         let mut count = 0;
         while budget.grant(now, *picks, LIMITS) {

@@ -1,6 +1,6 @@
 //! Connect rules: the settings of a service that decide whether a connection to an origin is opened
-//! and how. The pool keeps connections by these rules. So a connection that was opened under other
-//! rules is never reused, and one that equal rules opened survives a reload.
+//! and how. The pool keeps the connections of different rules apart. A connection is used only
+//! under rules equal to those under which it was opened, so it survives a reload that keeps these.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ impl ConnectRules {
     }
 }
 
-/// The number of a set of rules. Services of all snapshots have the same number exactly if their
-/// rules are equal. A number is never reused for other rules.
+/// Identifies a set of rules. Two services, even of different snapshots, have the same id if and
+/// only if their rules are equal. An id is never reused for other rules.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct ConnectRulesId(pub(super) u32);
 
@@ -42,12 +42,12 @@ pub(crate) struct ConnectRulesId(pub(super) u32);
 #[derive(Debug, Default)]
 pub(super) struct ConnectRuleSets {
     sets: Vec<(ConnectRulesId, ConnectRules)>,
-    /// The next number to assign.
+    /// The next id to assign.
     next_id: u32,
 }
 
 impl ConnectRuleSets {
-    /// Returns the number of these rules, and assigns one if they are new.
+    /// Returns the id of these rules, and assigns one if they are new.
     pub(super) fn intern(&mut self, rules: ConnectRules) -> ConnectRulesId {
         if let Some((id, _)) = self.sets.iter().find(|(_, known)| *known == rules) {
             return *id;
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_not_reused() {
+    fn an_id_is_not_reused() {
         let mut sets = ConnectRuleSets::default();
         let first = sets.intern(rules(&["forward"], &[]));
         sets.retain(|_| false);

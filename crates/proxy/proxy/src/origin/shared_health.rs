@@ -1,8 +1,8 @@
 //! The health of origins that the workers of a process share, and the results of the health checks.
 //! A worker reads one number per pick; it reads more only after a change.
 //!
-//! The shared health survives reloads: an origin keeps its state while its address stays in the
-//! configuration, a health check while its request stays the same.
+//! The shared health survives reloads. An origin keeps its state while its address stays in the
+//! configuration. A health check keeps its result while its request stays the same.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -190,8 +190,8 @@ pub struct OriginStatus {
     pub origin: String,
     /// The path of a health check; `None` if the status comes from the requests of clients.
     pub check: Option<String>,
-    /// Whether the origin receives requests, by the requests of clients alone or by the health check
-    /// alone.
+    /// Whether the origin receives requests. An entry with a `check` judges by that check alone, an
+    /// entry without one by the requests of clients alone.
     pub up: bool,
     /// Failures in a row.
     pub failures: u32,

@@ -15,7 +15,7 @@ use crate::origin::{
 use millrace_config::Origin;
 
 impl Origins {
-    /// Returns the number of these connect rules.
+    /// Returns the id of these connect rules.
     pub(crate) fn intern_rules(&mut self, rules: ConnectRules) -> ConnectRulesId {
         self.rules.intern(rules)
     }

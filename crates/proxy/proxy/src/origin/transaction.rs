@@ -8,14 +8,17 @@ use millrace_http1::{Framing, HeadScan};
 
 use crate::origin::{Dial, OriginId, OriginUse, PickReason};
 
-/// The phase of a request at its origin. A retry on another connection begins at `Start` again.
+/// The phase of a request at its origin.
 ///
 /// ```text
-///  Start ──> Resolving ──> Dialing ──> Requesting ──> Responding
-///   │ ^ └─────────┬───────────^│           ^ │
-///   │ ├──────── WaitListed <───┘           │ │ a retry: back to Start
-///   │ └──────── Queued                     │
-///   └── an idle connection ────────────────┘
+///  Start                     ──> Requesting                over an idle connection
+///  Start                     ──> Dialing, then Requesting  over a new connection
+///  Start                     ──> Resolving, then Dialing   the name of the origin is looked up first
+///  Start                     ──> Queued, then Start        the origin has as many connections as it may have
+///  Start, Resolving, Dialing ──> WaitListed                this process lacks resources
+///  WaitListed                ──> Start                     there may be resources again
+///  Requesting                ──> Responding                the final response header has arrived
+///  any phase                 ──> Start                     a retry
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum Phase {
@@ -74,13 +77,14 @@ pub(crate) struct Transaction {
     pub(crate) wait_listed_since: Option<Instant>,
     /// How far the bytes of the response header were scanned.
     pub(crate) scan: HeadScan,
-    /// Whether a response header, that of an interim response included, had bare LF line ends or
-    /// folded values, so that another recipient may parse another message. Such a response is not
-    /// stored and updates no stored response, and its connection serves no other request.
+    /// Whether the header of a response, final or interim, had bare LF line ends or folded values.
+    /// Another recipient may parse such a header differently. Such a response is not stored and
+    /// updates no stored response, and its connection serves no other request.
     pub(crate) is_ambiguous: bool,
     /// The number of unread bytes that arrived before the last byte of the request body was sent.
-    /// If they begin the final response, the number stays: an origin that responds early may never
-    /// read the body, and may take the rest of it for the next request.
+    /// The bytes of interim responses are subtracted. If the number is not 0 in the end, the final
+    /// response began early. Such an origin may never read the body, and may take the rest of it
+    /// for the next request.
     pub(crate) early_bytes: usize,
     /// Whether the request had an Upgrade field. The origin may switch only to a protocol that the
     /// field offered.

@@ -98,7 +98,7 @@ pub(crate) struct WaitingExchange {
 const GRACE_MAX: Duration = Duration::from_millis(250);
 /// The least grace. Multiplied by [`PATIENCE_SERVED`], it is one second for a client that is being
 /// served. Within that time a lost packet is retransmitted and arrives, unless it is lost again
-/// (RFC 6298). Until then the network rather than the client may be the cause.
+/// (RFC 6298). So the network rather than the client may be the cause of a shorter stall.
 const GRACE_MIN: Duration = Duration::from_micros(1_000_000 / PATIENCE_SERVED as u64);
 
 /// The patience factor of a client that is being served or has just connected: it may be stalled
@@ -107,6 +107,6 @@ const PATIENCE_SERVED: u32 = 16;
 /// The interval at which a worker sheds clients for waiting requests during a shortage, and the
 /// delay before a lookup without a descriptor is retried.
 pub(crate) const SHORTAGE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// The most bytes to receive at once of a response that waits for its turn in the pipeline. Less
-/// than twice as many bytes of it are held in memory.
+/// The most bytes to receive at once of a response that waits for its turn in the pipeline. Such a
+/// response holds less than twice this many bytes in memory.
 pub(crate) const RECEIVE_AHEAD_MAX: usize = 4096;

@@ -1,6 +1,6 @@
 //! Counts client connections by client, to enforce a limit. Each worker counts its own connections
-//! and publishes the counts every 100 ms. Until then, a client may have as many connections as the
-//! limit allows at each worker that does not know of the others.
+//! and publishes the counts every 100 ms. Before a count is published, the other workers do not
+//! know of these connections, and each of them accepts as many as the limit allows.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -52,8 +52,8 @@ struct ClientCount {
 }
 
 impl ClientCounts {
-    /// Counts a new connection if its client has fewer than `max`, and returns whether it did.
-    /// Clients on Unix sockets have no address and no limit.
+    /// Counts a new connection and returns true if its client has fewer than `max`; returns false
+    /// otherwise. Clients on Unix sockets have no address and no limit.
     pub(crate) fn admit(&mut self, client: Option<ClientPrefix>, max: u64) -> bool {
         let Some(client) = client else { return true };
         let count = self.counts.entry(client).or_default();
@@ -97,7 +97,8 @@ impl ClientCounts {
         !self.changed.is_empty()
     }
 
-    /// Publishes the changed counts, and reads the counts of the other workers for the same clients.
+    /// Publishes the changed counts, and reads the counts of the other workers for the same
+    /// clients.
     pub(crate) fn publish(&mut self, all: &SharedClientCounts) {
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         for client in self.changed.drain(..) {

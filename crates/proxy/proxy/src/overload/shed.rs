@@ -3,9 +3,9 @@
 //! A worker that is short of capacity closes the client connections that have been stalled longest,
 //! and only as many as necessary. A client is stalled while its exchange waits for the client
 //! rather than for the origin, or while its connection is idle. Slow attacks stall: a request
-//! header arrives byte by byte, or a response is never read. So stalled clients are closed for new
-//! ones long before a deadline is over, and clients whose requests and responses move are not. As
-//! long as there is capacity, no client is shed.
+//! header arrives byte by byte, or a response is never read. So new clients displace stalled ones
+//! long before a deadline is over. Clients whose requests and responses make progress keep their
+//! connections. As long as there is capacity, no client is shed.
 //!
 //! A client is shed by an event of its exchange, which the worker delivers: see [`Shedding`].
 
@@ -54,7 +54,8 @@ impl Shedding {
     /// Returns the event that sheds the next client. It has to be delivered before the next call.
     pub(crate) fn next<E: Engine>(&mut self, core: &mut Core<E>) -> Option<(EventTarget, Event)> {
         loop {
-            // A client that gets a response closes a moment later.
+            // If the client that was shed last is still open, it is getting a refusal and closes
+            // soon.
             let last_shed = self.last_shed.take();
             self.leaving +=
                 usize::from(last_shed.is_some_and(|client| core.conns.get(client).is_some()));

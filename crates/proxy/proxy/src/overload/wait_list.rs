@@ -2,8 +2,8 @@
 //! memory or name lookups left. The oldest request tries again first when there may be capacity. A
 //! request is refused when it has waited for `connect_ms`.
 //!
-//! There is one list, but a request that waits for one resource does not delay those behind it that
-//! wait for another one.
+//! There is one list, but a request that waits for one resource does not delay later requests that
+//! wait for another.
 
 use std::time::Duration;
 
@@ -16,9 +16,10 @@ use crate::overload::{SHORTAGE_CHECK_INTERVAL, WaitingExchange, capacity};
 pub(crate) use crate::overload::WantedResource;
 
 /// Inserts the exchange, which has left its origin, into the wait list. Its position depends on
-/// when it entered the list for the first time. Returns false if it has waited too long. [`overdue`]
-/// may not find such an exchange: it is not in the list during a try, which may take several turns,
-/// for a name lookup for example.
+/// when it entered the list for the first time. Returns false if it has waited too long.
+/// [`overdue`] alone does not suffice for this, because it sees only exchanges in the list. An
+/// exchange is not in the list while it tries again, which takes several turns if a name is looked
+/// up.
 pub(crate) fn enqueue<E: Engine>(core: &mut Core<E>, key: Key, resource: WantedResource) -> bool {
     let now = core.engine.now();
     let exchange = core.exchange(key);

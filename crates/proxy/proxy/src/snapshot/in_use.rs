@@ -18,11 +18,10 @@ pub(crate) struct Snapshots {
     /// Whether connections of removed listeners may be idle. They have to be closed, because their
     /// next request would not be served.
     pub(crate) has_idle_on_removed: bool,
-    /// The shortest limit of any wait of client connections in all snapshots in use. The timer of a
-    /// client connection is never set further ahead, so that a new wait need not set it, whichever
-    /// snapshot the exchange has.
+    /// The shortest time limit of a client connection in all snapshots in use: see
+    /// [`Snapshot::client_timer_max`]. An exchange may have any of these snapshots.
     pub(crate) client_timer_max: Duration,
-    /// The shortest limit of any wait of origin connections in all snapshots in use.
+    /// The shortest time limit of an origin connection in all snapshots in use.
     pub(crate) origin_timer_max: Duration,
 }
 
@@ -98,7 +97,8 @@ impl Snapshots {
         }
     }
 
-    /// Drops snapshots without users. Drops removed listeners that have no connections and for which
+    /// Drops snapshots without users. Drops removed listeners that have no connections and for
+    /// which
     /// `is_retiring` returns false, which means that they get no more. Returns true if a snapshot
     /// was dropped.
     pub(crate) fn forget_unused(&mut self, is_retiring: impl Fn(u16) -> bool) -> bool {

@@ -36,10 +36,11 @@ pub(crate) struct Snapshot {
     services: Box<[ServiceState]>,
     pub(crate) request_limits: HeadLimits,
     pub(crate) response_limits: HeadLimits,
-    /// The shortest limit of any wait of client connections, except lingering. The timer of a
-    /// client connection is never set further ahead, so that a new wait need not set it.
+    /// The shortest time limit of a client connection, lingering excepted. The timer of a client
+    /// connection is set at most this far ahead. So it fires before the deadline of a wait that
+    /// began since, and is set again then: a new wait need not set it.
     pub(crate) client_timer_max: Duration,
-    /// The shortest limit of any wait of origin connections, for their timers.
+    /// The shortest time limit of an origin connection, for its timer.
     pub(crate) origin_timer_max: Duration,
     /// The name of this process in Via (RFC 9110 section 7.6.3).
     pub(crate) pseudonym: Arc<str>,
@@ -281,8 +282,8 @@ fn by_number(listeners: &[Listener]) -> Box<[u16]> {
     indices.into()
 }
 
-/// The entry in `Snapshot::listeners` for a number that no listener has. It is no valid index, since
-/// a configuration has fewer listeners.
+/// The entry in `Snapshot::listeners` for a number that no listener has. It is no valid index,
+/// since a configuration has fewer listeners.
 const ABSENT: u16 = u16::MAX;
 
 fn via(version: &str, pseudonym: &str) -> Box<[u8]> {

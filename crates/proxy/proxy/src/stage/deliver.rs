@@ -125,8 +125,8 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     download::pump(core, key, true)
 }
 
-/// Handles the timeout of a cached body of which no byte has arrived for `response_ms`. The fill may
-/// have ended without a wake-up, so the body is read once more before the exchange fails.
+/// Handles the timeout of a cached body of which no byte has arrived for `response_ms`. The fill
+/// may have ended without a wake-up, so the body is read once more before the exchange fails.
 #[inline(never)]
 fn check_overdue_body<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let progress = download::pump(core, key, false);

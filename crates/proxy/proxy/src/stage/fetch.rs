@@ -52,7 +52,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 #[inline(never)]
 fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match (event, core.exchange(key).transaction.phase) {
-        // A refresh begins by a wake-up.
+        // A refresh begins with a wake-up, which `refresh::begin` has queued.
         (Event::CapacityFreed | Event::Woken, Phase::Start) => begin(core, key),
         (Event::CapacityFreed, Phase::Queued) => leave_queue(core, key),
         (Event::NameResolved(result), Phase::Resolving) => handle_lookup(core, key, result),

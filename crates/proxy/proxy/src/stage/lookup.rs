@@ -92,9 +92,9 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Looks the request up. If the stored object lacks the requested range, or if the origin has to see
-/// the client's conditions, the result becomes a miss. Returns `None` if the request goes to the
-/// origin and its `CacheContext` already has the reason.
+/// Looks the request up. If the stored object lacks the requested range, or if the origin has to
+/// see the client's conditions, the result becomes a miss. Returns `None` if the request goes to
+/// the origin and its `CacheContext` already has the reason.
 fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> {
     let waiter = core.waiter(key, TokenKind::Exchange);
     let ExchangeParts { engine, exchange, client, shared, counters, .. } =
@@ -197,12 +197,12 @@ fn look_up(
         true => RequestDirectives::parse(request),
         false => RequestDirectives::default(),
     };
-    let refreshes = request.method() == Method::Get && !is_pinned;
+    let may_refresh = request.method() == Method::Get && !is_pinned;
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
     // Nor may other requests wait for an exchange that itself waits for its turn.
-    let is_for_others = refreshes && !wants_range(request) && is_first;
+    let is_for_others = may_refresh && !wants_range(request) && is_first;
     let takes_lease = is_for_others && may_collapse(request, &directives, &route.policy);
-    let asks_disks = !caching.has_queried_disks;
+    let uses_disks = !caching.has_queried_disks;
     let directives = &directives;
     Some(cache.lookup(&LookupRequest {
         key,
@@ -211,8 +211,8 @@ fn look_up(
         now_ms,
         waiter,
         takes_lease,
-        may_refresh: refreshes,
-        uses_disks: asks_disks,
+        may_refresh,
+        uses_disks,
     }))
 }
 
@@ -222,7 +222,7 @@ fn wants_range(request: &RequestHead) -> bool {
 }
 
 /// Whether the stored object lacks the requested bytes: the object is another part of the
-/// representation, or the bytes begin more than `NEAR_BYTES` behind those that have arrived.
+/// representation, or the bytes begin more than `NEAR_BYTES` after the last byte that has arrived.
 #[inline(always)]
 fn lacks_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     let is_of_part = object.meta().stored_range.is_some() || wants_range(request);
@@ -256,8 +256,8 @@ fn accepts_ranges(object: &Object) -> bool {
     lines.any(|line| line.known == FieldName::AcceptRanges && has_token(line.value, b"bytes"))
 }
 
-/// The proxy waits for a range that begins at most this far behind the bytes that have arrived. It
-/// requests a range that begins later from the origin, so that a client that seeks does not wait
+/// The proxy waits for a range that begins at most this far after the last byte that has arrived.
+/// It requests a range that begins later from the origin, so that a client that seeks does not wait
 /// for bytes that it skips.
 const NEAR_BYTES: u64 = 64 * 1024;
 

@@ -62,8 +62,8 @@ fn parse_request<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     }
 }
 
-/// Inserts the exchange into the table and starts or refuses it. An exchange that may not run
-/// beside those before it waits until they have ended.
+/// Inserts the exchange into the table, and starts or refuses it. If it must not overlap with
+/// earlier exchanges of the connection, it waits until these have ended.
 fn begin<E: Engine>(
     core: &mut Core<E>,
     conn_key: Key,

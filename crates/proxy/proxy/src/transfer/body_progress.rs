@@ -14,7 +14,7 @@ pub(crate) enum BodyProgress {
     /// This many bytes, at least one.
     Length(u64),
     Chunked(ChunkedDecoder),
-    /// The rest is delimited by the end of the source's stream: such a body, or a tunnel.
+    /// The end of the source's stream delimits the rest, as in a tunnel.
     UntilClose,
 }
 
@@ -88,7 +88,7 @@ impl BodyProgress {
         }
     }
 
-    /// Whether the framing is broken behind the consumed bytes.
+    /// Whether the framing is broken after the consumed bytes.
     pub(crate) fn is_malformed(&self) -> bool {
         matches!(self, Self::Chunked(decoder) if decoder.is_malformed())
     }

@@ -109,7 +109,7 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
         return half_close(core, key);
     }
     if exchange.download.has_received_all() {
-        // The response is whole but the request is not, and its rest cannot be sent any more.
+        // The response was received whole, but the rest of the request can no longer be sent.
         return TransferProgress::Failed(Reason::ResponseCut);
     }
     match exchange.download.handle_source_end(engine, &mut client.wire) {

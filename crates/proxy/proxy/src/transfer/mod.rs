@@ -7,7 +7,7 @@
 //! most one receive.
 //!
 //! If much of the body is still to come, the same step also moves the bytes in the source's socket
-//! through a pipe, behind the bytes at hand (docs/design/splice.md). The pipe is held only while
+//! through a pipe, after the bytes at hand (docs/design/splice.md). The pipe is held only while
 //! bytes are in it, which is at most until this step's send has completed.
 
 pub(crate) mod body_progress;
@@ -54,7 +54,7 @@ pub(crate) enum TransferState {
     Ended,
 }
 
-/// Why a body cannot be transferred to its end. No byte behind the fault was sent.
+/// Why a body cannot be transferred to its end. Only bytes before the fault were sent.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BodyError {
     /// The body breaks its framing.
@@ -70,7 +70,8 @@ pub(crate) enum TransferProgress {
     NotStarted,
     /// An operation is outstanding, and more bytes are to be moved.
     Waiting,
-    /// The transfer may have ended.
+    /// There are no more bytes to move. The sink may not have taken the last ones yet, which the
+    /// stage checks.
     Ended,
     /// The body cannot be moved to its end.
     Failed(Reason),
@@ -89,7 +90,7 @@ pub(crate) struct Transfer {
     /// Payload bytes returned by [`Transfer::take_newly_accepted`]; `reported <= accepted`.
     reported: u64,
     stats: TransferStats,
-    /// When the present wait began, or was last found to make enough progress.
+    /// When the present wait began, or when [`Transfer::check_pace`] last began a new period of it.
     since: Instant,
     /// How long the transfer waited for the source since the last pace check, without the present
     /// wait.
@@ -161,9 +162,9 @@ impl Transfer {
         self.accepted - std::mem::replace(&mut self.reported, self.accepted)
     }
 
-    /// Notes progress of the outstanding send: all but `unsent` bytes and those in the pipe were
-    /// taken. An `unsent` of 0 is ignored, since it means either that all bytes were taken or that
-    /// the send failed.
+    /// Records the progress of the outstanding send: the sink has taken all bytes except `unsent`
+    /// ones and those in the pipe. An `unsent` of 0 is ignored, since it means either that all
+    /// bytes were taken or that the send failed.
     pub(crate) fn note_unsent(&mut self, unsent: usize) {
         if unsent > 0 {
             let left = (unsent + self.bytes_in_pipe()) as u64;
@@ -210,8 +211,8 @@ impl Transfer {
     /// called while the sink has a send outstanding.
     ///
     /// # Errors
-    /// If the body cannot be transferred to its end. Then neither `header` nor any byte behind the
-    /// fault was sent.
+    /// If the body cannot be transferred to its end. Then this step has sent neither `header` nor
+    /// any byte.
     #[inline(always)]
     pub(crate) fn pump<E: Engine>(
         &mut self,
@@ -234,8 +235,8 @@ impl Transfer {
         }
     }
 
-    /// Returns `error` from a step that sent nothing. The sink has taken the bytes of the earlier
-    /// steps.
+    /// Counts the bytes of all earlier steps as taken by the sink, and returns `error`. The failed
+    /// step has sent nothing.
     #[cold]
     fn fail(&mut self, error: BodyError) -> BodyError {
         self.accepted = self.forwarded;
@@ -447,7 +448,8 @@ impl Transfer {
                 self.arrivals.note_filled(count, max, &thresholds);
                 return Some(pipe);
             }
-            // If a watch reported something that no pipe takes, a receive finds out what it is.
+            // If nothing is available although a watch has reported readability, a receive finds
+            // the cause.
             FillResult::WouldBlock => {
                 let alone = self.arrivals.choose_method(rest, false, &thresholds);
                 self.is_watching = !has_watched && alone != MoveMethod::Copy;
@@ -488,8 +490,10 @@ impl Transfer {
         false
     }
 
-    /// Handles the end of the source's stream, and passes it on if it delimits the body. It is an
-    /// error otherwise.
+    /// Handles the end of the source's stream. Passes the end on if it delimits the body.
+    ///
+    /// # Errors
+    /// [`BodyError::Cut`] if more of the body should have followed.
     pub(crate) fn handle_source_end<E: Engine>(
         &mut self,
         engine: &mut E,
@@ -586,8 +590,8 @@ impl Transfer {
     }
 }
 
-/// Whether a client that was waited for during `elapsed` moved enough: `rate` bytes a second, and at
-/// least one byte.
+/// Whether a client that was waited for during `elapsed` moved enough: `rate` bytes a second, and
+/// at least one byte.
 pub(crate) fn meets_rate(moved: u64, elapsed: Duration, rate: u64) -> bool {
     u128::from(moved) * 1000 >= u128::from(rate) * elapsed.as_millis() && moved > 0
 }

@@ -135,7 +135,7 @@ fn drive_exchange<E: Engine>(
     }
 }
 
-/// Ends a connection whose first exchange has ended, and the exchanges that were begun ahead on it:
+/// Ends a connection whose first exchange has ended. Its pipelined exchanges end with it, because
 /// no further response can be delivered.
 #[inline(never)]
 fn end_connection<E: Engine>(core: &mut Core<E>, key: Key, afterwards: AfterExchange) {

@@ -252,7 +252,7 @@ impl<E: Engine> Worker<E> {
             }
         }
         if std::mem::take(&mut self.core.overload.sheds_before_next) {
-            self.make_room_for_client();
+            self.shed_for_accepted_client();
         }
     }
 
@@ -316,7 +316,7 @@ impl<E: Engine> Worker<E> {
         }
         self.messages.extend(early);
         if std::mem::take(&mut self.core.overload.sheds_before_next) {
-            self.make_room_for_client();
+            self.shed_for_accepted_client();
         }
     }
 
@@ -367,7 +367,7 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Retries fills that found no memory, until one of them fails again. The fills behind it would
+    /// Retries fills that found no memory, until one of them fails again. The fills after it would
     /// fail too, and each attempt evicts cached objects. The fill that failed comes last the next
     /// time.
     fn retry_starved_fills(&mut self) {
@@ -407,9 +407,9 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Makes room for a client that was just accepted at the limit of connections: sheds stalled
-    /// clients, or pauses accepting.
-    fn make_room_for_client(&mut self) {
+    /// Handles that a client was accepted at the limit of connections: sheds stalled clients, and
+    /// pauses accepting if that does not suffice.
+    fn shed_for_accepted_client(&mut self) {
         if let Some(shedding) = shed::shed_for_client(&mut self.core) {
             self.shed(shedding);
         }
@@ -512,9 +512,9 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// How long a client has to have been idle after the worker handed off its listeners. Until then
-/// its next response announces that the connection closes. Closing earlier might lose a request on
-/// its way.
+/// How long a client connection must have been idle before a worker that handed off its listeners
+/// closes it. A response in the meantime announces that the connection closes. Closing earlier
+/// might lose a request that is on its way.
 const HANDED_OFF_IDLE_MIN: Duration = Duration::from_secs(5);
 /// The period of maintenance: how often counts are exchanged and records flushed.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);

@@ -22,8 +22,9 @@ pub(crate) fn apply_config<E: Engine>(
     sockets: Vec<(u16, E::DetachedFd)>,
 ) {
     if core.drain.is_draining || config.number <= core.snapshot.config.number {
-        // A worker that replaces another begins with the latest configuration, and then reads the
-        // messages of the other, which may have this or an older one.
+        // A worker that replaces another begins with the latest configuration. Then it reads the
+        // unread messages of its predecessor, which may contain the same configuration or an older
+        // one.
         for (_, socket) in sockets {
             if let Ok(fd) = core.engine.adopt(socket) {
                 core.engine.close(fd);
@@ -115,8 +116,8 @@ pub(crate) fn apply_limits<E: Engine>(core: &mut Core<E>) {
     // Connections that were accepted before accepting paused need slots too.
     let conns_max = connections_max as u32 + ACCEPTED_AHEAD_MAX;
     core.conns.raise_bound(conns_max);
-    // One exchange for each connection, as many begun ahead (see `overload/capacity.rs`), and
-    // refreshes.
+    // One exchange for each connection, as many pipelined ones (see `has_pipelining_capacity` in
+    // `overload/capacity.rs`), and refreshes.
     let ahead_max = (connections_max + REFRESHES_MAX) as u32;
     core.exchanges.raise_bound((conns_max + ahead_max).min(Token::SLOT_MAX));
     core.names.set_limits(limits);

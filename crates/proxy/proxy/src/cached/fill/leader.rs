@@ -58,8 +58,8 @@ impl Leader {
         is_large.then_some(leader)
     }
 
-    /// Returns the minimum for a direct receive from the socket, rather than a receive of the engine:
-    /// the number of payload bytes that are certain to come next.
+    /// Returns the number of payload bytes that must be certain to come next for a direct receive
+    /// from the socket. Below it, the fill uses a receive of the engine.
     pub(crate) fn direct_min(&self) -> u64 {
         self.thresholds.tee_min.min(DIRECT_BYTES)
     }

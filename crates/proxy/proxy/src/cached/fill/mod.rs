@@ -3,8 +3,9 @@
 //! from the cache, like any other client.
 //!
 //! ```text
-//!            bytes, no room          room, or a reader
-//!  Receiving ──────────────> Waiting ─────────────────> Receiving
+//!            it is too far ahead of its readers, or memory is lacking
+//!  Receiving ───────────────────────────────────────────────────────> Blocked
+//!      │ ^────────────── a reader makes progress, or memory is free ─────┘
 //!      └── whole, or cut ──> the connection is idle or closed; the readers are woken
 //! ```
 //!
@@ -44,9 +45,9 @@ pub(crate) struct Fill {
     pub(crate) is_reusable: bool,
     /// Whether the fill continues without readers.
     pub(crate) continues_unread: bool,
-    /// The maximum number of bytes that the fill may be ahead of its fastest reader. It does not
-    /// apply while the fill continues without readers. `None`: no maximum for a stored body, and
-    /// `fill_ahead_bytes` for one that is only passed on.
+    /// The maximum number of bytes that the fill may be ahead of its fastest reader. `None` means
+    /// no maximum if the body is stored, and `fill_ahead_bytes` if it is only passed on. Ignored
+    /// for a stored body whose fill continues without readers.
     pub(crate) ahead_max: Option<u64>,
     /// When the present wait for the origin began.
     pub(crate) since: Instant,

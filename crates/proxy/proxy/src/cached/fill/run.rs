@@ -29,7 +29,7 @@ pub(crate) fn begin<E: Engine>(
     let mut fill = new_fill(core, key, filling, tail);
     let connection = core.origins.connections.get_mut(fill.origin_use.slot());
     let connection = connection.expect("the fill has its use");
-    let (woken, has_room) = fill.store_whole_body(&mut connection.wire.recv_buffer, now_ms);
+    let (woken, has_memory) = fill.store_whole_body(&mut connection.wire.recv_buffer, now_ms);
     core.wake(woken);
     let rest = match fill.body.is_complete() {
         true => {
@@ -56,7 +56,7 @@ pub(crate) fn begin<E: Engine>(
     if let Some(connection) = core.origins.connections.get_mut(slot) {
         connection.transfer_use(ConnectionUser::Fill(fill));
     }
-    match has_room {
+    match has_memory {
         true => core.wakes.local.push_back(fill.token(TokenKind::Fill)),
         false => wait_for_memory(core, fill),
     }

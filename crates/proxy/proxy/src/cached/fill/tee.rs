@@ -60,7 +60,7 @@ impl Fill {
         match filled {
             Filled::WouldBlock => Err(FillPause::NeedsWatch),
             Filled::Failed(_) => Err(FillPause::Cut),
-            // Without the leader, the bytes are received directly, which reports the end.
+            // Without a leader, the fill receives directly, and that receive reports the end.
             Filled::End | Filled::Bytes(_) => {
                 self.leader = None;
                 Ok(0)

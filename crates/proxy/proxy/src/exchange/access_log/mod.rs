@@ -49,7 +49,7 @@ pub struct Record<'a> {
     pub bytes_to_client: u64,
     /// How the bytes of both directions were moved, and with how many system calls.
     pub transfers: TransferStats,
-    /// Bytes sent to the client that this exchange's fill received into the cache.
+    /// The part of `bytes_to_client` that was received into the cache for this exchange.
     pub bytes_kept: u64,
     /// The request's Host, if any.
     pub host: Option<&'a [u8]>,
@@ -524,7 +524,7 @@ mod tests {
         );
     }
 
-    /// Reads one flat JSON object by the grammar of RFC 8259 and returns the text behind it.
+    /// Reads one flat JSON object by the grammar of RFC 8259 and returns the text after it.
     fn skip_object(text: &str) -> Option<&str> {
         let mut text = text.strip_prefix('{')?;
         loop {

@@ -12,7 +12,7 @@ pub(super) fn user_information(value: &[u8]) -> Option<Range<usize>> {
     if value.first().is_none_or(is_slash) || !value.contains(&b'@') {
         return None;
     }
-    // The authority begins behind the scheme and its slashes, or at the beginning if there is no
+    // The authority begins after the scheme and its slashes, or at the beginning if there is no
     // scheme.
     let colon = value.iter().position(|&byte| byte == b':');
     let rest = colon.map(|colon| &value[colon + 1..]);
