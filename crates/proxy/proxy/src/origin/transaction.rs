@@ -13,8 +13,8 @@ use crate::origin::{Dial, OriginId, OriginUse, PickReason};
 /// ```text
 ///  Start                     ──> Requesting                over an idle connection
 ///  Start                     ──> Dialing, then Requesting  over a new connection
-///  Start                     ──> Resolving, then Dialing   the name of the origin is looked up first
-///  Start                     ──> Queued, then Start        the origin has as many connections as it may have
+///  Start                     ──> Resolving, then Dialing   the name is looked up first
+///  Start                     ──> Queued, then Start        the origin has no free connection
 ///  Start, Resolving, Dialing ──> WaitListed                this process lacks resources
 ///  WaitListed                ──> Start                     there may be resources again
 ///  Requesting                ──> Responding                the final response header has arrived
