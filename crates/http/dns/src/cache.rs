@@ -24,8 +24,7 @@ impl NameCache {
         Self { entries: BTreeMap::new(), expiries: BTreeSet::new(), entries_max }
     }
 
-    /// Sets the maximum number of entries. Entries beyond it are removed, those that expire first
-    /// before others.
+    /// Sets the maximum number of entries. Entries beyond it are removed, in order of expiry.
     pub(super) fn set_max(&mut self, entries_max: usize) {
         self.entries_max = entries_max;
         while self.expiries.len() > entries_max {

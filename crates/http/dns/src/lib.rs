@@ -20,7 +20,7 @@ mod resolver_config;
 
 pub use error::{LookupResult, NameError};
 pub use happy_eyeballs::{NextAttempt, Race};
-pub use message::fuzz_answer;
+pub use message::fuzz_dns_response;
 pub use operations::{SocketEvent, SocketOperation};
 pub use resolver::{DnsResolver, ResolverLimits};
 pub use resolver_config::ResolverConfig;

@@ -51,11 +51,11 @@ pub(super) enum LookupProgress {
 
 impl<W> Lookup<W> {
     /// RFC 8305 section 3: how long to wait for IPv6 addresses after IPv4 addresses arrived. IPv6
-    /// addresses that arrive first wait for IPv4 without this limit, because servers that do not
-    /// know AAAA leave those queries unanswered, not these.
+    /// addresses that arrive first wait for IPv4 without this limit, because every name server
+    /// answers queries of type A. Some never answer those of type AAAA.
     const RESOLUTION_DELAY: Duration = Duration::from_millis(50);
-    /// The minimum number of attempts within the time of a lookup: two packets may be lost, and one
-    /// more.
+    /// The minimum number of attempts within the time of a lookup. The lookup succeeds even if
+    /// three packets are lost.
     const TRIES_MIN: usize = 4;
     /// How long addresses of one family are cached if the query for the other family failed.
     const PARTIAL_MAX: Duration = Duration::from_secs(60);
@@ -89,38 +89,38 @@ impl<W> Lookup<W> {
     }
 
     /// Sends the queries for the current candidate.
-    pub(super) fn start(&mut self, desk: &mut LookupContext) {
-        let (v6, v4, plan) = self.parts();
-        v6.start(desk, plan);
-        v4.start(desk, plan);
+    pub(super) fn start(&mut self, context: &mut LookupContext) {
+        let (v6, v4, options) = self.parts();
+        v6.start(context, options);
+        v4.start(context, options);
     }
 
     /// Handles an event of the socket of one family's query.
     pub(super) fn handle(
         &mut self,
-        desk: &mut LookupContext,
+        context: &mut LookupContext,
         family: AddressFamily,
         event: SocketEvent,
     ) {
-        let (v6, v4, plan) = self.parts();
-        let question = if family == AddressFamily::V6 { v6 } else { v4 };
-        question.handle(desk, plan, event);
+        let (v6, v4, options) = self.parts();
+        let task = if family == AddressFamily::V6 { v6 } else { v4 };
+        task.handle(context, options, event);
     }
 
     /// Ends the attempts whose time is over, and the lookup if its deadline has passed.
-    pub(super) fn expire(&mut self, desk: &mut LookupContext) {
-        if self.deadline <= desk.now {
-            self.end(desk, NameError::TimedOut);
+    pub(super) fn expire(&mut self, context: &mut LookupContext) {
+        if self.deadline <= context.now {
+            self.end(context, NameError::TimedOut);
         }
-        let (v6, v4, plan) = self.parts();
-        v6.expire(desk, plan);
-        v4.expire(desk, plan);
+        let (v6, v4, options) = self.parts();
+        v6.expire(context, options);
+        v4.expire(context, options);
     }
 
     /// Ends both queries with `error` unless they have ended, and closes their sockets.
-    pub(super) fn end(&mut self, desk: &mut LookupContext, error: NameError) {
-        self.v6.end(desk, error);
-        self.v4.end(desk, error);
+    pub(super) fn end(&mut self, context: &mut LookupContext, error: NameError) {
+        self.v6.end(context, error);
+        self.v4.end(context, error);
     }
 
     /// Returns the time at which [`Lookup::expire`] or [`Lookup::progress`] has to be called, if no
@@ -134,8 +134,8 @@ impl<W> Lookup<W> {
     }
 
     /// Advances the lookup as far as the results of its queries allow.
-    pub(super) fn progress(&mut self, desk: &mut LookupContext) -> LookupProgress {
-        let now = desk.now;
+    pub(super) fn progress(&mut self, context: &mut LookupContext) -> LookupProgress {
+        let now = context.now;
         loop {
             match (self.v6.outcome(), self.v4.outcome()) {
                 (Some(v6), Some(v4)) => {
@@ -146,7 +146,7 @@ impl<W> Lookup<W> {
                     if let Some(over) = self.fail_candidate(error, time, now) {
                         return over;
                     }
-                    self.start(desk);
+                    self.start(context);
                 }
                 (None, Some(Ok(Answer::Addresses(addresses, _)))) if self.early.is_none() => {
                     let addresses: Arc<[IpAddr]> = addresses.as_slice().into();
@@ -182,10 +182,10 @@ impl<W> Lookup<W> {
         (!all.is_empty()).then(|| (all.into(), time))
     }
 
-    /// Records the error of the current candidate and selects the next one. Returns the end of the
-    /// lookup if there is none, or if the name servers could not be queried: they would fail for
-    /// the next candidate too, and `host` must not be resolved as `host.corp.example` for that
-    /// reason.
+    /// Records the error of the current candidate and selects the next candidate. Returns the
+    /// result of the lookup if there is no further candidate. A failure of the name servers also
+    /// ends the lookup: otherwise `host.corp.example` would be used for `host` only because the
+    /// query for `host` failed.
     fn fail_candidate(
         &mut self,
         error: NameError,
@@ -197,8 +197,8 @@ impl<W> Lookup<W> {
             None => (error, time),
         };
         self.error = Some(worst);
-        let goes_on = matches!(error, NameError::NotFound | NameError::NoAddress);
-        if goes_on && self.candidates.len() > 1 && now < self.deadline {
+        let is_absent = matches!(error, NameError::NotFound | NameError::NoAddress);
+        if is_absent && self.candidates.len() > 1 && now < self.deadline {
             self.candidates.pop();
             self.early_at = None;
             return None;
@@ -207,13 +207,13 @@ impl<W> Lookup<W> {
     }
 
     fn parts(&mut self) -> (&mut QueryTask, &mut QueryTask, QueryOptions<'_>) {
-        let plan = QueryOptions {
+        let options = QueryOptions {
             name: self.candidates.last().expect("the name itself is always a candidate"),
             servers: &self.sources.servers,
             tries_max: tries_max(&self.sources, Self::TRIES_MIN),
             wait: self.wait,
         };
-        (&mut self.v6, &mut self.v4, plan)
+        (&mut self.v6, &mut self.v4, options)
     }
 }
 
@@ -258,7 +258,7 @@ fn combine_failures(v6: &QueryResult, v4: &QueryResult) -> (NameError, Duration)
         Err(error) => (*error, None),
         Ok(Answer::NotFound(time)) => (NameError::NotFound, *time),
         Ok(Answer::NoAddress(time)) => (NameError::NoAddress, *time),
-        Ok(Answer::Addresses(..)) => unreachable!("combine took them"),
+        Ok(Answer::Addresses(..)) => unreachable!("results with addresses are combined before"),
     };
     let ((v6, v6_time), (v4, v4_time)) = (one(v6), one(v4));
     let error = match (v6, v4) {

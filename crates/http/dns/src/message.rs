@@ -82,9 +82,9 @@ pub(super) fn write_query(
 pub(super) enum ResponseKind {
     /// A valid answer to the query.
     Answer(Answer),
-    /// The answer was truncated, or the case of its question differs. The query has to be repeated
-    /// over TCP. There, answers fit. The case need not match, because an attacker who does not see
-    /// the packets cannot inject data into a TCP connection.
+    /// The response was truncated, or the case of its question differs. The query has to be
+    /// repeated over TCP, which truncates no response. Over TCP the case need not match, because an
+    /// attacker who does not see the packets cannot inject data into a connection.
     OverTcp,
     /// The message does not respond to this query.
     Stray,
@@ -112,9 +112,9 @@ pub(super) fn parse_response(message: &[u8], query: &[u8], over_tcp: bool) -> Re
         && header.opcode() == Opcode::QUERY
         && message.as_slice()[..2] == query[..2]
         && message.header_counts().qdcount() == 1;
-    // The question directly follows the header, so its name cannot be compressed and its bytes have
-    // to be equal. Lengths, type and class are not in the ASCII range of A to Z or a to z, so only
-    // characters of the name are compared without case.
+    // The question directly follows the header, so its name is not compressed and the bytes of both
+    // questions have to be equal. The comparison without case affects only the name: lengths of
+    // labels, types and classes are no alphabetic ASCII bytes.
     let question = query[HEADER..].len();
     let echo = message.as_slice().get(HEADER..HEADER + question).unwrap_or_default();
     if !is_answer || !echo.eq_ignore_ascii_case(&query[HEADER..]) {
@@ -204,7 +204,7 @@ fn ttl_duration(seconds: u32) -> Duration {
 ///
 /// # Panics
 /// Panics if the result violates a bound or has an address of the wrong family.
-pub fn fuzz_answer(bytes: &[u8]) {
+pub fn fuzz_dns_response(bytes: &[u8]) {
     let name = DomainName::parse(b"example.org").expect("a sound name");
     for family in [AddressFamily::V6, AddressFamily::V4] {
         let query = write_query(&name, family, || 0);
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn any_bytes_are_parsed_safely() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/name_answer");
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/dns_response");
         let files = std::fs::read_dir(folder).unwrap();
         let mut seeds: Vec<_> =
             files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
@@ -384,7 +384,7 @@ mod tests {
         let mut random = std::time::UNIX_EPOCH.elapsed().unwrap().as_nanos() as u64;
         println!("seed {random}");
         for seed in seeds {
-            fuzz_answer(&seed);
+            fuzz_dns_response(&seed);
             for _ in 0..500 {
                 let mut changed = seed.clone();
                 for _ in 0..3 {
@@ -392,8 +392,8 @@ mod tests {
                     let place = (random >> 33) as usize % changed.len();
                     changed[place] = (random >> 24) as u8;
                 }
-                fuzz_answer(&changed);
-                fuzz_answer(&changed[..random as usize % changed.len()]);
+                fuzz_dns_response(&changed);
+                fuzz_dns_response(&changed[..random as usize % changed.len()]);
             }
         }
     }

@@ -50,7 +50,7 @@ pub(super) struct LookupContext<'a> {
 }
 
 impl LookupContext<'_> {
-    pub(super) fn queue(&mut self, token: Token, order: SocketOperation) {
-        self.operations.push_back((token, order));
+    pub(super) fn queue(&mut self, token: Token, operation: SocketOperation) {
+        self.operations.push_back((token, operation));
     }
 }

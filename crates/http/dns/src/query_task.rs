@@ -12,8 +12,8 @@
 //! Each server is queried from a new socket, and so from a new random port, with a new identifier
 //! and new random case. If there is only one server, a further attempt sends the same query over
 //! the same socket: the answer to an earlier attempt may still arrive and is equally valid, so a
-//! slow server can answer during the whole lookup. Of several servers, each can answer during its
-//! attempt only, because a query has one socket at a time.
+//! slow server can answer during the whole lookup. If there are several servers, each can answer
+//! only during its own attempt, because a query has one socket at a time.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,10 +33,10 @@ pub(super) struct QueryOptions<'a> {
     pub(super) name: &'a DomainName,
     /// At least one. A server that fails or cannot be reached is not queried twice.
     pub(super) servers: &'a [SocketAddr],
-    /// Maximum number of attempts over all servers, in their order and then again, while none
-    /// answers.
+    /// Maximum number of attempts. Attempts go to the servers in order, and then to the first
+    /// server again.
     pub(super) tries_max: usize,
-    /// Maximum time of an attempt over UDP, and again of its repetition over TCP.
+    /// Maximum time of an attempt over UDP. Its repetition over TCP may take the same time again.
     pub(super) wait: Duration,
 }
 
@@ -48,7 +48,7 @@ pub(super) type QueryResult = Result<Answer, NameError>;
 pub(super) struct QueryTask {
     family: AddressFamily,
     token: Token,
-    /// Attempts started; `tries <= plan.tries_max`.
+    /// Attempts started; `tries <= options.tries_max`.
     tries: usize,
     /// The current attempt. `None` before the query starts and after it ended.
     current: Option<QueryAttempt>,
@@ -99,42 +99,43 @@ impl QueryTask {
     }
 
     /// Starts the query. An earlier one must have ended.
-    pub(super) fn start(&mut self, desk: &mut LookupContext, plan: QueryOptions) {
+    pub(super) fn start(&mut self, context: &mut LookupContext, options: QueryOptions) {
         assert!(self.current.is_none(), "a query runs once at a time");
         (self.tries, self.outcome) = (0, None);
-        self.open_next(desk, plan);
+        self.open_next(context, options);
     }
 
     /// Ends the query with `error` unless it has ended.
-    pub(super) fn end(&mut self, desk: &mut LookupContext, error: NameError) {
+    pub(super) fn end(&mut self, context: &mut LookupContext, error: NameError) {
         if self.outcome.is_none() {
-            self.finish(desk, Err(error));
+            self.finish(context, Err(error));
         }
     }
 
     /// Ends the current attempt if its time is over.
-    pub(super) fn expire(&mut self, desk: &mut LookupContext, plan: QueryOptions) {
-        let over = self.deadline().is_some_and(|deadline| deadline <= desk.now);
-        if over && !self.retransmit(desk, plan) {
-            self.fail_attempt(desk, plan, NameError::TimedOut);
+    pub(super) fn expire(&mut self, context: &mut LookupContext, options: QueryOptions) {
+        let over = self.deadline().is_some_and(|deadline| deadline <= context.now);
+        if over && !self.retransmit(context, options) {
+            self.fail_attempt(context, options, NameError::TimedOut);
         }
     }
 
     /// Sends the query to the only server again over the same UDP socket. Returns whether it could.
-    fn retransmit(&mut self, desk: &mut LookupContext, plan: QueryOptions) -> bool {
+    fn retransmit(&mut self, context: &mut LookupContext, options: QueryOptions) -> bool {
         let Some(QueryAttempt { query, until, transport: Transport::Udp { sent, .. }, .. }) =
             &mut self.current
         else {
             return false;
         };
-        if plan.servers.len() > 1 || self.tries >= plan.tries_max {
+        if options.servers.len() > 1 || self.tries >= options.tries_max {
             return false;
         }
         self.tries += 1;
-        *until = desk.now + plan.wait;
-        // One send at a time: a query that the kernel has not accepted yet serves this attempt.
+        *until = context.now + options.wait;
+        // Only one send is in progress at a time. If the kernel has not accepted the last query
+        // yet, that query counts for this attempt.
         if std::mem::replace(sent, false) {
-            desk.queue(self.token, SocketOperation::Send(query.as_ref().into()));
+            context.queue(self.token, SocketOperation::Send(query.as_ref().into()));
         }
         true
     }
@@ -142,50 +143,50 @@ impl QueryTask {
     /// Handles an event of this query's socket.
     pub(super) fn handle(
         &mut self,
-        desk: &mut LookupContext,
-        plan: QueryOptions,
+        context: &mut LookupContext,
+        options: QueryOptions,
         event: SocketEvent,
     ) {
         match event {
-            SocketEvent::Opened => self.send(desk),
-            SocketEvent::Sent => self.sent(),
+            SocketEvent::Opened => self.send(context),
+            SocketEvent::Sent => self.record_sent(),
             SocketEvent::Received(bytes) => {
-                let reading = self.read(desk, bytes);
-                self.handle_response(desk, plan, reading);
+                let response = self.read(context, bytes);
+                self.handle_response(context, options, response);
             }
-            SocketEvent::Ended => self.fail_attempt(desk, plan, NameError::ServerFailed),
-            SocketEvent::Failed(error) => self.fail_attempt(desk, plan, error),
+            SocketEvent::Ended => self.fail_attempt(context, options, NameError::ServerFailed),
+            SocketEvent::Failed(error) => self.fail_attempt(context, options, error),
         }
     }
 
-    fn sent(&mut self) {
+    fn record_sent(&mut self) {
         if let Some(QueryAttempt { transport: Transport::Udp { sent, .. }, .. }) = &mut self.current
         {
             *sent = true;
         }
     }
 
-    fn send(&mut self, desk: &mut LookupContext) {
+    fn send(&mut self, context: &mut LookupContext) {
         let Some(QueryAttempt { query, transport, .. }) = &self.current else { return };
         let length = (query.len() as u16).to_be_bytes();
         let bytes = match transport {
             Transport::Udp { .. } => query.as_ref().into(),
             Transport::Tcp => [&length, query.as_ref()].concat().into(),
         };
-        desk.queue(self.token, SocketOperation::Send(bytes));
-        desk.queue(self.token, SocketOperation::Receive(Self::DATAGRAM_MAX));
+        context.queue(self.token, SocketOperation::Send(bytes));
+        context.queue(self.token, SocketOperation::Receive(Self::DATAGRAM_MAX));
     }
 
     /// Parses received bytes. Returns `None` if more bytes are needed, or if the datagram is
     /// ignored.
-    fn read(&mut self, desk: &mut LookupContext, bytes: &[u8]) -> Option<ResponseKind> {
+    fn read(&mut self, context: &mut LookupContext, bytes: &[u8]) -> Option<ResponseKind> {
         let Some(QueryAttempt { query, transport, .. }) = &mut self.current else { return None };
-        let reading = match transport {
+        let response = match transport {
             Transport::Udp { strays, .. } => {
-                let reading = parse_response(bytes, query, false);
-                let is_passed_over = reading == ResponseKind::Stray && *strays < Self::STRAYS_MAX;
-                *strays += usize::from(is_passed_over);
-                (!is_passed_over).then_some(reading)
+                let response = parse_response(bytes, query, false);
+                let is_ignored = response == ResponseKind::Stray && *strays < Self::STRAYS_MAX;
+                *strays += usize::from(is_ignored);
+                (!is_ignored).then_some(response)
             }
             Transport::Tcp => {
                 let length = match bytes {
@@ -199,71 +200,77 @@ impl QueryTask {
                 message.map(|message| parse_response(message, query, true))
             }
         };
-        if reading.is_none() {
-            desk.queue(self.token, SocketOperation::Receive(Self::DATAGRAM_MAX));
+        if response.is_none() {
+            context.queue(self.token, SocketOperation::Receive(Self::DATAGRAM_MAX));
         }
-        reading
+        response
     }
 
     fn handle_response(
         &mut self,
-        desk: &mut LookupContext,
-        plan: QueryOptions,
-        reading: Option<ResponseKind>,
+        context: &mut LookupContext,
+        options: QueryOptions,
+        response: Option<ResponseKind>,
     ) {
-        match reading {
+        match response {
             None => {}
-            Some(ResponseKind::Answer(answer)) => self.finish(desk, Ok(answer)),
+            Some(ResponseKind::Answer(answer)) => self.finish(context, Ok(answer)),
             Some(ResponseKind::OverTcp) => {
-                let Some(QueryAttempt { server, query, .. }) = self.close(desk) else { return };
-                desk.queue(self.token, SocketOperation::OpenTcp(server));
-                let until = desk.now + plan.wait;
+                let Some(QueryAttempt { server, query, .. }) = self.close(context) else { return };
+                context.queue(self.token, SocketOperation::OpenTcp(server));
+                let until = context.now + options.wait;
                 self.current =
                     Some(QueryAttempt { query, server, until, transport: Transport::Tcp });
             }
             Some(ResponseKind::Stray | ResponseKind::Failed) => {
-                self.fail_attempt(desk, plan, NameError::ServerFailed);
+                self.fail_attempt(context, options, NameError::ServerFailed);
             }
         }
     }
 
     /// Ends the current attempt, and starts the next one or ends the query.
-    fn fail_attempt(&mut self, desk: &mut LookupContext, plan: QueryOptions, error: NameError) {
+    fn fail_attempt(
+        &mut self,
+        context: &mut LookupContext,
+        options: QueryOptions,
+        error: NameError,
+    ) {
         // An event after the end of a query belongs to a closed socket.
-        if self.close(desk).is_none() {
+        if self.close(context).is_none() {
             return;
         }
         let tries_max = match error {
-            NameError::TimedOut => plan.tries_max,
+            NameError::TimedOut => options.tries_max,
             NameError::Overloaded => 0,
-            _ => plan.servers.len(),
+            _ => options.servers.len(),
         };
         if self.tries >= tries_max {
-            self.finish(desk, Err(error));
+            self.finish(context, Err(error));
         } else {
-            self.open_next(desk, plan);
+            self.open_next(context, options);
         }
     }
 
-    fn open_next(&mut self, desk: &mut LookupContext, plan: QueryOptions) {
-        let server = plan.servers[self.tries % plan.servers.len()];
+    fn open_next(&mut self, context: &mut LookupContext, options: QueryOptions) {
+        let server = options.servers[self.tries % options.servers.len()];
         self.tries += 1;
-        let query = write_query(plan.name, self.family, &mut *desk.random);
-        desk.queue(self.token, SocketOperation::OpenUdp(server));
+        let query = write_query(options.name, self.family, &mut *context.random);
+        context.queue(self.token, SocketOperation::OpenUdp(server));
         let transport = Transport::Udp { strays: 0, sent: false };
-        self.current = Some(QueryAttempt { query, server, until: desk.now + plan.wait, transport });
+        self.current =
+            Some(QueryAttempt { query, server, until: context.now + options.wait, transport });
     }
 
-    fn finish(&mut self, desk: &mut LookupContext, outcome: QueryResult) {
-        self.close(desk);
+    fn finish(&mut self, context: &mut LookupContext, outcome: QueryResult) {
+        self.close(context);
         self.outcome = Some(outcome);
     }
 
     /// Ends the current attempt and closes its socket. Returns the attempt, whose server and query
     /// a further one needs.
-    fn close(&mut self, desk: &mut LookupContext) -> Option<QueryAttempt> {
+    fn close(&mut self, context: &mut LookupContext) -> Option<QueryAttempt> {
         let current = self.current.take()?;
-        desk.queue(self.token, SocketOperation::Close);
+        context.queue(self.token, SocketOperation::Close);
         Some(current)
     }
 }

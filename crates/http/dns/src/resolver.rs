@@ -135,8 +135,8 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
     ) {
         let (key, family) = parse_token(token);
         if let Some(lookup) = self.lookups.get_mut(key) {
-            let mut desk = LookupContext { now, random, operations: &mut self.operations };
-            lookup.handle(&mut desk, family, event);
+            let mut context = LookupContext { now, random, operations: &mut self.operations };
+            lookup.handle(&mut context, family, event);
             self.advance(key, now, random);
         }
     }
@@ -158,8 +158,8 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         }
     }
 
-    /// Returns a waiter and its result, or `None` if there is none. To be called after each call
-    /// that may end a lookup: [`DnsResolver::handle`] and [`DnsResolver::handle_deadlines`].
+    /// Returns a waiter and its result, or `None` if there is none. The caller calls this after
+    /// [`DnsResolver::handle`] and [`DnsResolver::handle_deadlines`], which may end lookups.
     pub fn poll_finished(&mut self) -> Option<(W, LookupResult)> {
         self.finished.pop_front()
     }
@@ -186,8 +186,8 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         for key in std::mem::take(&mut self.active).into_values() {
             if let Some(mut lookup) = self.lookups.remove(key) {
                 let random = &mut || unreachable!("ending a lookup sends no query");
-                let mut desk = LookupContext { now, random, operations: &mut self.operations };
-                lookup.end(&mut desk, NameError::Overloaded);
+                let mut context = LookupContext { now, random, operations: &mut self.operations };
+                lookup.end(&mut context, NameError::Overloaded);
                 self.timers.remove(lookup.timer);
             }
         }

@@ -106,7 +106,7 @@ impl ResolverConfig {
     }
 
     /// Returns the names to query, in order, until one has an address. The name itself comes first
-    /// if it has `ndots` dots, and last if it has fewer. An absolute name is the only candidate.
+    /// if it has at least `ndots` dots, otherwise last. An absolute name is the only candidate.
     pub(super) fn candidates(&self, name: &DomainName) -> Vec<DomainName> {
         if name.is_absolute() {
             return vec![name.clone()];

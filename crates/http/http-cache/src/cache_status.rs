@@ -45,9 +45,9 @@ pub struct CacheStatus<'a> {
     pub ttl_s: Option<i64>,
     /// Whether the response was stored (section 2.5).
     pub is_stored: bool,
-    /// Set if the request waited for the fetch of another request: whether it received that
-    /// response, or was forwarded after all (section 2.6). Ignored without
-    /// [`CacheStatus::forward`], which states why the stored response did not suffice.
+    /// Set if the request waited for the fetch of another request: `true` if it received that
+    /// response, `false` if it was forwarded after all (section 2.6). Ignored if
+    /// [`CacheStatus::is_hit`] is true.
     pub collapsed: Option<bool>,
     /// The cache key, for clients that may see it (section 2.7).
     pub key: Option<&'a [u8]>,

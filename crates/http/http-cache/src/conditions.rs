@@ -44,7 +44,7 @@ fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
 pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &CachedHeader) {
     out.response(304, b"Not Modified");
     for line in stored.lines() {
-        let is_left = match line.known {
+        let is_omitted = match line.known {
             FieldName::ContentType
             | FieldName::ContentEncoding
             | FieldName::ContentLanguage
@@ -54,7 +54,7 @@ pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &CachedHeader) {
             FieldName::Other => line.name.eq_ignore_ascii_case(b"content-md5"),
             _ => false,
         };
-        if !is_left {
+        if !is_omitted {
             out.field_run(FieldRun::Lines(line.bytes));
         }
     }
@@ -68,14 +68,14 @@ mod tests {
     use super::super::test_messages::{DATE, get, response, store_by};
     use super::*;
 
-    fn kept(status: u16, fields: &str) -> CachedHeader {
+    fn stored_header(status: u16, fields: &str) -> CachedHeader {
         let response = response(status, &format!("{DATE}Cache-Control: max-age=60\r\n{fields}"));
         store_by(&CachePolicy::default(), &get(""), &response).unwrap()
     }
 
-    fn is_304(fields: &str, asked: &str) -> bool {
-        let stored = kept(200, fields);
-        is_not_modified(&get(asked), &stored)
+    fn is_304(fields: &str, request_fields: &str) -> bool {
+        let stored = stored_header(200, fields);
+        is_not_modified(&get(request_fields), &stored)
     }
 
     const TAG: &str = "ETag: \"abcdef\"\r\n";
@@ -83,14 +83,14 @@ mod tests {
 
     #[test]
     fn if_none_match_compares_weakly_rfc_9110_section_13_1_2() {
-        for asked in [
+        for tags in [
             "\"abcdef\"",
             "W/\"abcdef\"",
             "*",
             "\"1234\", \"abcdef\", \"5678\"",
             "\"1234\"\r\nIf-None-Match: \"abcdef\"",
         ] {
-            assert!(is_304(TAG, &format!("If-None-Match: {asked}\r\n")), "{asked}");
+            assert!(is_304(TAG, &format!("If-None-Match: {tags}\r\n")), "{tags}");
         }
         assert!(is_304("ETag: W/\"abcdef\"\r\n", "If-None-Match: W/\"abcdef\"\r\n"));
         assert!(!is_304(TAG, "If-None-Match: \"abc\"\r\n"));
@@ -132,14 +132,14 @@ mod tests {
 
     #[test]
     fn errors_have_no_conditions_rfc_9110_section_13_2_1() {
-        let stored = kept(404, TAG);
-        let asked = get("If-None-Match: *\r\n");
-        assert!(!is_not_modified(&asked, &stored));
+        let stored = stored_header(404, TAG);
+        let request = get("If-None-Match: *\r\n");
+        assert!(!is_not_modified(&request, &stored));
     }
 
     #[test]
     fn a_304_has_no_metadata_of_the_body_rfc_9110_section_15_4_5() {
-        let stored = kept(
+        let stored = stored_header(
             200,
             &format!(
                 "{TAG}{MODIFIED}Vary: Foo\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\n\
@@ -158,7 +158,7 @@ mod tests {
         let names: Vec<_> = list.fields().iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names[..3], [":status", "date", "cache-control"]);
         assert_eq!(names[3..6], ["etag", "vary", "content-location"]);
-        let stored = kept(200, MODIFIED);
+        let stored = stored_header(200, MODIFIED);
         let mut head = Vec::new();
         write_not_modified(&mut Http1Header::new(&mut head), &stored);
         assert!(String::from_utf8(head).unwrap().contains("Last-Modified"));

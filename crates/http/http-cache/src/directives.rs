@@ -91,13 +91,14 @@ pub struct ResponseDirectives {
     pub no_cache: bool,
     /// `private`: must not be stored by shared caches.
     pub private: bool,
-    /// `public`: may be stored even where that needs permission.
+    /// `public`: may be stored even if the request has credentials or the status is not
+    /// heuristically cacheable.
     pub public: bool,
     /// `must-revalidate`: must not be used stale.
     pub must_revalidate: bool,
     /// `proxy-revalidate`: must not be used stale by shared caches.
     pub proxy_revalidate: bool,
-    /// `must-understand`: must be stored only by caches that understand the status.
+    /// `must-understand`: may be stored only by caches that understand the status.
     pub must_understand: bool,
     /// `immutable`: does not change while it is fresh (RFC 8246).
     pub immutable: bool,
@@ -130,8 +131,8 @@ const NUMBERS: usize = 4;
 
 impl ResponseDirectives {
     /// Parses the directives of a response. `targets` are the lower-case names of targeted fields.
-    /// Only the first one that is present and valid applies (RFC 9213 section 2.2), together with
-    /// the prohibitions of fields before it that have a value of the wrong type.
+    /// Only the first one that is present and valid applies (RFC 9213 section 2.2). If a field
+    /// before it has a value of the wrong type, the prohibitions of that field apply too.
     pub fn parse(response: &ResponseHead, targets: &[Box<[u8]>]) -> Self {
         let mut directives = Self::default();
         for name in targets {
@@ -237,8 +238,8 @@ impl DirectiveArgument<'_> {
 
 /// Returns whether the members of a targeted field have the types of their directives (RFC 9213
 /// section 2.1): an Integer for a number; otherwise the Boolean true, or a String with names of
-/// fields. A field with a value of another type is not used, since it would still override
-/// `Cache-Control`. The Boolean false counts as an absent directive.
+/// fields. A field with a value of another type is ignored as a whole; otherwise its other members
+/// would override `Cache-Control`. The Boolean false counts as an absent directive.
 fn has_valid_types(members: &[Option<DirectiveArgument<'_>>; DIRECTIVES.len()]) -> bool {
     let (numbers, others) = members.split_at(NUMBERS);
     let are_numbers =
@@ -292,7 +293,7 @@ mod tests {
     use super::super::test_messages::{get, response};
     use super::*;
 
-    fn asked(fields: &str) -> RequestDirectives {
+    fn request_directives(fields: &str) -> RequestDirectives {
         RequestDirectives::parse(&get(fields))
     }
 
@@ -317,7 +318,7 @@ mod tests {
 
     #[test]
     fn requests_are_read_section_5_2_1() {
-        let all = asked(
+        let all = request_directives(
             "Cache-Control: max-age=1, Max-Stale, unknown=\"no-store\"\r\n\
              Cache-Control: min-fresh=\"3\",no-cache, no-store,only-if-cached\r\n",
         );
@@ -330,15 +331,18 @@ mod tests {
             only_if_cached: true,
         };
         assert_eq!(all, expected);
-        assert_eq!(asked("Cache-Control: max-stale=5\r\n").max_stale_s, Some(5));
-        assert_eq!(asked("Cache-Control: max-age=x, max-stale=-1\r\n"), asked(""));
+        assert_eq!(request_directives("Cache-Control: max-stale=5\r\n").max_stale_s, Some(5));
+        assert_eq!(
+            request_directives("Cache-Control: max-age=x, max-stale=-1\r\n"),
+            request_directives("")
+        );
     }
 
     #[test]
     fn pragma_applies_without_cache_control_section_5_4() {
-        assert!(asked("Pragma: x, No-Cache\r\n").no_cache);
-        assert!(!asked("Pragma: no-cache\r\nCache-Control: max-age=5\r\n").no_cache);
-        assert!(!asked("Pragma: extension\r\n").no_cache);
+        assert!(request_directives("Pragma: x, No-Cache\r\n").no_cache);
+        assert!(!request_directives("Pragma: no-cache\r\nCache-Control: max-age=5\r\n").no_cache);
+        assert!(!request_directives("Pragma: extension\r\n").no_cache);
     }
 
     #[test]

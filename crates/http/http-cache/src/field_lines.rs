@@ -46,8 +46,9 @@ pub fn field_lines(lines: &[u8]) -> impl Iterator<Item = StoredFieldLine<'_>> {
 /// names are left out (RFC 9111 section 3.1). A response without `Date` gets its time of receipt
 /// (RFC 9110 section 6.6.1).
 ///
-/// `Age` is written with each use, trailers are not stored, a range is in its
-/// [`StoredRange`](super::StoredRange), and the origin may exclude fields from storing.
+/// `Age`, `Trailer`, the `Content-Range` of a 206 response and the fields that the directives
+/// exclude are left out too. `Age` is written with each use, and the range is stored as
+/// [`StoredRange`](super::StoredRange).
 ///
 /// Returns the position of the entity tag; `None` if there is none, or more than one.
 pub(super) fn write_lines(

@@ -27,19 +27,19 @@ pub enum Freshened {
     Unchanged,
 }
 
-/// Returns the header of a stored response after a 304 response validated it. `received` has the
-/// request of the client that receives the response.
+/// Returns the header of a stored response after a 304 response validated it. `received.request` is
+/// the request of the client.
 ///
 /// # Errors
 /// Returns the same errors as [`store`](super::store()), if the later response forbids storing. The
 /// stored response may still be sent once, because it was validated for this request.
 pub fn freshen(
     received: &ReceivedResponse<'_>,
-    kept: &CachedHeader,
+    previous: &CachedHeader,
 ) -> Result<CachedHeader, NotStored> {
-    let mut stored = build_merged(received, false, kept, kept.meta.status)?;
-    stored.meta.stored_range = kept.meta.stored_range;
-    stored.meta.range_tag = kept.meta.range_tag;
+    let mut stored = build_merged(received, false, previous, previous.meta.status)?;
+    stored.meta.stored_range = previous.meta.stored_range;
+    stored.meta.range_tag = previous.meta.range_tag;
     Ok(stored)
 }
 
@@ -50,15 +50,16 @@ pub fn freshen(
 /// and the origin's response may depend on fields that are in no key.
 pub fn freshen_by_head(
     received: &ReceivedResponse<'_>,
-    kept: &CachedHeader,
+    previous: &CachedHeader,
     length: u64,
 ) -> Freshened {
     let ReceivedResponse { request, response, policy, .. } = received;
-    let is_other = response.status() != 200 || kept.meta.status != 200;
-    if is_other || kept.meta.stored_range.is_some() || is_personal(request, response, policy) {
+    let is_other = response.status() != 200 || previous.meta.status != 200;
+    if is_other || previous.meta.stored_range.is_some() || is_personal(request, response, policy) {
         return Freshened::Unchanged;
     }
-    // This check comes first: a request whose response is never stored must not change anything.
+    // A request whose response is never stored must not invalidate anything either, so it is
+    // checked before the validators are compared.
     if check_request(received, &received.directives()).is_err() {
         return Freshened::Unchanged;
     }
@@ -67,13 +68,13 @@ pub fn freshen_by_head(
         Err(_) => false,
     };
     let mut tags = response.values(FieldName::Etag);
-    let is_same_tag = tags.all(|tag| kept.etag_bytes() == Some(tag));
+    let is_same_tag = tags.all(|tag| previous.etag_bytes() == Some(tag));
     let is_same_date = response.find(FieldName::LastModified).is_none()
-        || last_modified_s(received) == kept.meta.last_modified_s;
+        || last_modified_s(received) == previous.meta.last_modified_s;
     if !(is_same_length && is_same_tag && is_same_date) {
         return Freshened::Stale;
     }
-    match build_merged(received, true, kept, 200) {
+    match build_merged(received, true, previous, 200) {
         Ok(stored) => Freshened::Updated(stored),
         Err(refusal) if refusal.drops_stored(200) => Freshened::Stale,
         Err(_) => Freshened::Unchanged,
@@ -86,18 +87,19 @@ pub fn freshen_by_head(
 pub(super) fn build_merged(
     received: &ReceivedResponse<'_>,
     is_to_head: bool,
-    kept: &CachedHeader,
+    previous: &CachedHeader,
     status: u16,
 ) -> Result<CachedHeader, NotStored> {
     let is_updated =
         |known: FieldName, name: &[u8]| is_updated(is_to_head, received.policy, known, name);
-    let merged = &merge(kept, received.response, status, is_updated);
+    let merged = &merge(previous, received.response, status, is_updated);
     let merged = ReceivedResponse { response: merged, ..*received };
     let directives = merged.directives();
     check_request(&merged, &directives)?;
     let mut stored = build_stored(&merged, &directives)?;
-    // The stored header says HTTP/1.1, whichever version was received.
-    let is_http10 = kept.meta.flags.contains(Flags::RECEIVED_AS_HTTP10);
+    // The stored header always has HTTP/1.1, so the received version is taken from the old
+    // metadata.
+    let is_http10 = previous.meta.flags.contains(Flags::RECEIVED_AS_HTTP10);
     stored.meta.flags = stored.meta.flags.set_if(Flags::RECEIVED_AS_HTTP10, is_http10);
     Ok(stored)
 }
@@ -106,15 +108,15 @@ pub(super) fn build_merged(
 /// field name in the later response, its lines replace all stored ones. `Age` and `Date` are always
 /// those of the later response, since they determine its time of generation.
 fn merge(
-    kept: &CachedHeader,
+    previous: &CachedHeader,
     response: &ResponseHead,
     status: u16,
     is_updated: impl Fn(FieldName, &[u8]) -> bool,
 ) -> ResponseHead {
-    let mut bytes = Vec::with_capacity(kept.head.len() + response.bytes().len());
-    let status_line = &kept.head[..kept.meta.lines_at as usize];
+    let mut bytes = Vec::with_capacity(previous.head.len() + response.bytes().len());
+    let status_line = &previous.head[..previous.meta.lines_at as usize];
     let mut header = Http1Header::new(&mut bytes);
-    if status == kept.meta.status {
+    if status == previous.meta.status {
         header.stored_response(status, status_line, status_line.len());
     } else {
         header.response(status, b"OK");
@@ -122,7 +124,7 @@ fn merge(
     let names = forwarded_fields(response).map(|field| (field.known, response.name_of(field)));
     let updates =
         FieldNames::new(names.filter(|&(known, name)| is_updated(known, name)).map(|it| it.1));
-    for line in kept.lines() {
+    for line in previous.lines() {
         if line.known != FieldName::Date && !updates.contains(line.name) {
             header.field_run(FieldRun::Lines(line.bytes));
         }
@@ -136,9 +138,8 @@ fn merge(
 }
 
 /// Returns whether a later response replaces a stored field (RFC 9111 section 3.2). Fields that
-/// describe the stored bytes, or by which these are checked, stay; and the entity tag that was
-/// validated stays valid. `Content-Type` is replaced, because nothing was derived from the body by
-/// it.
+/// describe or protect the stored bytes stay, and so does the entity tag that was validated.
+/// `Content-Type` is replaced, because the cache does not interpret the body.
 ///
 /// Fields for the client of one request enter a stored response only if the operator shares
 /// cookies.
@@ -191,17 +192,17 @@ mod tests {
     const TAGGED: &str = "Cache-Control: max-age=2\r\nETag: \"a\"\r\n";
 
     fn freshened(stored: &str, fields: &str) -> Result<CachedHeader, NotStored> {
-        let kept = stored_response(&format!("{DATE}{stored}"));
-        freshen_by(&CachePolicy::default(), &kept, fields)
+        let previous = stored_response(&format!("{DATE}{stored}"));
+        freshen_by(&CachePolicy::default(), &previous, fields)
     }
 
     fn freshen_by(
         policy: &CachePolicy,
-        kept: &CachedHeader,
+        previous: &CachedHeader,
         fields: &str,
     ) -> Result<CachedHeader, NotStored> {
         let (request, response) = (&get(""), &response(304, fields));
-        freshen(&ReceivedResponse { request, response, receipt: &LATER, policy }, kept)
+        freshen(&ReceivedResponse { request, response, receipt: &LATER, policy }, previous)
     }
 
     fn text(stored: CachedHeader) -> String {
@@ -263,9 +264,9 @@ mod tests {
             let update = format!("{name}: B\r\n");
             let text = text(freshened(TAGGED, &update).unwrap());
             assert!(!text.contains(name), "{text}");
-            let kept = stored_response(&format!("{DATE}{TAGGED}"));
+            let previous = stored_response(&format!("{DATE}{TAGGED}"));
             let policy = CachePolicy { set_cookie: SetCookie::Explicit, ..CachePolicy::default() };
-            let shared = freshen_by(&policy, &kept, &update);
+            let shared = freshen_by(&policy, &previous, &update);
             assert!(super::tests::text(shared.unwrap()).contains(&update));
         }
     }
@@ -300,13 +301,22 @@ mod tests {
 
     fn by_head(status: u16, fields: &str) -> Freshened {
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
-        let kept = stored_response(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
-        freshened_by_head("", &kept, &response(status, fields))
+        let previous = stored_response(&format!("{DATE}{TAGGED}{modified}A: 1\r\n"));
+        freshened_by_head("", &previous, &response(status, fields))
     }
 
-    fn freshened_by_head(asked: &str, kept: &CachedHeader, response: &ResponseHead) -> Freshened {
-        let (request, policy) = (&request("HEAD / HTTP/1.1", asked), &CachePolicy::default());
-        freshen_by_head(&ReceivedResponse { request, response, receipt: &LATER, policy }, kept, 5)
+    fn freshened_by_head(
+        request_fields: &str,
+        previous: &CachedHeader,
+        response: &ResponseHead,
+    ) -> Freshened {
+        let (request, policy) =
+            (&request("HEAD / HTTP/1.1", request_fields), &CachePolicy::default());
+        freshen_by_head(
+            &ReceivedResponse { request, response, receipt: &LATER, policy },
+            previous,
+            5,
+        )
     }
 
     #[test]
@@ -343,9 +353,9 @@ mod tests {
 
     #[test]
     fn a_personal_head_does_not_affect_the_shared_response() {
-        let kept = stored_response(&format!("{DATE}{TAGGED}"));
+        let previous = stored_response(&format!("{DATE}{TAGGED}"));
         let private = response(200, "Cache-Control: private\r\nETag: \"b\"\r\n");
-        let of = |fields: &str| freshened_by_head(fields, &kept, &private);
+        let of = |fields: &str| freshened_by_head(fields, &previous, &private);
         assert_eq!(of("Cookie: sid=1\r\n"), Freshened::Unchanged);
         assert_eq!(of(""), Freshened::Stale);
     }

@@ -82,24 +82,24 @@ fn expires(received: &ReceivedResponse<'_>) -> Option<u32> {
     Some(seconds.min(u64::from(DELTA_S_MAX)) as u32)
 }
 
-/// Returns the lifetime of a response in which the origin set none (RFC 9111 section 4.2.2). It is
-/// unknown if the origin addressed HTTP/1.0 caches or sets a cookie: the missing lifetime is then
-/// not a permission.
+/// Returns the lifetime of a response in which the origin set none (RFC 9111 section 4.2.2). The
+/// lifetime is unknown if the response sets a cookie, or if it has `Pragma` without
+/// `Cache-Control`: the origin may not want such a response to be stored.
 fn implicit_lifetime(received: &ReceivedResponse<'_>, directives: &ResponseDirectives) -> Lifetime {
     let ReceivedResponse { response, policy, .. } = received;
     let ttl = policy.named_ttl(response.status());
     let is_named = matches!(ttl, Some(Ttl::Default(_)));
-    let is_open = status::is_heuristic(response.status()) || directives.public || is_named;
-    if !is_open || response.find(FieldName::SetCookie).is_some() {
+    let may_estimate = status::is_heuristic(response.status()) || directives.public || is_named;
+    if !may_estimate || response.find(FieldName::SetCookie).is_some() {
         return Lifetime::Unknown;
     }
     if let Ttl::Default(seconds) = ttl.unwrap_or(policy.ttl) {
         return Lifetime::Operator(seconds.min(policy.ttl_s_max));
     }
-    let is_silenced = response.find(FieldName::Pragma).is_some()
+    let has_pragma_only = response.find(FieldName::Pragma).is_some()
         && response.find(FieldName::CacheControl).is_none();
     let Some(modified_s) = last_modified_s(received) else { return Lifetime::Unknown };
-    if is_silenced || policy.heuristic_percent == 0 {
+    if has_pragma_only || policy.heuristic_percent == 0 {
         return Lifetime::Unknown;
     }
     let unchanged_s = date_s(received).saturating_sub(modified_s);
@@ -122,7 +122,7 @@ pub(super) fn initial_age_s(received: &ReceivedResponse<'_>, date_s: u64) -> u32
 ///
 /// RFC 9111 section 5.1: the first member of a list applies, in one line or in several, and a field
 /// whose first member is not a number is ignored. Empty members (RFC 9110 section 5.6.1.2) do not
-/// count. `Date` limits the effect of an ignored field.
+/// count. If the field is ignored, the age is still at least the time since `Date`.
 fn age_s(response: &ResponseHead) -> u64 {
     let mut members = response.values(FieldName::Age).flat_map(split_list);
     let Some(digits) = members.next() else { return 0 };

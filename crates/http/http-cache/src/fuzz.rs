@@ -167,10 +167,10 @@ fn fuzz_use(request: &RequestHead, stored: &CachedHeader) {
 fn fuzz_later(received: &ReceivedResponse<'_>, stored: &CachedHeader) {
     let mut fields = Vec::new();
     let request = received.request;
-    let is_asked = write_validation(&mut Http1Header::new(&mut fields), request, stored);
+    let has_conditions = write_validation(&mut Http1Header::new(&mut fields), request, stored);
     let is_whole = stored.meta.stored_range.is_none();
-    let may_ask = is_whole || request.find(FieldName::Range).is_some();
-    assert_eq!(is_asked, stored.meta.has_validator() && may_ask);
+    let may_validate = is_whole || request.find(FieldName::Range).is_some();
+    assert_eq!(has_conditions, stored.meta.has_validator() && may_validate);
     if let Ok(freshened) = freshen(received, stored) {
         assert_eq!(freshened.meta.status, stored.meta.status);
         let tag = |stored: &CachedHeader| stored.etag_bytes().map(<[u8]>::to_vec);

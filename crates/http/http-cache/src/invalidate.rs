@@ -5,10 +5,10 @@ use millrace_http1::{FieldName, RequestHead, ResponseHead, destination};
 use super::key::UriOrigin;
 use super::uri;
 
-/// Returns the paths and queries whose stored responses must not be used without validation, on the
-/// origin of the request: that of the request's target first. The result is empty for safe methods
-/// and for error responses. The caller derives the keys of GET requests from them, with the fields
-/// of this request if the keys of the route contain fields.
+/// Returns the paths and queries, on the origin of the request, whose stored responses must be
+/// validated before their next use. The request's own target comes first. The result is empty for
+/// safe methods and for error responses. The caller derives the keys of GET requests from them,
+/// with the fields of this request if the keys of the route contain fields.
 ///
 /// RFC 9111 section 4.4: only methods that are not known to be safe, and only a status of 2xx or
 /// 3xx, invalidate. `Location` and `Content-Location` apply only to the same origin, so that one
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_response_names_is_invalid_too_section_4_4() {
+    fn locations_in_the_response_are_invalidated_section_4_4() {
         let fields = "Location: ../d\r\nContent-Location: http://example.com/e?f#g\r\n";
         assert_eq!(paths("POST", 201, fields), ["/a/b?c", "/d", "/e?f"]);
         let same = "Location: /a/b?c\r\nContent-Location: /d\r\n";

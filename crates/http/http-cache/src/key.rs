@@ -3,10 +3,10 @@
 //!
 //! A key contains byte for byte what the origin receives: the path and query, fields from which
 //! origins build URLs ([`OriginRequest::for_each_key_field`]), and additions of the operator. RFC
-//! 3986 section 6.2.2 would make `%7E` and `~` equal, and resolve `..`; but an origin that
-//! distinguishes the two would have its response to one used for the other. Only the host is
-//! normalised (its case, and the notation of an address), and the default port; the origin receives
-//! them in the same form.
+//! 3986 section 6.2.2 would permit treating `%7E` and `~` as equal, and resolving `..`. An origin
+//! may distinguish them, however, so the response to one must not be used for the other. Only the
+//! authority is normalised: the case of the host, the notation of an address, and the default port.
+//! The origin receives it in the same form.
 
 use std::fmt::{self, Write};
 use std::hash::Hasher;
@@ -88,8 +88,8 @@ impl Scheme {
     pub(super) fn split_off(uri: &[u8]) -> Option<(Self, &[u8])> {
         [Self::Http, Self::Https].into_iter().find_map(|scheme| {
             let (name, rest) = uri.split_at_checked(scheme.as_str().len())?;
-            let is_it = name.eq_ignore_ascii_case(scheme.as_str().as_bytes());
-            rest.strip_prefix(b"://").filter(|_| is_it).map(|rest| (scheme, rest))
+            let is_scheme = name.eq_ignore_ascii_case(scheme.as_str().as_bytes());
+            rest.strip_prefix(b"://").filter(|_| is_scheme).map(|rest| (scheme, rest))
         })
     }
 
@@ -306,15 +306,16 @@ fn put_field(sink: &mut impl KeySink, name: &[u8], value: &[u8]) {
 }
 
 fn put_query(sink: &mut impl KeySink, query: &[u8], ignored: &[Box<[u8]>]) {
-    let counting = query.split(|&byte| byte == b'&').filter(|part| !is_ignored(part, ignored));
-    for (at, parameter) in counting.enumerate() {
+    let kept_parameters =
+        query.split(|&byte| byte == b'&').filter(|part| !is_ignored(part, ignored));
+    for (at, parameter) in kept_parameters.enumerate() {
         sink.put(if at == 0 { b"?" } else { b"&" });
         sink.put(parameter);
     }
 }
 
-/// Returns whether a parameter is left out. One with a `;` never is: some origins end a parameter
-/// there and would use the rest as another one (parameter cloaking).
+/// Returns whether a parameter is left out. A parameter with a `;` never is, because some origins
+/// end the parameter there and use the rest as another one (parameter cloaking).
 fn is_ignored(parameter: &[u8], ignored: &[Box<[u8]>]) -> bool {
     let name_len = memchr(b'=', parameter).unwrap_or(parameter.len());
     let name = &parameter[..name_len];
@@ -398,7 +399,8 @@ mod tests {
             KeyParts { fields: vec![(*b"x-forwarded-proto").into()], ..KeyParts::default() };
         let of = |is_trusted, parts: &KeyParts| {
             let head = get("X-Forwarded-Proto: https\r\nX-Host: B\r\n");
-            let forwarding = Forwarding::Gateway { client: None, is_trusted, passed: &[] };
+            let forwarding =
+                Forwarding::Gateway { client: None, is_trusted, always_forwarded: &[] };
             let request = OriginRequest::new(&head, forwarding);
             let mut text = Vec::new();
             Key::write(&mut text, &site(Scheme::Http, "a"), b"/", &request, parts);
@@ -406,8 +408,8 @@ mod tests {
         };
         assert_eq!(of(false, &KeyParts::default()), "http://a/");
         assert_eq!(of(false, &parts), "http://a/\nx-forwarded-proto:http");
-        let believed = "http://a/\nx-forwarded-proto:https\nx-host:B";
-        assert_eq!(of(true, &KeyParts::default()), believed);
+        let keyed = "http://a/\nx-forwarded-proto:https\nx-host:B";
+        assert_eq!(of(true, &KeyParts::default()), keyed);
     }
 
     #[test]

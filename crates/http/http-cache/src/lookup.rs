@@ -21,9 +21,9 @@ pub enum Bypass {
     Precondition,
 }
 
-/// Returns why a request bypasses the cache, or `None` if a stored response may be used; for HEAD
-/// without its body (RFC 9110 section 9.3.2). Whether the origin's response is stored is decided by
-/// [`store`](super::store()).
+/// Returns why a request bypasses the cache, or `None` if a stored response may be used. For HEAD,
+/// the response is used without its body (RFC 9110 section 9.3.2). Whether the origin's response is
+/// stored is decided by [`store`](super::store()).
 ///
 /// RFC 9111 section 4.3.2 defines `If-Match` and `If-Unmodified-Since` as not applicable to caches.
 /// A cache could then respond with 200 where the origin would respond with 412, so such a request
@@ -44,8 +44,8 @@ pub fn bypass(request: &RequestHead, policy: &CachePolicy) -> Option<Bypass> {
     }
 }
 
-/// Returns whether the response depends on something that is in no key: it is for no other request,
-/// and no stored response is for this one.
+/// Returns whether the response depends on something that is in no key. Such a response is for this
+/// request only, and no stored response is for this request.
 pub(super) fn is_unkeyed(request: &RequestHead, policy: &CachePolicy) -> bool {
     policy.has_unkeyed(request) || is_upgrade(request) || request.has_any(&PRECONDITIONS)
 }
@@ -69,7 +69,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_get_and_head_are_answered_section_4() {
+    fn only_get_and_head_use_the_cache_section_4() {
         for (method, expected) in [
             ("GET", None),
             ("HEAD", None),

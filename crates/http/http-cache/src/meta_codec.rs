@@ -9,7 +9,7 @@ pub const META_BYTES: usize = 88;
 const HAS_MODIFIED: u8 = 1;
 const HAS_ETAG: u8 = 2;
 const ETAG_IS_STRONG: u8 = 4;
-const HAS_EXTENT: u8 = 8;
+const HAS_STORED_RANGE: u8 = 8;
 const HAS_COMPLETE: u8 = 16;
 
 impl Meta {
@@ -22,7 +22,7 @@ impl Meta {
         let present = bit(HAS_MODIFIED, self.last_modified_s.is_some())
             | bit(HAS_ETAG, self.etag.is_some())
             | bit(ETAG_IS_STRONG, etag.is_strong)
-            | bit(HAS_EXTENT, self.stored_range.is_some())
+            | bit(HAS_STORED_RANGE, self.stored_range.is_some())
             | bit(HAS_COMPLETE, extent.complete.is_some());
         let mut bytes = [0; META_BYTES];
         let mut at = 0;
@@ -78,7 +78,7 @@ impl Meta {
             status,
             flags: Flags::from_bits(flags)?,
             lines_at,
-            stored_range: has(HAS_EXTENT).then_some(StoredRange { first, last, complete }),
+            stored_range: has(HAS_STORED_RANGE).then_some(StoredRange { first, last, complete }),
             range_tag,
         };
         (meta.is_sound(head_len) && meta.to_bytes() == *bytes).then_some(meta)

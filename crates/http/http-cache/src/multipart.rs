@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn a_body_has_each_range_with_its_place_rfc_9110_section_14_6() {
         let stored = stored_response("Cache-Control: max-age=60\r\n");
-        let asked = get("Range: bytes=0-1, -2\r\n");
-        let selected = select_ranges(&asked, &stored, 11, &HASH);
+        let ranged = get("Range: bytes=0-1, -2\r\n");
+        let selected = select_ranges(&ranged, &stored, 11, &HASH);
         let Selection::Parts(ranges) = selected else { panic!("several") };
         let multipart = Multipart::new(&ranges, Some(11), b"text/plain", 0x1f);
         let mut body = Vec::new();

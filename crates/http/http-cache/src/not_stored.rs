@@ -1,7 +1,7 @@
 //! The reasons why a response is not stored.
 
-/// The reason why a response is not stored. Each is an ordinary case: the response is forwarded,
-/// and what was stored before is removed if [`NotStored::drops_stored`] returns true.
+/// The reason why a response is not stored. The response is forwarded in each case. The response
+/// stored before is removed if [`NotStored::drops_stored`] returns true.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NotStored {
     /// Responses to this method are not stored (RFC 9111 section 3).
@@ -45,10 +45,10 @@ pub enum NotStored {
 }
 
 impl NotStored {
-    /// Returns whether the response stored under the same key must not be used any longer, after a
-    /// response with this status that is not stored. That is so if the new response describes the
-    /// resource, rather than one request or a failure, and forbids caching or differs from the
-    /// stored one.
+    /// Returns whether the response stored under the same key must be removed, because a response
+    /// with this status arrived and is not stored for this reason. It is removed if the new
+    /// response describes the resource, rather than one request or a failure, and forbids caching
+    /// or differs from the stored one.
     pub fn drops_stored(self, status: u16) -> bool {
         let is_of_resource = matches!(status, 200..=399 | 404 | 410);
         let is_final = matches!(

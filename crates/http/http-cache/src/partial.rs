@@ -17,8 +17,8 @@ use super::store::build_stored;
 /// same bytes can be requested from the origin.
 ///
 /// # Errors
-/// Returns a [`NotStored`] if the stored response must not be used any longer. Readers that follow
-/// it must then be cut off too, unless it is complete.
+/// Returns a [`NotStored`] if the stored response must not be used any longer. If the body is
+/// incomplete, the caller must also abort the clients that receive it while it arrives.
 pub fn finish(
     meta: &mut Meta,
     length: u64,
@@ -27,10 +27,10 @@ pub fn finish(
 ) -> Result<(), NotStored> {
     match meta.stored_range {
         Some(extent) => {
-            let came = shorten_range(extent, length)?;
-            // The same `Range` requests more than that.
-            meta.range_tag = if came == extent { meta.range_tag } else { 0 };
-            meta.stored_range = Some(came);
+            let received_range = shorten_range(extent, length)?;
+            // If the body was cut, the request's `Range` covers more than the stored range.
+            meta.range_tag = if received_range == extent { meta.range_tag } else { 0 };
+            meta.stored_range = Some(received_range);
         }
         None if is_whole => {}
         None if meta.status != 200 || length == 0 || !meta.has_strong_validator() => {
@@ -58,8 +58,8 @@ pub struct Remainder {
 pub fn remainder(stored: &CachedHeader) -> Option<Remainder> {
     let meta = &stored.meta;
     let extent = meta.stored_range.filter(|_| meta.has_strong_validator())?;
-    let is_end = extent.complete.is_some_and(|length| extent.last + 1 == length);
-    let range = match (extent.first, is_end) {
+    let has_last_byte = extent.complete.is_some_and(|length| extent.last + 1 == length);
+    let range = match (extent.first, has_last_byte) {
         (0, false) => format!("bytes={}-", extent.last + 1),
         (first, true) if first > 0 => format!("bytes=0-{}", first - 1),
         _ => return None,
@@ -78,19 +78,19 @@ pub fn remainder(stored: &CachedHeader) -> Option<Remainder> {
 /// [`store`](super::store()).
 pub fn combine(
     received: &ReceivedResponse<'_>,
-    kept: &CachedHeader,
+    previous: &CachedHeader,
 ) -> Result<CachedHeader, NotStored> {
     let response = received.response;
     let old =
-        kept.meta.stored_range.filter(|_| response.status() == 206).ok_or(NotStored::Range)?;
+        previous.meta.stored_range.filter(|_| response.status() == 206).ok_or(NotStored::Range)?;
     let new = build_stored(received, &received.directives())?;
     let extent = merge_ranges(old, parse_content_range(response)?).ok_or(NotStored::Range)?;
-    if !is_same_strongly(kept, &new) {
+    if !is_same_strongly(previous, &new) {
         return Err(NotStored::Range);
     }
     let is_all = extent.first == 0 && extent.complete == Some(extent.last + 1);
-    let status = if is_all { 200 } else { kept.meta.status };
-    let mut stored = build_merged(received, false, kept, status)?;
+    let status = if is_all { 200 } else { previous.meta.status };
+    let mut stored = build_merged(received, false, previous, status)?;
     stored.meta.stored_range = if is_all { None } else { Some(extent) };
     Ok(stored)
 }
@@ -100,10 +100,10 @@ fn merge_ranges(old: StoredRange, new: StoredRange) -> Option<StoredRange> {
         (Some(old), Some(new)) if old != new => return None,
         (old, new) => old.or(new),
     };
-    let do_meet = new.first <= old.last + 1 && old.first <= new.last + 1;
+    let are_adjacent = new.first <= old.last + 1 && old.first <= new.last + 1;
     let (first, last) = (old.first.min(new.first), old.last.max(new.last));
     let is_inside = complete.is_none_or(|length| last < length);
-    (do_meet && is_inside).then_some(StoredRange { first, last, complete })
+    (are_adjacent && is_inside).then_some(StoredRange { first, last, complete })
 }
 
 /// Returns whether two stored responses have the same bytes (RFC 9111 section 3.4).
@@ -130,8 +130,8 @@ mod tests {
         let fields = format!(
             "{DATE}Cache-Control: max-age=60\r\nContent-Range: {content_range}\r\n{fields}"
         );
-        let asked = get("Range: bytes=0-4\r\n");
-        store_by(&CachePolicy::default(), &asked, &response(206, &fields))
+        let ranged = get("Range: bytes=0-4\r\n");
+        store_by(&CachePolicy::default(), &ranged, &response(206, &fields))
     }
 
     fn extent(first: u64, last: u64, complete: Option<u64>) -> Option<StoredRange> {
@@ -159,8 +159,9 @@ mod tests {
         ] {
             assert_eq!(part(bad, "").err(), Some(NotStored::Range), "{bad}");
         }
-        let unasked = response(206, "Cache-Control: max-age=60\r\nContent-Range: bytes 0-4/10\r\n");
-        let refused = store_by(&CachePolicy::default(), &get(""), &unasked);
+        let unrequested =
+            response(206, "Cache-Control: max-age=60\r\nContent-Range: bytes 0-4/10\r\n");
+        let refused = store_by(&CachePolicy::default(), &get(""), &unrequested);
         assert_eq!(refused.err(), Some(NotStored::Range));
     }
 
@@ -195,27 +196,27 @@ mod tests {
 
     #[test]
     fn the_rest_is_requested_with_if_range_rfc_9111_section_3_3() {
-        let asked = |content_range: &str, fields: &str| {
+        let remainder_of = |content_range: &str, fields: &str| {
             let stored = part(content_range, fields).unwrap();
             let remainder = remainder(&stored)?;
             let text = |bytes| String::from_utf8(bytes).unwrap();
             Some((text(remainder.range), text(remainder.if_range)))
         };
         let rest = |range: &str, if_range: &str| Some((range.to_owned(), if_range.to_owned()));
-        assert_eq!(asked("bytes 0-4/10", TAG), rest("bytes=5-", "\"a\""));
-        assert_eq!(asked("bytes 0-4/*", TAG), rest("bytes=5-", "\"a\""));
-        assert_eq!(asked("bytes 4-9/10", TAG), rest("bytes=0-3", "\"a\""));
+        assert_eq!(remainder_of("bytes 0-4/10", TAG), rest("bytes=5-", "\"a\""));
+        assert_eq!(remainder_of("bytes 0-4/*", TAG), rest("bytes=5-", "\"a\""));
+        assert_eq!(remainder_of("bytes 4-9/10", TAG), rest("bytes=0-3", "\"a\""));
         let date = "Thu, 01 Jan 2026 00:00:00 GMT";
         let modified = format!("Last-Modified: {date}\r\n");
-        assert_eq!(asked("bytes 0-4/10", &modified), rest("bytes=5-", date));
-        assert_eq!(asked("bytes 2-4/10", TAG), None);
-        assert_eq!(asked("bytes 2-4/*", TAG), None);
-        assert_eq!(asked("bytes 0-4/10", "ETag: W/\"a\"\r\n"), None);
-        assert_eq!(asked("bytes 0-4/10", ""), None);
+        assert_eq!(remainder_of("bytes 0-4/10", &modified), rest("bytes=5-", date));
+        assert_eq!(remainder_of("bytes 2-4/10", TAG), None);
+        assert_eq!(remainder_of("bytes 2-4/*", TAG), None);
+        assert_eq!(remainder_of("bytes 0-4/10", "ETag: W/\"a\"\r\n"), None);
+        assert_eq!(remainder_of("bytes 0-4/10", ""), None);
     }
 
     fn joined(old: (&str, &str), new: (&str, &str)) -> Result<CachedHeader, NotStored> {
-        let kept = part(old.0, old.1).unwrap();
+        let previous = part(old.0, old.1).unwrap();
         let fields = format!("{DATE}Content-Range: {}\r\n{}", new.0, new.1);
         let (request, response) = (&get(""), &response(206, &fields));
         combine(
@@ -225,7 +226,7 @@ mod tests {
                 receipt: &RECEIPT,
                 policy: &CachePolicy::default(),
             },
-            &kept,
+            &previous,
         )
     }
 

@@ -95,8 +95,8 @@ impl UnkeyedFields {
         })
     }
 
-    /// Returns the unkeyed fields of a gateway, which removes the other fields that describe the
-    /// request, or adds them to the key.
+    /// Returns the unkeyed fields of a gateway: only method overrides. A gateway removes all other
+    /// fields that describe the client's request, or adds them to the key.
     pub fn of_gateway() -> Self {
         Self { names: METHOD_OVERRIDES, keyed: Vec::new() }
     }

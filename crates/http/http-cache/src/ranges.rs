@@ -69,7 +69,7 @@ pub enum Selection {
     Absent,
 }
 
-/// Selects the part of a stored response that a request asks for. `length` is the length of the
+/// Selects the part of a stored response that a request requires. `length` is the length of the
 /// whole representation; it is ignored if only a range is stored. Conditions are evaluated before
 /// (RFC 9110 section 13.2.2). Allocates nothing.
 ///
@@ -91,8 +91,8 @@ pub fn select_ranges(
         return whole;
     }
     let Some(extent) = meta.stored_range else { return select_of_whole(value, length) };
-    let is_same_question = meta.range_tag != 0 && meta.range_tag == range_tag(hash, request);
-    if is_same_question && request.find(FieldName::IfRange).is_none() {
+    let is_same_range_field = meta.range_tag != 0 && meta.range_tag == range_tag(hash, request);
+    if is_same_range_field && request.find(FieldName::IfRange).is_none() {
         // The origin would send the same range again, whatever the field means.
         return Selection::Part(ByteRange { first: extent.first, last: extent.last });
     }
@@ -133,16 +133,16 @@ fn select_of_part(value: &[u8], extent: &StoredRange) -> Selection {
 /// Returns the selection for these ranges; `None` if there are too many.
 fn select(found: impl Iterator<Item = ByteRange>, length: u64) -> Option<Selection> {
     let mut ranges = Ranges { list: [ByteRange::default(); RANGES_MAX], count: 0 };
-    let mut asked: u64 = 0;
+    let mut requested: u64 = 0;
     for range in found {
         *ranges.list.get_mut(ranges.count)? = range;
         ranges.count += 1;
-        asked = asked.saturating_add(range.length());
+        requested = requested.saturating_add(range.length());
     }
     match ranges.count {
         0 => Some(Selection::Unsatisfiable),
         1 => Some(Selection::Part(ranges.list[0])),
-        _ if asked > length => None,
+        _ if requested > length => None,
         _ => Some(Selection::Parts(ranges)),
     }
 }
@@ -248,18 +248,18 @@ mod tests {
     }
 
     /// Returns the selection from a response of 11 bytes with `fields`, for a request with the
-    /// fields `asked`.
-    fn asked(fields: &str, asked: &str) -> Selection {
+    /// fields `request_fields`.
+    fn selection(fields: &str, request_fields: &str) -> Selection {
         let stored = stored_response(&format!("{DATE}{FRESH}{fields}"));
-        select_ranges(&get(asked), &stored, 11, &HASH)
+        select_ranges(&get(request_fields), &stored, 11, &HASH)
     }
 
     fn range(value: &str) -> Selection {
-        asked("", &format!("Range: {value}\r\n"))
+        selection("", &format!("Range: {value}\r\n"))
     }
 
     #[test]
-    fn one_range_is_answered_rfc_9110_section_14_1_2() {
+    fn one_range_is_selected_rfc_9110_section_14_1_2() {
         for (value, expected) in [
             ("bytes=0-1", part(0, 1)),
             ("bytes=1-", part(1, 10)),
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn several_ranges_are_answered_in_their_order_rfc_9110_section_15_3_7_2() {
+    fn several_ranges_are_selected_in_their_order_rfc_9110_section_15_3_7_2() {
         let Selection::Parts(ranges) = range("bytes=-2, 0-1") else { panic!("several") };
         let expected = [ByteRange { first: 9, last: 10 }, ByteRange { first: 0, last: 1 }];
         assert_eq!(ranges.as_slice(), expected);
@@ -315,14 +315,14 @@ mod tests {
     }
 
     #[test]
-    fn greedy_sets_get_the_whole_rfc_9110_section_17_15() {
+    fn sets_that_exceed_the_length_select_the_whole_rfc_9110_section_17_15() {
         assert_eq!(range("bytes=0-9, 0-9"), Selection::Whole);
         let many = |count| format!("bytes={}", vec!["0-0"; count].join(","));
         assert_eq!(range(&many(17)), Selection::Whole);
         assert!(matches!(range("bytes=0-5,6-10"), Selection::Parts(_)));
         let stored = stored_response(FRESH);
-        let asked = get(&format!("Range: {}\r\n", many(16)));
-        let sixteen = select_ranges(&asked, &stored, 16, &HASH);
+        let ranged = get(&format!("Range: {}\r\n", many(16)));
+        let sixteen = select_ranges(&ranged, &stored, 16, &HASH);
         assert!(matches!(sixteen, Selection::Parts(_)));
     }
 
@@ -331,7 +331,7 @@ mod tests {
         let strong = "ETag: \"a\"\r\nLast-Modified: Sat, 21 Nov 2026 09:00:00 GMT\r\n";
         let weak = "ETag: W/\"a\"\r\nLast-Modified: Sat, 21 Nov 2026 10:16:00 GMT\r\n";
         let with = |fields: &str, value: &str| {
-            asked(fields, &format!("Range: bytes=0-1\r\nIf-Range: {value}\r\n"))
+            selection(fields, &format!("Range: bytes=0-1\r\nIf-Range: {value}\r\n"))
         };
         assert_eq!(with(strong, "\"a\""), part(0, 1));
         assert_eq!(with(strong, "Sat, 21 Nov 2026 09:00:00 GMT"), part(0, 1));
@@ -348,20 +348,20 @@ mod tests {
     fn errors_have_no_ranges() {
         let response = response(404, FRESH);
         let stored = store_by(&CachePolicy::default(), &get(""), &response).unwrap();
-        let asked = get("Range: bytes=0-1\r\n");
-        assert_eq!(select_ranges(&asked, &stored, 11, &HASH), Selection::Whole);
+        let ranged = get("Range: bytes=0-1\r\n");
+        assert_eq!(select_ranges(&ranged, &stored, 11, &HASH), Selection::Whole);
     }
 
     /// Returns the selection from a stored range, bytes 4 to 8, which another `Range` requested.
-    fn of_stored_part(content_range: &str, asked: &str) -> Selection {
+    fn of_stored_part(content_range: &str, request_fields: &str) -> Selection {
         let first = get("Range: bytes=4-8, 4-8\r\n");
         let fields = format!("{FRESH}Content-Range: {content_range}\r\nContent-Length: 5\r\n");
         let stored = store_by(&CachePolicy::default(), &first, &response(206, &fields)).unwrap();
-        select_ranges(&get(asked), &stored, 0, &HASH)
+        select_ranges(&get(request_fields), &stored, 0, &HASH)
     }
 
     #[test]
-    fn a_part_responses_what_is_in_it_rfc_9111_section_3_3() {
+    fn a_stored_part_serves_the_ranges_inside_it_rfc_9111_section_3_3() {
         let of = |value: &str| of_stored_part("bytes 4-8/9", &format!("Range: {value}\r\n"));
         assert_eq!(of("bytes=6-8"), part(6, 8));
         assert_eq!(of("bytes=6-"), part(6, 8));
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_unknown_whole_responses_positions_only() {
+    fn a_part_of_unknown_complete_length_serves_positions_only() {
         let of = |value: &str| of_stored_part("bytes 4-8/*", &format!("Range: {value}\r\n"));
         assert_eq!(of("bytes=6-7"), part(6, 7));
         assert_eq!(of("bytes=6-"), Selection::Absent);
@@ -385,9 +385,9 @@ mod tests {
 
     #[test]
     fn the_same_range_field_gets_the_same_part() {
-        let asked = "Range: bytes=4-8, 4-8\r\n";
-        assert_eq!(of_stored_part("bytes 4-9/10", asked), part(4, 8));
-        let conditional = format!("{asked}If-Range: \"a\"\r\n");
+        let ranged = "Range: bytes=4-8, 4-8\r\n";
+        assert_eq!(of_stored_part("bytes 4-9/10", ranged), part(4, 8));
+        let conditional = format!("{ranged}If-Range: \"a\"\r\n");
         assert_eq!(of_stored_part("bytes 4-9/10", &conditional), Selection::Absent);
     }
 }

@@ -34,32 +34,32 @@ pub enum Reuse {
     OnlyIfCached,
 }
 
-/// Returns how a stored response may be used. `asked` are the [`RequestDirectives`] of the request,
-/// or the default if the route does not apply them.
+/// Returns how a stored response may be used. `directives` are those of the request, or the default
+/// if the route does not apply them.
 ///
-/// If nothing is stored and `only_if_cached` is set, the status is 504 as well.
-pub fn reuse(meta: &Meta, asked: &RequestDirectives, now_ms: u64) -> Reuse {
+/// If nothing is stored and `only_if_cached` is set, the caller responds with status 504 too.
+pub fn reuse(meta: &Meta, directives: &RequestDirectives, now_ms: u64) -> Reuse {
     let age_s = meta.age_s(now_ms);
-    let is_wanted_new = asked.no_cache || meta.flags.contains(Flags::NO_CACHE);
+    let must_validate = directives.no_cache || meta.flags.contains(Flags::NO_CACHE);
     let stale_s = age_s.saturating_sub(meta.lifetime_s);
-    if !is_wanted_new && meta.lifetime_s > age_s {
-        if is_new_enough(meta, asked, age_s) {
+    if !must_validate && meta.lifetime_s > age_s {
+        if is_new_enough(meta, directives, age_s) {
             return Reuse::Fresh { age_s };
         }
-    } else if !is_wanted_new && asked.min_fresh_s.is_none() {
-        let is_young = asked.max_age_s.is_none_or(|most| is_within(age_s, most));
+    } else if !must_validate && directives.min_fresh_s.is_none() {
+        let is_young = directives.max_age_s.is_none_or(|most| is_within(age_s, most));
         let is_permitted = !meta.flags.contains(Flags::NO_STALE);
-        if is_young && is_permitted && asked.max_stale_s.is_some_and(|most| stale_s <= most) {
+        if is_young && is_permitted && directives.max_stale_s.is_some_and(|most| stale_s <= most) {
             return Reuse::Stale { age_s };
         }
-        if asked.max_age_s.is_none() && stale_s < meta.stale_while_revalidate_s {
+        if directives.max_age_s.is_none() && stale_s < meta.stale_while_revalidate_s {
             return Reuse::StaleWhileRevalidate { age_s };
         }
     }
-    if asked.only_if_cached {
+    if directives.only_if_cached {
         return Reuse::OnlyIfCached;
     }
-    Reuse::Validate { age_s, is_stale_fallback: !is_wanted_new && stale_s < meta.stale_if_error_s }
+    Reuse::Validate { age_s, is_stale_fallback: !must_validate && stale_s < meta.stale_if_error_s }
 }
 
 /// Returns whether a status is a failure that a stale response may replace (RFC 5861 section 4).
@@ -72,15 +72,15 @@ pub fn is_failure(status: u16) -> bool {
 ///
 /// RFC 8246 section 2: a reload (`max-age=0`) need not validate a response that does not change.
 /// With `no-cache` it has to, which was checked before.
-fn is_new_enough(meta: &Meta, asked: &RequestDirectives, age_s: u32) -> bool {
+fn is_new_enough(meta: &Meta, directives: &RequestDirectives, age_s: u32) -> bool {
     let left_s = meta.lifetime_s - age_s;
-    let is_young = asked.max_age_s.is_none_or(|most| is_within(age_s, most));
-    asked.min_fresh_s.is_none_or(|least| left_s >= least)
+    let is_young = directives.max_age_s.is_none_or(|most| is_within(age_s, most));
+    directives.min_fresh_s.is_none_or(|least| left_s >= least)
         && (is_young || meta.flags.contains(Flags::IMMUTABLE))
 }
 
-/// Returns whether a response is no older than a client requires. In the second of its receipt its
-/// age is 0, which does not meet `max-age=0`: the client reloads the page.
+/// Returns whether a response is no older than a client requires. A client that sends `max-age=0`
+/// reloads the page, so no response meets it, not even one of age 0.
 fn is_within(age_s: u32, most_s: u32) -> bool {
     most_s > 0 && age_s <= most_s
 }
@@ -91,10 +91,10 @@ mod tests {
     use super::*;
 
     /// Returns the use of a response with these fields after `seconds` seconds.
-    fn after(seconds: u64, fields: &str, asked: &str) -> Reuse {
+    fn after(seconds: u64, fields: &str, request_fields: &str) -> Reuse {
         let stored = stored_response(&format!("{DATE}ETag: \"a\"\r\n{fields}\r\n"));
-        let asked = get(&format!("{asked}\r\n"));
-        reuse(&stored.meta, &RequestDirectives::parse(&asked), NOW_MS + seconds * 1000)
+        let request = get(&format!("{request_fields}\r\n"));
+        reuse(&stored.meta, &RequestDirectives::parse(&request), NOW_MS + seconds * 1000)
     }
 
     fn asking(seconds: u64, fields: &str, directives: &str) -> Reuse {
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_may_ask_for_validation_section_5_2_1_4() {
+    fn a_client_may_request_validation_section_5_2_1_4() {
         assert_eq!(asking(1, HOUR, "no-cache"), validate(1));
         assert_eq!(after(1, HOUR, "Pragma: no-cache"), validate(1));
         assert_eq!(after(1, HOUR, "Pragma: other"), fresh(1));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_may_ask_for_younger_ones_section_5_2_1_1() {
+    fn a_client_may_limit_the_age_section_5_2_1_1() {
         assert_eq!(asking(0, HOUR, "max-age=0"), validate(0));
         assert_eq!(asking(3, HOUR, "max-age=1"), validate(3));
         assert_eq!(asking(3, HOUR, "max-age=3"), fresh(3));
@@ -149,14 +149,14 @@ mod tests {
     }
 
     #[test]
-    fn a_client_may_ask_for_fresher_ones_section_5_2_1_3() {
+    fn a_client_may_require_remaining_freshness_section_5_2_1_3() {
         assert_eq!(asking(0, HOUR, "min-fresh=3600"), fresh(0));
         assert_eq!(asking(1, HOUR, "min-fresh=3600"), validate(1));
         assert_eq!(asking(4000, HOUR, "max-stale, min-fresh=1"), validate(4000));
     }
 
     #[test]
-    fn a_client_may_take_stale_ones_section_5_2_1_2() {
+    fn a_client_may_accept_stale_responses_section_5_2_1_2() {
         let stale = Reuse::Stale { age_s: 3700 };
         assert_eq!(asking(3700, HOUR, "max-stale=1000"), stale);
         assert_eq!(asking(3700, HOUR, "max-stale"), stale);
@@ -210,7 +210,7 @@ mod tests {
         let fields = "Cache-Control: max-age=600, stale-if-error=60, stale-while-revalidate=60\r\n";
         let mut meta = stored_response(fields).meta;
         meta.invalidate();
-        let asked = RequestDirectives::parse(&get("Cache-Control: max-stale\r\n"));
-        assert_eq!(reuse(&meta, &asked, NOW_MS + 610_000), validate(610));
+        let directives = RequestDirectives::parse(&get("Cache-Control: max-stale\r\n"));
+        assert_eq!(reuse(&meta, &directives, NOW_MS + 610_000), validate(610));
     }
 }

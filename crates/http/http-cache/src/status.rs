@@ -24,9 +24,9 @@ pub(super) fn needs_operator(status: u16) -> bool {
     matches!(status, 400 | 401 | 429)
 }
 
-/// Returns whether a status concerns the target, rather than how this one request was made: its
-/// connection, body, conditions, range or size. A response of the latter kind is for no other
-/// client, whatever its directives, since it depends on properties that are in no key.
+/// Returns whether a status concerns the target of the request. Other statuses concern the
+/// connection, body, conditions, range or size of one request. These properties are in no key, so
+/// such a response is not stored, whatever its directives.
 pub(super) fn is_of_resource(status: u16) -> bool {
     let is_of_request =
         matches!(status, 304 | 407 | 408 | 411..=413 | 415..=417 | 421 | 425 | 426 | 431);
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn some_statuses_are_about_the_request() {
+    fn some_statuses_concern_the_request() {
         assert!([200, 206, 299, 400, 404, 499, 599].into_iter().all(is_of_resource));
         assert!(![100, 103, 304, 407, 412, 416, 431].into_iter().any(is_of_resource));
         assert!([400, 401, 429].into_iter().all(needs_operator));

@@ -76,14 +76,15 @@ fn is_located_at_target(
 }
 
 /// Returns whether the response to a request is likely to be stored, judged by the request alone,
-/// so that other requests for the same key may wait for it. With credentials, the response has to
-/// permit it, and most do not. `asked` are the request directives that the route applies.
+/// so that other requests for the same key may wait for it. Requests with credentials do not
+/// collapse, because few responses permit storing for them. `directives` are those of the request
+/// that the route applies.
 pub fn may_collapse(
     request: &RequestHead,
-    asked: &RequestDirectives,
+    directives: &RequestDirectives,
     policy: &CachePolicy,
 ) -> bool {
-    !asked.no_store
+    !directives.no_store
         && !policy.has_unkeyed(request)
         && request.find(FieldName::Authorization).is_none()
 }
@@ -244,7 +245,7 @@ fn windows(directives: &ResponseDirectives, policy: &CachePolicy) -> (u32, u32) 
         return (0, 0);
     }
     let is_free = !forbids_stale(directives);
-    let or_policy = |said: Option<u32>, policy_s| match said {
+    let or_policy = |origin_s: Option<u32>, policy_s| match origin_s {
         Some(seconds) => seconds,
         None if is_free => policy_s,
         None => 0,
@@ -271,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_validator_that_is_not_stored_is_none() {
+    fn an_omitted_last_modified_is_no_validator() {
         let modified = "Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n";
         assert!(stored(&format!("{FRESH}{modified}")).unwrap().meta.has_validator());
         let without = format!("{FRESH}Cache-Control: private=\"last-modified\"\r\n{modified}");
@@ -346,10 +347,14 @@ mod tests {
             Some(NotStored::Private)
         );
         assert_eq!(refusal(&format!("{FRESH}Cache-Control: private=\"a\"\r\n")), None);
-        let asked = get("Cache-Control: no-store\r\n");
-        assert_eq!(to(&asked, 200, FRESH), Some(NotStored::RequestNoStore), "section 5.2.1.5");
+        let request_head = get("Cache-Control: no-store\r\n");
+        assert_eq!(
+            to(&request_head, 200, FRESH),
+            Some(NotStored::RequestNoStore),
+            "section 5.2.1.5"
+        );
         let deaf = CachePolicy { applies_request_directives: false, ..CachePolicy::default() };
-        assert!(store_by(&deaf, &asked, &response(200, FRESH)).is_ok());
+        assert!(store_by(&deaf, &request_head, &response(200, FRESH)).is_ok());
     }
 
     #[test]
@@ -365,8 +370,9 @@ mod tests {
 
     #[test]
     fn credentials_need_permission_section_3_5() {
-        let asked = get("Authorization: FOO\r\n");
-        let with = |directives: &str| to(&asked, 200, &format!("Cache-Control: {directives}\r\n"));
+        let request_head = get("Authorization: FOO\r\n");
+        let with =
+            |directives: &str| to(&request_head, 200, &format!("Cache-Control: {directives}\r\n"));
         assert_eq!(with("max-age=60"), Some(NotStored::Authorization));
         for allowing in ["max-age=60, public", "max-age=60, must-revalidate", "s-maxage=60"] {
             assert_eq!(with(allowing), None, "{allowing}");
@@ -374,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn cookies_are_kept_as_the_operator_says_section_7_3() {
+    fn cookies_are_stored_by_policy_section_7_3() {
         let cookie = |fields: &str, set_cookie| {
             let policy = CachePolicy { set_cookie, ..CachePolicy::default() };
             let response = response(200, &format!("{DATE}Set-Cookie: a=b\r\n{fields}"));
@@ -390,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn an_operators_lifetime_is_not_about_cookies_section_7_3() {
+    fn an_operators_lifetime_does_not_apply_to_cookies_section_7_3() {
         for (fields, is_kept) in [
             ("", false),
             ("Cache-Control: max-age=0\r\n", false),
@@ -423,14 +429,14 @@ mod tests {
     }
 
     #[test]
-    fn unkeyed_fields_keep_an_response_from_others() {
-        let asked = get("X-Method-Override: PUT\r\n");
-        assert_eq!(to(&asked, 200, FRESH), Some(NotStored::RequestField));
-        let asked = get("X-Forwarded-Host: evil\r\n");
-        assert_eq!(to(&asked, 200, FRESH), None);
+    fn responses_to_unkeyed_fields_are_not_stored() {
+        let request_head = get("X-Method-Override: PUT\r\n");
+        assert_eq!(to(&request_head, 200, FRESH), Some(NotStored::RequestField));
+        let request_head = get("X-Forwarded-Host: evil\r\n");
+        assert_eq!(to(&request_head, 200, FRESH), None);
         let strict =
             CachePolicy { unkeyed: UnkeyedFields::of_forward_proxy(&[]), ..CachePolicy::default() };
-        let refused = store_by(&strict, &asked, &response(200, FRESH));
+        let refused = store_by(&strict, &request_head, &response(200, FRESH));
         assert_eq!(refused.err(), Some(NotStored::RequestField));
     }
 

@@ -99,8 +99,8 @@ pub fn updated_tags(
     head: &[u8],
 ) -> Option<Arc<[TagHash]>> {
     let names = [FieldName::CacheGroups, FieldName::SurrogateKey, FieldName::CacheTag];
-    let tells = names.into_iter().any(|name| response.find(name).is_some());
-    tells.then(|| tag_hashes(hash, space, request, &reparse_lines(head)))
+    let has_tags = names.into_iter().any(|name| response.find(name).is_some());
+    has_tags.then(|| tag_hashes(hash, space, request, &reparse_lines(head)))
 }
 
 /// Returns the groups of the origin that a response invalidates (RFC 9875 section 3): with any

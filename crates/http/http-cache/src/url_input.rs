@@ -5,10 +5,9 @@ use millrace_http1::target::push_encoded;
 
 use super::key::{Scheme, UriOrigin};
 
-/// Returns the text with which the keys of a URL begin, up to the line of the first added value:
-/// the host in lower case, without the default port, followed by a path in which bytes from 0x80
-/// are percent-encoded. The default scheme is `http`. Returns `None` if the text is not a URL with
-/// a host.
+/// Returns the first line of the keys of a URL: the scheme, the host in lower case, the port unless
+/// it is the default, and the path and query, in which bytes from 0x80 are percent-encoded. The
+/// default scheme is `http`. Returns `None` if the text is not a URL with a host.
 pub fn normalise_url(text: &[u8]) -> Option<Vec<u8>> {
     let (site, local) = split_url(text)?;
     let mut url = Vec::new();

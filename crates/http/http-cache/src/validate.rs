@@ -9,11 +9,11 @@ use super::cached_header::CachedHeader;
 /// response is made from the stored one.
 ///
 /// RFC 9111 section 4.3.1: both the entity tag and the time of modification are sent, since some
-/// origins use only the latter. A stored range is validated only for a request with `Range` that
-/// the caller found it to satisfy; other requests need the complete representation. `Range` and
-/// `If-Range` of the request are forwarded with these fields. RFC 9110 section 13.2.2: the origin
-/// evaluates these conditions first, and if its representation changed, it sends the range of the
-/// new one.
+/// origins use only the latter. A stored range is validated only if the request has a `Range` that
+/// the stored range satisfies, which the caller checks. Other requests need the complete
+/// representation. `Range` and `If-Range` of the request are forwarded with these fields. RFC 9110
+/// section 13.2.2: the origin evaluates these conditions first, and if its representation changed,
+/// it sends the range of the new one.
 ///
 /// Section 4.3.4: a 304 response confirms this stored response, whatever fields it has, because the
 /// origin compared the validators that were sent. An entity tag in the 304 does not contradict
@@ -46,22 +46,22 @@ mod tests {
 
     const MODIFIED: &str = "Last-Modified: Thursday, 01-Jan-26 00:00:00 GMT\r\n";
 
-    fn asked(fields: &str) -> (String, bool) {
+    fn validation(fields: &str) -> (String, bool) {
         let stored = stored_response(&format!("Cache-Control: max-age=60\r\n{fields}"));
         let mut out = Vec::new();
-        let is_asked = write_validation(&mut Http1Header::new(&mut out), &get(""), &stored);
-        (String::from_utf8(out).unwrap(), is_asked)
+        let has_conditions = write_validation(&mut Http1Header::new(&mut out), &get(""), &stored);
+        (String::from_utf8(out).unwrap(), has_conditions)
     }
 
     #[test]
     fn validators_are_sent_as_received_section_4_3_1() {
-        let tag = asked("ETag: W/\"a\"\r\n");
+        let tag = validation("ETag: W/\"a\"\r\n");
         assert_eq!(tag, ("If-None-Match: W/\"a\"\r\n".to_owned(), true));
-        let date = asked(MODIFIED).0;
+        let date = validation(MODIFIED).0;
         assert_eq!(date, "If-Modified-Since: Thursday, 01-Jan-26 00:00:00 GMT\r\n");
-        let both = asked(&format!("{MODIFIED}ETag: \"a\"\r\n")).0;
+        let both = validation(&format!("{MODIFIED}ETag: \"a\"\r\n")).0;
         assert!(both.starts_with("If-None-Match: \"a\"\r\nIf-Modified-Since: Thu"), "{both}");
-        assert_eq!(asked("Last-Modified: x\r\n"), (String::new(), false));
+        assert_eq!(validation("Last-Modified: x\r\n"), (String::new(), false));
     }
 
     #[test]

@@ -191,8 +191,8 @@ const LISTS: NameSet = NameSet::new(&[
 ]);
 
 /// Hashes the lines of a field byte by byte. Lines of an unknown field are joined, as RFC 9110
-/// section 5.3 permits. Of a known field that is no list, origins use the first or the last line,
-/// so two lines differ from one with a comma. An empty field differs from an absent one.
+/// section 5.3 permits. If a known field is not a list, origins use its first or its last line, so
+/// two lines are not the same as one line with a comma. An empty field differs from an absent one.
 fn put_lines(
     sink: &mut SipHasher13,
     request: &OriginRequest<'_>,
@@ -365,12 +365,12 @@ mod tests {
     }
 
     /// Returns whether the stored response to one request matches another request.
-    fn fits(vary: &str, stored: &str, fields: &str, asked: &str) -> bool {
+    fn fits(vary: &str, stored: &str, fields: &str, request_fields: &str) -> bool {
         let names = names(vary).unwrap().unwrap();
-        let (stored, asked) = (get(stored), get(asked));
+        let (stored, request) = (get(stored), get(request_fields));
         let stored = OriginRequest::as_received(&stored);
         let stored = names.response_key(&HASH, &stored, &response(200, fields));
-        stored.matches(&names.key(&HASH, &OriginRequest::as_received(&asked)))
+        stored.matches(&names.key(&HASH, &OriginRequest::as_received(&request)))
     }
 
     fn same(field: &str, one: &str, other: &str) -> bool {
@@ -489,7 +489,7 @@ mod tests {
         let sent = |vary: &str, client: &str, is_trusted, fields: &str| {
             let names = names(vary).unwrap().unwrap();
             let (head, client) = (get(fields), client.parse().ok());
-            let forwarding = Forwarding::Gateway { client, is_trusted, passed: &[] };
+            let forwarding = Forwarding::Gateway { client, is_trusted, always_forwarded: &[] };
             let request = OriginRequest::new(&head, forwarding);
             (names.raw_hash(&HASH, &request), names.key(&HASH, &request).exact)
         };
@@ -511,10 +511,15 @@ mod tests {
 
     #[test]
     fn a_preferred_language_finds_its_response_section_4_1() {
-        let finds = |stored: &str, language: &str, asked: &str| {
+        let finds = |stored: &str, language: &str, preferred: &str| {
             let stored = format!("Accept-Language: {stored}\r\n");
             let language = format!("Content-Language: {language}\r\n");
-            fits("Accept-Language", &stored, &language, &format!("Accept-Language: {asked}\r\n"))
+            fits(
+                "Accept-Language",
+                &stored,
+                &language,
+                &format!("Accept-Language: {preferred}\r\n"),
+            )
         };
         assert!(finds("en, de", "de", "fr;q=0.5, de;q=1.0"));
         assert!(finds("en, de", "DE", "de, fr;q=0.9"));
@@ -524,8 +529,8 @@ mod tests {
         assert!(!finds("en, de", "de", "de;q=x"));
         // Only this field may differ.
         let stored = "Accept-Language: en\r\nFoo: 1\r\n";
-        let asked = "Accept-Language: de\r\nFoo: 2\r\n";
-        assert!(!fits("Accept-Language, Foo", stored, "Content-Language: de\r\n", asked));
-        assert!(!fits("Foo", "Foo: 1\r\n", "Content-Language: de\r\n", asked));
+        let request_fields = "Accept-Language: de\r\nFoo: 2\r\n";
+        assert!(!fits("Accept-Language, Foo", stored, "Content-Language: de\r\n", request_fields));
+        assert!(!fits("Foo", "Foo: 1\r\n", "Content-Language: de\r\n", request_fields));
     }
 }

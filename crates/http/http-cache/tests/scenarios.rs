@@ -13,12 +13,12 @@ const START_MS: u64 = 1_795_256_160_000;
 /// A cache, and the requests that its origin received.
 struct Scenario {
     model: Model,
-    asked: Vec<String>,
+    forwarded: Vec<String>,
 }
 
 impl Scenario {
     fn new() -> Self {
-        Self { model: Model::new(START_MS), asked: Vec::new() }
+        Self { model: Model::new(START_MS), forwarded: Vec::new() }
     }
 
     fn wait_s(&mut self, seconds: u64) {
@@ -28,9 +28,9 @@ impl Scenario {
     /// Sends a request by its line and fields. `None`: the origin cannot be reached.
     fn send(&mut self, line: &str, fields: &str, response: Option<(&str, &str, &str)>) -> Reply {
         let bytes = format!("{line} HTTP/1.1\r\nHost: example.com\r\n{fields}\r\n");
-        let asked = &mut self.asked;
+        let forwarded = &mut self.forwarded;
         self.model.exchange(&request(bytes.as_bytes()), &mut |head| {
-            asked.push(String::from_utf8(head.to_vec()).unwrap());
+            forwarded.push(String::from_utf8(head.to_vec()).unwrap());
             let (status, fields, body) = response?;
             let head = response_head(format!("HTTP/1.1 {status}\r\n{fields}\r\n").as_bytes());
             Some(OriginResponse { head, body: body.as_bytes().to_vec(), is_whole: true })
@@ -44,9 +44,14 @@ impl Scenario {
 
     /// Sends a GET request that must not reach the origin.
     fn hit(&mut self, fields: &str) -> Reply {
-        let asked = self.asked.len();
+        let forwarded_before = self.forwarded.len();
         let reply = self.send("GET /", fields, Some(("500 Not a hit", "", "")));
-        assert_eq!(self.asked.len(), asked, "the origin was asked: {:?}", self.asked.last());
+        assert_eq!(
+            self.forwarded.len(),
+            forwarded_before,
+            "the request was forwarded: {:?}",
+            self.forwarded.last()
+        );
         reply
     }
 
@@ -57,8 +62,8 @@ impl Scenario {
         reply
     }
 
-    fn last_asked(&self) -> &str {
-        self.asked.last().expect("the origin was asked")
+    fn last_forwarded(&self) -> &str {
+        self.forwarded.last().expect("a request was forwarded")
     }
 }
 
@@ -80,7 +85,7 @@ fn a_hit_has_age_and_the_old_date_section_4() {
 }
 
 #[test]
-fn a_head_is_answered_from_a_get_section_4() {
+fn a_head_is_served_from_a_get_section_4() {
     let mut scenario = Scenario::new();
     scenario.get("", FRESH, "old");
     let reply = scenario.send("HEAD /", "", None);
@@ -105,9 +110,9 @@ fn a_stale_response_is_validated_and_freshened_section_4_3() {
     let response = Some(("304 Not Modified", "ETag: \"a\"\r\nTest: C\r\n", ""));
     let reply = scenario.send("GET /", "", response);
     assert!(
-        scenario.last_asked().contains("\r\nIf-None-Match: \"a\"\r\n"),
+        scenario.last_forwarded().contains("\r\nIf-None-Match: \"a\"\r\n"),
         "{}",
-        scenario.last_asked()
+        scenario.last_forwarded()
     );
     assert_eq!((reply.status(), &reply.body[..]), (200, &b"old"[..]));
     assert_eq!(reply.field("Test").as_deref(), Some("C"));
@@ -125,11 +130,11 @@ fn a_client_gets_its_304_after_validation_section_4_3_2() {
     let modified = "Last-Modified: Sat, 21 Nov 2026 09:00:00 GMT\r\n";
     scenario.get("", &format!("Cache-Control: max-age=2\r\n{modified}"), "old");
     scenario.wait_s(3);
-    let asked = "If-Modified-Since: Sat, 21 Nov 2026 09:30:00 GMT\r\n";
-    let reply = scenario.send("GET /", asked, Some(("304 Not Modified", "", "")));
+    let condition = "If-Modified-Since: Sat, 21 Nov 2026 09:30:00 GMT\r\n";
+    let reply = scenario.send("GET /", condition, Some(("304 Not Modified", "", "")));
     assert_eq!((reply.status(), reply.body.len()), (304, 0));
-    assert!(scenario.last_asked().contains("If-Modified-Since: Sat, 21 Nov 2026 09:00:00 GMT"));
-    assert!(!scenario.last_asked().contains("09:30"), "{}", scenario.last_asked());
+    assert!(scenario.last_forwarded().contains("If-Modified-Since: Sat, 21 Nov 2026 09:00:00 GMT"));
+    assert!(!scenario.last_forwarded().contains("09:30"), "{}", scenario.last_forwarded());
 }
 
 #[test]
@@ -170,7 +175,7 @@ fn a_part_is_made_whole_sections_3_3_and_3_4() {
     let second = format!("{tag}Content-Range: bytes 5-9/10\r\nContent-Length: 5\r\n");
     let rest = Some(("206 Partial Content", &second[..], "56789"));
     let reply = scenario.send("GET /", "", rest);
-    assert!(scenario.last_asked().contains("Range: bytes=5-\r\nIf-Range: \"a\"\r\n"));
+    assert!(scenario.last_forwarded().contains("Range: bytes=5-\r\nIf-Range: \"a\"\r\n"));
     assert_eq!((reply.status(), &reply.body[..]), (200, &b"0123456789"[..]));
     assert_eq!(scenario.hit("").body, b"0123456789");
 }
@@ -181,7 +186,7 @@ fn a_part_of_another_representation_is_not_joined_section_3_4() {
     let first = "Cache-Control: max-age=60\r\nETag: \"a\"\r\nContent-Range: bytes 0-4/10\r\n";
     scenario.send("GET /", "Range: bytes=0-4\r\n", Some(("206 Partial Content", first, "01234")));
     let changed = scenario.get("", &format!("{FRESH}ETag: \"b\"\r\n"), "all of it");
-    assert!(scenario.last_asked().contains("If-Range: \"a\""));
+    assert!(scenario.last_forwarded().contains("If-Range: \"a\""));
     assert_eq!((changed.status(), &changed.body[..]), (200, &b"all of it"[..]));
     assert_eq!(scenario.hit("").body, b"all of it");
 }
@@ -211,7 +216,7 @@ fn a_post_may_fill_what_it_invalidates_rfc_9110_section_9_3_3() {
 }
 
 #[test]
-fn an_error_is_covered_where_it_may_be_rfc_5861_section_4() {
+fn a_stale_response_replaces_an_error_where_allowed_rfc_5861_section_4() {
     let mut scenario = Scenario::new();
     scenario.get("", "Cache-Control: max-age=2, stale-if-error=60\r\n", "old");
     scenario.wait_s(3);
@@ -223,7 +228,7 @@ fn an_error_is_covered_where_it_may_be_rfc_5861_section_4() {
 }
 
 #[test]
-fn a_newer_response_that_is_not_stored_is_the_end_of_the_old_one() {
+fn a_newer_response_that_is_not_stored_removes_the_old_one() {
     let mut scenario = Scenario::new();
     scenario.get("", FRESH, "old");
     scenario.send("GET /", "Cache-Control: no-cache\r\n", Some(("503 Failed", "", "failed")));
@@ -255,7 +260,7 @@ fn stale_is_served_while_it_is_validated_rfc_5861_section_3() {
 }
 
 #[test]
-fn only_if_cached_never_goes_out_section_5_2_1_7() {
+fn only_if_cached_is_never_forwarded_section_5_2_1_7() {
     let mut scenario = Scenario::new();
     assert_eq!(scenario.hit("Cache-Control: only-if-cached\r\n").status(), 504);
 }

@@ -19,15 +19,15 @@ pub(crate) fn find_control(bytes: &[u8]) -> usize {
 }
 
 /// Returns the offset of the first byte for which `is_wanted` returns true, or the length. `marks`
-/// sets the high bit of each such byte in a word of eight; it may also set high bits above a
-/// correctly set one.
+/// sets the high bit of each such byte in a word of eight bytes. It may also set the high bits of
+/// bytes after the first such byte.
 #[inline]
 fn first(bytes: &[u8], marks: impl Fn(u64) -> u64, is_wanted: impl Fn(u8) -> bool) -> usize {
     let place = |word: &[u8; 8]| marks(u64::from_le_bytes(*word)).trailing_zeros() as usize / 8;
     let (blocks, rest) = bytes.as_chunks::<16>();
     for (index, block) in blocks.iter().enumerate() {
-        // The compiler turns this test for presence, without the position, into one vector
-        // comparison.
+        // This fold only tests whether a byte is present. The compiler makes one vector comparison
+        // of it.
         if block.iter().fold(false, |has, &byte| has | is_wanted(byte)) {
             let ([low, high], _) = block.as_chunks() else { unreachable!("sixteen are two words") };
             let low = place(low);

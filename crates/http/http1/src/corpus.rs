@@ -1,6 +1,6 @@
 //! Runs fuzz functions over their corpus in ordinary tests.
 //!
-//! The module is compiled for tests only: of this crate, or of a crate that enables the feature
+//! The module is compiled only for the tests of this crate, and for crates that enable the feature
 //! `corpus`.
 
 use std::fs;
@@ -99,8 +99,8 @@ pub fn mutate_lines(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Ve
             1 => lines.insert(at, lines[at].clone()),
             2 => {
                 let other = &inputs[random.below(inputs.len())];
-                let mut theirs = other.split_inclusive(|&byte| byte == b'\n');
-                let line = theirs.nth(random.below(8)).unwrap_or(b"A: b\r\n");
+                let mut other_lines = other.split_inclusive(|&byte| byte == b'\n');
+                let line = other_lines.nth(random.below(8)).unwrap_or(b"A: b\r\n");
                 lines.insert(at, line.to_vec());
             }
             _ => {

@@ -39,8 +39,8 @@ pub enum HeadError {
     StatusInvalid,
     /// The reason phrase has a control byte.
     ReasonInvalid,
-    /// A field line begins with a space or tab: a folded value, or a name that would be read as
-    /// one.
+    /// A field line begins with a space or tab. It is a folded value, or other parsers would treat
+    /// it as one.
     FoldedLine,
     /// A field line has no colon.
     ColonMissing,

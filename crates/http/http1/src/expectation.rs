@@ -35,7 +35,7 @@ mod tests {
     use crate::test_heads::request;
 
     #[test]
-    fn expectations_are_one_or_refused() {
+    fn other_or_several_expectations_are_unknown() {
         let expects = |fields: &str, version: &str| {
             let head = format!("POST / {version}\r\nHost: a\r\n{fields}\r\n");
             expectation(&request(&head).unwrap())

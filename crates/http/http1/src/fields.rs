@@ -10,8 +10,8 @@ use crate::name::{FieldName, NameSet};
 /// Fields that are never forwarded:
 ///
 /// * hop-by-hop fields (RFC 9110 section 7.6.1)
-/// * fields of proxy authentication, which are for this proxy, or come from a server that is no
-///   proxy and may not ask for it
+/// * fields of proxy authentication: those of a request are for this proxy, and an origin is no
+///   proxy and may not request it
 /// * fields that a recipient could take for one that was checked
 /// * the length of the body, which is written anew
 const NOT_FORWARDED: NameSet = NameSet::new(&[
@@ -42,9 +42,9 @@ pub fn connection_options(fields: &Fields) -> ConnectionOptions {
 /// `Content-Length`. The caller writes `Content-Length` itself from the framing or from
 /// [`declared_length`](crate::declared_length), so that it occurs once and in plain form.
 ///
-/// RFC 9110 section 7.6.1: `Connection` may not name a field that is meant for all recipients. It
-/// therefore removes only fields that are unknown to this crate. All fields that frame, route,
-/// authenticate, attest or control caches are known, and stay.
+/// RFC 9110 section 7.6.1: `Connection` may not name a field that is meant for all recipients. Only
+/// fields that are unknown to this crate are therefore removed because `Connection` names them. All
+/// fields that frame, route, authenticate, attest or control caches are known, and stay.
 pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &FieldLine> {
     fields.fields().iter().filter(|field| is_forwarded(field))
 }

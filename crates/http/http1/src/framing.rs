@@ -41,8 +41,8 @@ pub enum Framing {
 pub enum FramingError {
     /// `Content-Length` is not one plain decimal number below 2^63.
     LengthInvalid,
-    /// `Content-Length` occurs more than once, in fields or in a list. In a response, the values
-    /// also differ.
+    /// `Content-Length` occurs more than once, in fields or in a list. In a response, this is an
+    /// error only if the values differ.
     LengthDuplicate,
     /// Both `Transfer-Encoding` and `Content-Length` are present.
     Both,
@@ -68,7 +68,7 @@ impl fmt::Display for FramingError {
             Self::CodingInHttp10 => "Transfer-Encoding is not part of HTTP/1.0",
             Self::CodingInvalid => "Transfer-Encoding does not end in one chunked",
             Self::CodingUnsupported => "Transfer-Encoding has a coding other than chunked",
-            Self::BodyForbidden => "a body is announced where none may be",
+            Self::BodyForbidden => "a body is declared where none is allowed",
         })
     }
 }
@@ -130,8 +130,8 @@ pub fn response_framing(
     Ok(framing.unwrap_or(Framing::UntilClose))
 }
 
-/// Returns the length that a response declares, if it does. It is forwarded, once, in responses
-/// that have no body themselves (to HEAD, or with status 304).
+/// Returns the length that a response declares, if there is one. Responses to HEAD and with status
+/// 304 are forwarded with this length, although they have no body.
 ///
 /// Equal values in several fields or in a list are one length (RFC 9112 section 6.3).
 ///
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn connect_and_its_tunnel_have_no_body() {
+    fn connect_requests_and_their_responses_have_no_body() {
         let connect = |fields| frame_request("CONNECT a:1 HTTP/1.1", fields);
         assert_eq!(connect(""), Ok(Framing::None));
         assert_eq!(connect("Content-Length: 0\r\n"), Ok(Framing::Length(0)));
@@ -344,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_lengths_of_an_response_are_one() {
+    fn equal_lengths_of_a_response_count_as_one() {
         let of = |values: &[&str]| {
             let line = |value| format!("Content-Length: {value}\r\n");
             let fields: String = values.iter().map(line).collect();
@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_without_body_may_still_declare_its_length() {
+    fn a_response_without_body_may_declare_a_length() {
         let head = response("HTTP/1.1 304 x\r\nContent-Length: 7\r\n\r\n").unwrap();
         assert_eq!(declared_length(&head), Ok(Some(7)));
         assert_eq!(response_framing(&head, Method::Get), Ok(Framing::None));

@@ -25,8 +25,8 @@ pub struct HeadLimits {
 /// The progress of parsing a head that arrives in pieces.
 ///
 /// The caller keeps one beside the receive buffer, passes it to each `parse` of the same growing
-/// bytes, and replaces it by `HeadScan::default()` for the next head. It bounds the cost of a head
-/// to a few passes over its bytes, however the head is split.
+/// bytes, and replaces it by `HeadScan::default()` for the next head. With it, parsing a head costs
+/// a few passes over its bytes, however the head is split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeadScan {
     /// Offset of the start line: 2 after an empty line, otherwise 0.
@@ -168,8 +168,8 @@ impl HeadScan {
     }
 
     /// Returns the input up to the limit of the head, if no byte of the next line was scanned. The
-    /// fast parsers of complete, plain lines run only then, so that they try a line that arrives in
-    /// pieces once.
+    /// fast parsers of complete, plain lines run only in this case, so each line is tried by them
+    /// at most once, even if it arrives in pieces.
     pub(crate) fn unscanned<'a>(&self, input: &'a [u8], limits: &HeadLimits) -> Option<&'a [u8]> {
         let end = input.len().min((self.begin as usize).saturating_add(limits.bytes_max));
         (self.scanned == self.line).then_some(&input[..end])

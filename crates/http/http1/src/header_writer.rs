@@ -46,8 +46,8 @@ pub trait HeaderWriter {
     /// Writes fields that were received or stored.
     fn field_run(&mut self, run: FieldRun<'_>);
 
-    /// Writes the framing of the body. If `chunked` is true, the body is sent in chunks by a
-    /// version that has them.
+    /// Writes the framing of the body. If `chunked` is true, versions with a chunked coding send
+    /// the body in chunks; other versions ignore it.
     fn framing(&mut self, framing: Framing, chunked: bool);
 
     /// Writes whether the connection persists after the message. `peer` is the version of the
@@ -247,7 +247,7 @@ mod tests {
         let head = "GET /a?b HTTP/1.1\r\nHost: Shop\r\nAccept:*/*\r\nTE: trailers\r\nCookie: c\r\n";
         let head = request(format!("{head}Connection: TE\r\n\r\n")).unwrap();
         let client = Some("2001:db8::1".parse().unwrap());
-        let gateway = Forwarding::Gateway { client, is_trusted: false, passed: &[] };
+        let gateway = Forwarding::Gateway { client, is_trusted: false, always_forwarded: &[] };
         let sent = OriginRequest::new(&head, gateway);
         let to = destination(&head).unwrap();
         let authority = to.authority.unwrap();

@@ -1,8 +1,8 @@
 //! Lenient parsing of response headers.
 //!
 //! Some origins send headers that violate the grammar. Such a header is rewritten to its strict
-//! form, which is then parsed, so that there is one parser, and it has checked everything that a
-//! client receives. Requests are never parsed leniently.
+//! form, which the strict parser then parses. Everything that a client receives was therefore
+//! checked by the same parser. Requests are never parsed leniently.
 //!
 //! The following are rewritten:
 //!
@@ -16,9 +16,9 @@
 //! The last two are refused in fields that determine where the message or its connection ends: an
 //! implementation that does not accept the form would not see these fields.
 //!
-//! The header ends at its first empty line, which ends like all its lines. Each header is parsed on
-//! its own: an interim response may have other line ends than the final one, because a gateway may
-//! send the first and a program behind it the second.
+//! The header ends at its first empty line, which has the same line end as the other lines. Each
+//! header is parsed on its own: an interim response may have other line ends than the final one,
+//! because a gateway may send the first and a program behind it the second.
 
 use memchr::memchr;
 
@@ -35,7 +35,8 @@ const STRICT_FIELDS: NameSet =
 impl ResponseHead {
     /// Parses a response head like [`parse`](Self::parse), but also accepts headers that can be
     /// rewritten to the strict form. [`bytes`](crate::Fields::bytes) and all ranges then refer to
-    /// the strict form. [`HeadScan::is_ambiguous`] returns whether a cache may store the response.
+    /// the strict form. If [`HeadScan::is_ambiguous`] then returns true, a cache must not store the
+    /// response.
     ///
     /// Rewriting allocates one copy of the header for the duration of the call: at most
     /// [`HeadLimits::bytes_max`] bytes and one for each line. The limits apply both to the received
@@ -71,12 +72,12 @@ impl ResponseHead {
     ) -> Result<Option<usize>, HeadError> {
         if scan.mode == ParseMode::Strict {
             let line = memchr(b'\n', input).map_or(&[][..], |line_feed| &input[..line_feed]);
-            let reading = if line.ends_with(b"\r") {
+            let mode = if line.ends_with(b"\r") {
                 ParseMode::RewriteCrLf
             } else {
                 ParseMode::RewriteBareLf
             };
-            *scan = HeadScan { mode: reading, ..HeadScan::default() };
+            *scan = HeadScan { mode: mode, ..HeadScan::default() };
         }
         let Some(end) = find_header_end(input, scan, limits)? else { return Ok(None) };
         let (strict, has_folds) = rewrite_strict(&input[..end])?;

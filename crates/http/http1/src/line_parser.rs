@@ -19,7 +19,8 @@ use crate::name::FieldName;
 #[inline]
 pub(crate) fn parse_plain_field(head: &[u8], start: usize) -> Option<(FieldLine, usize)> {
     let line = head.get(start..)?;
-    // The empty line ends the head. The bytes after it are a body, in which no colon is searched.
+    // The empty line ends the head. The bytes after it may be a long body, which must not be
+    // searched for a colon.
     if line.first() == Some(&b'\r') {
         return None;
     }

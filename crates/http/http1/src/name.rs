@@ -167,8 +167,9 @@ impl FieldName {
         TABLE.iter().map(|(text, _)| *text)
     }
 
-    /// Returns whether the value stands for a category of names, which only their bytes tell apart:
-    /// [`FieldName::Disguised`], [`FieldName::Gateway`] or [`FieldName::Other`].
+    /// Returns whether the value stands for a category of names ([`FieldName::Disguised`],
+    /// [`FieldName::Gateway`] or [`FieldName::Other`]), so that names have to be compared by their
+    /// bytes.
     pub fn is_category(self) -> bool {
         matches!(self, Self::Disguised | Self::Gateway | Self::Other)
     }
@@ -265,7 +266,8 @@ impl NameKey {
     }
 
     /// Returns the slot of the key in [`SLOTS`]. Upper and lower case have the same slot, because
-    /// they differ in one bit. Other bytes that differ in that bit only cost one comparison.
+    /// they differ in one bit. Bytes that are no letters and differ in that bit also have the same
+    /// slot, which costs one failed comparison.
     #[inline]
     const fn slot(&self, multiplier: u64) -> usize {
         const CASE: u64 = u64::from_ne_bytes([0x20; 8]);
@@ -282,7 +284,8 @@ impl NameKey {
     }
 }
 
-/// Returns up to seven bytes as one number. The parts it is combined from overlap and agree there.
+/// Returns up to seven bytes as one number. It is combined from parts that may overlap; overlapping
+/// bits are equal.
 #[inline]
 const fn short_word(bytes: &[u8]) -> u64 {
     let len = bytes.len();

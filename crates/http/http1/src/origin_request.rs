@@ -27,7 +27,7 @@ pub enum Forwarding<'a> {
         /// Whether `Forwarded`, `X-Forwarded-*` and similar fields of this peer are accepted.
         is_trusted: bool,
         /// Lower-case names of fields that are forwarded from every peer.
-        passed: &'a [Box<[u8]>],
+        always_forwarded: &'a [Box<[u8]>],
     },
 }
 
@@ -106,10 +106,11 @@ impl<'a> OriginRequest<'a> {
     pub fn lines(&self, left_out: NameSet) -> impl Iterator<Item = FieldRun<'a>> {
         let this = *self;
         let left_out = left_out.union(&self.omitted_names());
-        // Few requests have a field that has to be checked on its own.
-        let is_alike = !self.head.has_any(&REMOVED_UNLESS_TRUSTED);
+        // Few requests have a field whose forwarding depends on the peer or on the configuration.
+        let lacks_conditional_fields = !self.head.has_any(&REMOVED_UNLESS_TRUSTED);
         forwarded_runs(this.head, move |field| {
-            !left_out.contains(field.known) && (is_alike || this.is_trusted_or_passed(field))
+            !left_out.contains(field.known)
+                && (lacks_conditional_fields || this.may_forward_received(field))
         })
     }
 
@@ -129,22 +130,22 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// Returns whether the line of a field is forwarded as received, if its name is not left out.
-    fn is_trusted_or_passed(&self, field: &FieldLine) -> bool {
+    fn may_forward_received(&self, field: &FieldLine) -> bool {
         match self.forwarding {
             Forwarding::Gateway { is_trusted: false, .. }
                 if REMOVED_UNLESS_TRUSTED.contains(field.known) =>
             {
-                self.is_passed(field)
+                self.is_always_forwarded(field)
             }
             _ => true,
         }
     }
 
     /// Returns whether the gateway is configured to forward the field from every peer.
-    fn is_passed(&self, field: &FieldLine) -> bool {
-        let Forwarding::Gateway { passed, .. } = self.forwarding else { return false };
+    fn is_always_forwarded(&self, field: &FieldLine) -> bool {
+        let Forwarding::Gateway { always_forwarded, .. } = self.forwarding else { return false };
         let name = self.head.name_of(field);
-        passed.iter().any(|other| name.eq_ignore_ascii_case(other))
+        always_forwarded.iter().any(|other| name.eq_ignore_ascii_case(other))
     }
 
     /// Appends the value of `Host`: an authority in the normalised form that cache keys have.
@@ -237,13 +238,13 @@ impl<'a> OriginRequest<'a> {
     /// name, the cost is one bit test.
     pub fn values(&self, known: FieldName, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let this = *self;
-        let is_of_many = known.is_category();
+        let is_category = known.is_category();
         let left_out = self.omitted_names();
         let is_named = move |field: &&FieldLine| {
-            (!is_of_many || this.head.name_of(field).eq_ignore_ascii_case(name))
+            (!is_category || this.head.name_of(field).eq_ignore_ascii_case(name))
                 && is_forwarded(field)
                 && !left_out.contains(known)
-                && this.is_trusted_or_passed(field)
+                && this.may_forward_received(field)
         };
         this.head.fields_of(known).filter(is_named).map(move |field| this.head.value_of(field))
     }
@@ -289,8 +290,8 @@ impl<'a> OriginRequest<'a> {
                 (field.known, self.head.name_of(field), self.head.value_of(field));
             match known {
                 _ if !FORWARDING_FIELDS.contains(known) => {}
-                // All lines of `Forwarded` are sent as one list; of the other two fields, the first
-                // value is sent.
+                // All lines of `Forwarded` are sent as one list. Of `X-Forwarded-Host` and
+                // `X-Forwarded-Proto`, the first value is sent.
                 _ if GENERATED.contains(known) && (!is_trusted || seen.contains(known)) => {}
                 FieldName::Forwarded => {
                     seen = seen.union(&NameSet::new(&[known]));
@@ -310,7 +311,9 @@ impl<'a> OriginRequest<'a> {
                     }
                 }
                 _ if GENERATED.contains(known) => {}
-                _ if (is_trusted && URL_FIELDS.contains(known)) || self.is_passed(field) => {
+                _ if (is_trusted && URL_FIELDS.contains(known))
+                    || self.is_always_forwarded(field) =>
+                {
                     put(name, value)
                 }
                 _ => {}
@@ -434,7 +437,8 @@ mod tests {
     #[test]
     fn a_gateway_removes_untrusted_fields() {
         let head = head(&format!("{DESCRIBED}X-HTTP-Method: PUT\r\nCookie: a\r\n"));
-        let untrusted = Forwarding::Gateway { client: client(), is_trusted: false, passed: &[] };
+        let untrusted =
+            Forwarding::Gateway { client: client(), is_trusted: false, always_forwarded: &[] };
         let expected = format!("X-HTTP-Method: PUT\r\nCookie: a\r\n{OWN}");
         assert_eq!(sent(&head, untrusted), expected);
         assert!(keyed(&head, untrusted).is_empty());
@@ -443,7 +447,8 @@ mod tests {
     #[test]
     fn a_gateway_forwards_and_keys_fields_of_trusted_peers() {
         let head = head(DESCRIBED);
-        let trusted = Forwarding::Gateway { client: client(), is_trusted: true, passed: &[] };
+        let trusted =
+            Forwarding::Gateway { client: client(), is_trusted: true, always_forwarded: &[] };
         let text = sent(&head, trusted);
         assert!(text.contains("X-Forwarded-For: 1.2.3.4, 192.0.2.1\r\n"), "{text}");
         assert!(text.contains("Forwarded: for=1.2.3.4;host=evil;proto=https, for=192.0.2.1;"));
@@ -465,7 +470,8 @@ mod tests {
 
     #[test]
     fn the_lines_of_forwarded_are_one_list() {
-        let trusted = Forwarding::Gateway { client: client(), is_trusted: true, passed: &[] };
+        let trusted =
+            Forwarding::Gateway { client: client(), is_trusted: true, always_forwarded: &[] };
         let of = |fields: &str| keyed(&head(fields), trusted);
         let before = of("Forwarded: for=x\r\nForwarded: host=evil\r\n");
         assert_eq!(before, of("Forwarded: for=x, host=evil\r\n"));
@@ -477,17 +483,18 @@ mod tests {
     fn values_of_the_gateway_are_not_keyed() {
         let head =
             head("X-Forwarded-Host: shop\r\nX-Forwarded-Proto: http\r\nForwarded: for=a\r\n");
-        let trusted = Forwarding::Gateway { client: None, is_trusted: true, passed: &[] };
+        let trusted = Forwarding::Gateway { client: None, is_trusted: true, always_forwarded: &[] };
         assert!(keyed(&head, trusted).is_empty());
         assert!(sent(&head, trusted).starts_with("X-Forwarded-For: unknown\r\nForwarded: for=a, "));
     }
 
     #[test]
-    fn a_host_is_its_own_only_byte_by_byte() {
+    fn a_forwarded_host_is_compared_with_the_own_host_byte_by_byte() {
         let is_own = |host: &str, value: &str| {
             let text =
                 format!("GET /a HTTP/1.1\r\nHost: {host}\r\nX-Forwarded-Host: {value}\r\n\r\n");
-            let trusted = Forwarding::Gateway { client: None, is_trusted: true, passed: &[] };
+            let trusted =
+                Forwarding::Gateway { client: None, is_trusted: true, always_forwarded: &[] };
             keyed(&request(text).unwrap(), trusted).is_empty()
         };
         for host in ["shop", "SHOP", "Shop:80"] {
@@ -503,9 +510,12 @@ mod tests {
     #[test]
     fn configured_fields_are_forwarded_and_keyed_for_every_peer() {
         let head = head(DESCRIBED);
-        let passed = [(*b"x-real-ip").into(), (*b"x-forwarded-prefix").into()];
-        let forwarding =
-            Forwarding::Gateway { client: client(), is_trusted: false, passed: &passed };
+        let always_forwarded = [(*b"x-real-ip").into(), (*b"x-forwarded-prefix").into()];
+        let forwarding = Forwarding::Gateway {
+            client: client(),
+            is_trusted: false,
+            always_forwarded: &always_forwarded,
+        };
         let text = sent(&head, forwarding);
         assert_eq!(text, format!("X-Real-Ip: 1.2.3.4\r\nX-Forwarded-Prefix: /evil\r\n{OWN}"));
         let expected = ["X-Real-Ip:1.2.3.4", "X-Forwarded-Prefix:/evil"];
@@ -513,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn a_forward_proxy_changes_no_description() {
+    fn a_forward_proxy_changes_no_forwarding_field() {
         let head = head(DESCRIBED);
         let expected = DESCRIBED.replace("Proxy: evil\r\n", "");
         assert_eq!(sent(&head, Forwarding::Proxy), expected);
@@ -534,11 +544,13 @@ mod tests {
             all.extend(request.values(known, name.as_bytes()).map(<[u8]>::to_vec));
             String::from_utf8(all.join(&b"|"[..])).unwrap()
         };
-        let untrusted = Forwarding::Gateway { client: client(), is_trusted: false, passed: &[] };
+        let untrusted =
+            Forwarding::Gateway { client: client(), is_trusted: false, always_forwarded: &[] };
         assert_eq!(of(untrusted, "x-forwarded-for"), "192.0.2.1");
         assert_eq!(of(untrusted, "x-forwarded-host"), "shop");
         assert_eq!(of(untrusted, "x-forwarded-proto"), "http");
-        let trusted = Forwarding::Gateway { client: client(), is_trusted: true, passed: &[] };
+        let trusted =
+            Forwarding::Gateway { client: client(), is_trusted: true, always_forwarded: &[] };
         assert_eq!(of(trusted, "x-forwarded-proto"), "https");
         assert_eq!(of(Forwarding::Proxy, "x-forwarded-proto"), "https");
         assert_eq!(of(untrusted, "x-forwarded-scheme"), "");

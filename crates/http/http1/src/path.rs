@@ -75,12 +75,13 @@ fn is_unambiguous(path: &[u8]) -> bool {
 /// whether the path hides segments from implementations that do not decode it.
 ///
 /// `is_other` must return false for the normal form, and must compare prefixes without a double
-/// slash. A form that keeps some double slashes then needs no test besides the forms that keep all
-/// and none. A path of more than [`INTERPRETED_BYTES_MAX`] bytes is ambiguous unless it has one
+/// slash. It is then sufficient to test the forms that keep all double slashes and the forms that
+/// keep none. A path of more than [`INTERPRETED_BYTES_MAX`] bytes is ambiguous unless it has one
 /// interpretation only.
 ///
-/// Most origins also decode the escapes of all other characters, and some decode twice: to them
-/// `%40` is `@`, and `%252f` an encoded slash. They interpret the path as if it had been sent so.
+/// Most origins also decode the escapes of all other characters, and some origins decode twice. For
+/// them, `%40` is `@`, and `%252f` is an encoded slash. The decoded forms are therefore tested as
+/// if they had been sent.
 pub fn is_ambiguous(path: &[u8], is_other: impl Fn(&[u8]) -> bool) -> bool {
     let is_ambiguous = |path: &[u8]| {
         !is_unambiguous(path)
@@ -124,21 +125,21 @@ fn hides_segments(path: &[u8]) -> bool {
 pub const INTERPRETED_BYTES_MAX: usize = 4096;
 
 /// Returns whether an origin may interpret the path, which hides no segments, as one for which
-/// `is_it` returns true.
+/// `is_match` returns true.
 ///
-/// Unreserved characters are decoded in all forms. Without dot segments, the forms differ in four
-/// ways: whether `%2f` is a slash; whether `%5c` and `\` are slashes; whether the part from `;` on
-/// is cut, either from each segment, before or after slashes of either kind are decoded, or to the
-/// end of the path; and whether slashes are merged. A path with dot segments has nothing to decode
-/// or cut: the forms differ in whether dot segments are removed, and in whether slashes are merged
-/// before or after that.
-fn any_interpretation(path: &[u8], is_it: impl Fn(&[u8]) -> bool) -> bool {
+/// Unreserved characters are decoded in all forms. A path with dot segments contains nothing else
+/// to decode or cut, because it hides no segments. Its forms differ in whether dot segments are
+/// removed, and in whether slashes are merged before or after that. The forms of a path without dot
+/// segments differ in whether `%2f` is a slash, whether `%5c` and `\` are slashes, whether slashes
+/// are merged, and whether parameters are cut. Parameters are cut from each `;` to the end of its
+/// segment, before or after slashes are decoded, or from the first `;` to the end of the path.
+fn any_interpretation(path: &[u8], is_match: impl Fn(&[u8]) -> bool) -> bool {
     let decoded = decode_unreserved(path);
     let removed = remove_dot_segments(&decoded);
-    let is_either = |form: &[u8]| is_it(form) || is_it(&merge_slashes(form));
+    let is_either = |form: &[u8]| is_match(form) || is_match(&merge_slashes(form));
     if removed != decoded {
         let normal = remove_dot_segments(&merge_slashes(&decoded));
-        return is_it(&normal) || is_either(&decoded) || is_either(&removed);
+        return is_match(&normal) || is_either(&decoded) || is_either(&removed);
     }
     const SLASHES: [[bool; 2]; 4] = [[false, false], [true, false], [false, true], [true, true]];
     SLASHES.into_iter().any(|before| {
@@ -237,10 +238,10 @@ fn map_escapes(path: &[u8], decode: impl Fn(u8) -> Option<u8>) -> Vec<u8> {
     out
 }
 
-/// Returns whether the path has an escape whose value `is_it` accepts.
-fn has_escape(path: &[u8], is_it: impl Fn(u8) -> bool) -> bool {
+/// Returns whether the path has an escape whose value `is_match` accepts.
+fn has_escape(path: &[u8], is_match: impl Fn(u8) -> bool) -> bool {
     let escapes = path.windows(3).filter(|window| window[0] == b'%');
-    escapes.filter_map(|escape| parse_escape(&escape[1..])).any(is_it)
+    escapes.filter_map(|escape| parse_escape(&escape[1..])).any(is_match)
 }
 
 /// Parses the two hexadecimal digits at the start of the bytes.

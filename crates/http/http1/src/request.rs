@@ -270,8 +270,8 @@ fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
 
 fn check_target(target: &[u8]) -> Result<(), HeadError> {
     let query = memchr(b'?', target).unwrap_or(target.len());
-    // Bytes from 0x80 are valid here, because they are percent-encoded later. In an authority they
-    // are refused at that point, because a host has no percent-encoding.
+    // Bytes from 0x80 are valid here, because they are percent-encoded later. An authority that
+    // contains them is refused when it is parsed, because a host has no percent-encoding.
     let has_only = |class: ByteClass, bytes: &[u8]| {
         bytes.iter().all(|&byte| class.contains(byte) || !byte.is_ascii())
     };

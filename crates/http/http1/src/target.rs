@@ -1,11 +1,10 @@
 //! Request targets and hosts: the destination of a request. Nothing is resolved or normalised here.
 //!
-//! A target may have the characters of RFC 3986 without `#`, and those that browsers send although
-//! RFC 3986 does not allow them: ``| ^ ` { }`` anywhere, `[ ]` anywhere rather than only around an
-//! address, and `\` after the first `?` only, because some origins read it as `/` in a path.
-//! Control bytes, spaces and `" < > #` are refused. Bytes from 0x80, which RFC 3986 does not allow
-//! either but clients send, are percent-encoded before anything else uses the target. A host that
-//! contains them is refused.
+//! A target may have the characters of RFC 3986 except `#`. Browsers send other characters too, of
+//! which ``| ^ ` { } [ ]`` are accepted anywhere. `\` is accepted only after the first `?`, because
+//! some origins read it as `/` in a path. Control bytes, spaces and `" < > #` are refused. Bytes
+//! from 0x80 are percent-encoded before anything else uses the target. A host that contains them is
+//! refused.
 //!
 //! Percent-encoding is forwarded as received, even if it is malformed (`%zz`, a `%` at the end) or
 //! hides a `/`. It is not decoded here, so the origin reads what the client sent. The same holds
@@ -268,7 +267,7 @@ fn parse_host_field(
     }
 }
 
-/// Parses an authority, unless it has the same bytes as `other`.
+/// Parses an authority. If it has the same bytes as `other`, the values of `other` are returned.
 fn parse_authority(
     fields: &Fields,
     span: Span,
@@ -424,24 +423,24 @@ mod tests {
         resolve(&format!("GET {target} HTTP/1.1"), "Host: h\r\n")
     }
 
-    fn goes_to(authority: &str, path: &str) -> Result<(String, String), TargetError> {
+    fn reaches(authority: &str, path: &str) -> Result<(String, String), TargetError> {
         Ok((authority.to_owned(), path.to_owned()))
     }
 
     #[test]
     fn every_form_has_its_destination() {
-        assert_eq!(get("/a?b=c"), goes_to("h", "/a?b=c"));
-        assert_eq!(get("//a"), goes_to("h", "//a"));
-        assert_eq!(get("http://x:81/a?b"), goes_to("x:81", "/a?b"));
-        assert_eq!(get("HTTP://x"), goes_to("x", "/"));
-        assert_eq!(get("http://x?q/r?s"), goes_to("x", "/?q/r?s"));
-        assert_eq!(get("http://[::1]:8080/"), goes_to("[::1]:8080", "/"));
+        assert_eq!(get("/a?b=c"), reaches("h", "/a?b=c"));
+        assert_eq!(get("//a"), reaches("h", "//a"));
+        assert_eq!(get("http://x:81/a?b"), reaches("x:81", "/a?b"));
+        assert_eq!(get("HTTP://x"), reaches("x", "/"));
+        assert_eq!(get("http://x?q/r?s"), reaches("x", "/?q/r?s"));
+        assert_eq!(get("http://[::1]:8080/"), reaches("[::1]:8080", "/"));
         let options = |target| resolve(&format!("OPTIONS {target} HTTP/1.1"), "Host: h\r\n");
-        assert_eq!(options("*"), goes_to("h", "*"));
-        assert_eq!(options("http://x:1"), goes_to("x:1", "*"));
-        assert_eq!(options("http://x:1/"), goes_to("x:1", "/"));
-        assert_eq!(resolve("CONNECT x:443 HTTP/1.1", "Host: x\r\n"), goes_to("x:443", ""));
-        assert_eq!(resolve("GET / HTTP/1.0", ""), goes_to("", "/"));
+        assert_eq!(options("*"), reaches("h", "*"));
+        assert_eq!(options("http://x:1"), reaches("x:1", "*"));
+        assert_eq!(options("http://x:1/"), reaches("x:1", "/"));
+        assert_eq!(resolve("CONNECT x:443 HTTP/1.1", "Host: x\r\n"), reaches("x:443", ""));
+        assert_eq!(resolve("GET / HTTP/1.0", ""), reaches("", "/"));
     }
 
     #[test]
@@ -488,7 +487,7 @@ mod tests {
         assert_eq!(get("http://:80/a"), Err(TargetError::HostEmpty));
         assert_eq!(get("http://x:/"), Err(TargetError::PortInvalid));
         assert_eq!(get("http://x%2ey/"), Err(TargetError::HostInvalid));
-        assert_eq!(get("http://a?@b/"), goes_to("a", "/?@b/"));
+        assert_eq!(get("http://a?@b/"), reaches("a", "/?@b/"));
     }
 
     #[test]
@@ -614,7 +613,7 @@ mod tests {
     fn targets_keep_harmless_unusual_bytes_and_no_others() {
         for target in ["/|[]{}^`", "/%zz%", "/a?b\\c?d", "/..//./", "/a%2fb%00", "/;a=b,c'()*!$&+"]
         {
-            assert_eq!(get(target), goes_to("h", target));
+            assert_eq!(get(target), reaches("h", target));
         }
         for byte in (0..=b' ').chain(*b"\"<>#\x7f") {
             let line = [b"GET /a", &[byte][..], b"b HTTP/1.1\r\nHost: h\r\n\r\n"].concat();

@@ -83,19 +83,19 @@ impl Model {
             let reply = self.fetch(request, key, Forward::Method, origin);
             return reply.unwrap_or_else(|| own(502, "fwd=method"));
         }
-        let asked = match self.policy.applies_request_directives {
+        let directives = match self.policy.applies_request_directives {
             true => RequestDirectives::parse(request),
             false => RequestDirectives::default(),
         };
         let Some(at) = self.find(key, request) else {
-            if asked.only_if_cached {
+            if directives.only_if_cached {
                 return own(504, "only-if-cached");
             }
             let reply = self.fetch(request, key, Forward::UriMiss, origin);
             return reply.unwrap_or_else(|| own(502, "no origin"));
         };
         let meta = self.variants[&key][at].stored.meta;
-        match reuse(&meta, &asked, self.now_ms) {
+        match reuse(&meta, &directives, self.now_ms) {
             Reuse::Fresh { .. } | Reuse::Stale { .. } => self.serve(key, at, request, origin),
             Reuse::StaleWhileRevalidate { .. } => {
                 let reply = self.serve(key, at, request, origin);
@@ -237,17 +237,17 @@ impl Model {
         origin: &mut Origin<'_>,
     ) -> Option<(u16, Reply)> {
         let mut conditions = Vec::new();
-        let kept = &self.variants[&key][at].stored;
+        let previous = &self.variants[&key][at].stored;
         let is_head = request.method() == Method::Head;
         let out = &mut Http1Header::new(&mut conditions);
-        let selection = select_ranges(request, kept, 0, &HASH);
+        let selection = select_ranges(request, previous, 0, &HASH);
         if request.find(FieldName::Range).is_some() && !is_head && selection == Selection::Absent {
             return Some((0, self.fetch(request, key, Forward::Partial, origin)?));
         }
-        let is_asked = !is_head && write_validation(out, request, kept);
-        let head = forwarded(request, &conditions, !is_asked);
+        let has_conditions = !is_head && write_validation(out, request, previous);
+        let head = forwarded(request, &conditions, !has_conditions);
         let response = origin(&head)?;
-        if response.head.status() != 304 || !is_asked {
+        if response.head.status() != 304 || !has_conditions {
             return Some(self.take(request, key, Forward::Stale, response));
         }
         let receipt = self.receipt();

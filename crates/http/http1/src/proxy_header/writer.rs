@@ -46,9 +46,9 @@ impl ProxyHeader {
         }
     }
 
-    /// Returns both addresses in one family. An IPv4-mapped address becomes the IPv4 address,
-    /// unless the other address is a true IPv6 one. An IPv4 address is then written as a mapped
-    /// one.
+    /// Returns both addresses in one family. If each is an IPv4 or IPv4-mapped address, the result
+    /// is two IPv4 addresses. Otherwise it is two IPv6 addresses, and an IPv4 address becomes an
+    /// IPv4-mapped one.
     fn same_family_addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         let (source, destination) = (self.source?, self.destination?);
         let plain = [source, destination].map(|it| it.ip().to_canonical());

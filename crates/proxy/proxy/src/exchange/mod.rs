@@ -189,7 +189,9 @@ pub(crate) fn origin_request<'a>(
     snapshot: &'a Snapshot,
 ) -> OriginRequest<'a> {
     let forwarding = match snapshot.route_of(service, plan) {
-        Some(route) => Forwarding::Gateway { client, is_trusted, passed: &route.pass_fields },
+        Some(route) => {
+            Forwarding::Gateway { client, is_trusted, always_forwarded: &route.pass_fields }
+        }
         None => Forwarding::Proxy,
     };
     OriginRequest::new(request, forwarding)
