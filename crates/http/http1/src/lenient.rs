@@ -77,7 +77,7 @@ impl ResponseHead {
             } else {
                 ParseMode::RewriteBareLf
             };
-            *scan = HeadScan { mode: mode, ..HeadScan::default() };
+            *scan = HeadScan { mode, ..HeadScan::default() };
         }
         let Some(end) = find_header_end(input, scan, limits)? else { return Ok(None) };
         let (strict, has_folds) = rewrite_strict(&input[..end])?;
