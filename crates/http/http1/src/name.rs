@@ -266,8 +266,8 @@ impl NameKey {
     }
 
     /// Returns the slot of the key in [`SLOTS`]. Upper and lower case have the same slot, because
-    /// they differ in one bit. Bytes that are no letters and differ in that bit also have the same
-    /// slot, which costs one failed comparison.
+    /// they differ in one bit. Other bytes that differ in that bit also have the same slot, which
+    /// costs one failed comparison.
     #[inline]
     const fn slot(&self, multiplier: u64) -> usize {
         const CASE: u64 = u64::from_ne_bytes([0x20; 8]);
