@@ -102,7 +102,7 @@ WRONG = [
     "[[boost]]\nallow-port = 1\n[[boost.route]]\norigins = 'http://a'",
     "[[forward]]\nlisten = 'a'",
     "[[forward]]\nlisten = '127.0.0.1'",
-    "[[forward]]\nallow-client = 'everybody'",
+    "[[forward]]\nallow-client = 'anywhere'",
     "[[forward]]\nallow-client = ['10.0.0.0/x']",
     "[[forward]]\nallow-port = 0",
     "[[forward]]\nallow-port = 65536",

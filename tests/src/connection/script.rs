@@ -2,9 +2,9 @@
 //! person can still read.
 //!
 //! The first byte chooses the role and the world (see [`Script::parse`]). The other bytes are what
-//! the client sends, with marks between them: the byte 0xF5, which no message needs, and a letter.
+//! the client sends, with marks between them: the byte 0xF5, which no message needs, and a character.
 //!
-//! | letter | means |
+//! | character | meaning |
 //! | --- | --- |
 //! | `o` | the origin's next response begins; each request at the origin takes one, in order |
 //! | `c` | the client continues |

@@ -68,7 +68,7 @@ impl CampaignStats {
             self.forwarded += u64::from(outcome.reaches());
         }
         let refusals = |case: &Case| case.outcomes.iter().rev().find_map(Outcome::own).cloned();
-        for own in cases.iter().filter(|case| case.valid).filter_map(refusals) {
+        for own in cases.iter().filter(|case| case.valid.is_some()).filter_map(refusals) {
             match mutant::by_rule(own.status) {
                 true => self.ruled += 1,
                 false => self.refused += 1,

@@ -84,9 +84,8 @@ pub struct Case {
     pub place: String,
     /// The role in which the case runs; `None`: both.
     pub role: Option<Role>,
-    /// Whether an RFC allows the message that is refused here. It is then listed in
-    /// docs/refused.md.
-    pub valid: bool,
+    /// The row of docs/refused.md, if an RFC allows the message that is refused here.
+    pub valid: Option<String>,
     /// The bytes of the client.
     pub sent: Vec<String>,
     /// The messages that the origin must see, one per block; empty: the sent ones, unchanged.
@@ -185,8 +184,10 @@ fn read_line(case: &mut Case, prefix: &str, content: &str, goes_on: bool, line: 
         _ => match line {
             "role: boost" => case.role = Some(Role::Boost),
             "role: forward" => case.role = Some(Role::Forward),
-            "valid" => case.valid = true,
-            _ => panic!("{place}: not understood: {line}"),
+            _ => match line.strip_prefix("valid: ") {
+                Some(row) => case.valid = Some(row.to_owned()),
+                None => panic!("{place}: not understood: {line}"),
+            },
         },
     }
 }
@@ -225,12 +226,13 @@ mod tests {
 
     #[test]
     fn blocks_and_outcomes() {
-        let text = "# a file\n== one\nrole: boost\nvalid\nC> GET / HTTP/1.1\nC>\nO< a\nO< b\n\n\
+        let text = "# a file\n== one\nrole: boost\nvalid: a row\nC> GET / HTTP/1.1\nC>\nO< a\nO< b\n\n\
                     O< c\n=> forwarded\n=> refused 400 \"bad thing\"\n== two\nC> x\n=> cut 400\n";
         let mut cases = Vec::new();
         parse(text, "class", "file.txt", &mut cases);
         let [one, two] = &cases[..] else { panic!("two cases") };
-        assert_eq!((one.name.as_str(), one.role, one.valid), ("one", Some(Role::Boost), true));
+        assert_eq!((one.name.as_str(), one.role), ("one", Some(Role::Boost)));
+        assert_eq!((one.valid.as_deref(), &two.valid), (Some("a row"), &None));
         assert_eq!(one.sent, ["GET / HTTP/1.1", ""]);
         assert_eq!(one.seen, [vec!["a", "b"], vec!["c"]]);
         let own = |words: &str| OwnResponse { status: 400, words: words.to_owned() };

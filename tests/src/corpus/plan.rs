@@ -111,11 +111,11 @@ pub fn check(case: &Case) -> Result<(), String> {
         _ => false,
     };
     let plain = matches!(strict::request(&sent), Ok(Some(message)) if message.bytes == sent.len());
-    if refused && plain && !case.valid {
-        return Err("a plain message is refused, and the case is not marked `valid`".to_owned());
+    if refused && plain && case.valid.is_none() {
+        return Err("a plain message is refused without a row (`valid: ROW`)".to_owned());
     }
     let unrefused = case.outcomes.iter().all(|outcome| *outcome == Outcome::Forwarded);
-    if case.valid && unrefused {
+    if case.valid.is_some() && unrefused {
         return Err("marked `valid`, which only a refused message needs".to_owned());
     }
     Ok(())
