@@ -31,59 +31,73 @@ pub(crate) struct CacheWaits {
 pub(crate) struct CacheContext {
     /// The cache key of the request.
     pub(crate) key: Option<CacheKey>,
-    /// The deadline of the exchange's wait for another exchange's fetch; `None` if it does not
-    /// wait. With the exchange's key, this is its entry in [`CacheWaits::collapsed`].
-    pub(crate) waits_until: Option<Instant>,
-    /// When the exchange first waited for another's fetch. The wait limit applies to all its waits
-    /// together.
-    pub(crate) waited_since: Option<Instant>,
+    /// The wait for another exchange's fetch.
+    pub(crate) wait: CollapsedWait,
+    /// Whether the disks were queried for this request. Once is enough.
+    pub(crate) has_queried_disks: bool,
     /// The lease under which this exchange fetches for others too.
     pub(crate) lease: Option<FetchLease>,
     /// The stored object: the response, or the object to validate or to complete.
     pub(crate) object: Option<Arc<Object>>,
-    /// Whether the request to the origin validates the stored object.
+    /// Whether the request to the origin validates `object`.
     pub(crate) is_validating: bool,
-    /// The range that is requested from the origin to complete a stored part.
+    /// The range that is requested from the origin to complete `object`, which is a part.
     pub(crate) remainder: Option<Remainder>,
-    /// Whether the stored object may be served if the origin fails.
+    /// Whether `object` may be served if the origin fails.
     pub(crate) is_stale_fallback: bool,
-    /// Where the response comes from.
-    pub(crate) source: ResponseSource,
     /// Whether the request went to the origin without the client's own conditions. It may have
     /// conditions of the proxy.
     pub(crate) omits_client_conditions: bool,
-    /// Why the request went to the origin (RFC 9211 `fwd`). `None` if it did not.
-    pub(crate) forward: Option<Forward>,
-    /// The status of the origin's response, if the client gets another one.
-    pub(crate) forward_status: Option<u16>,
-    /// Whether the client gets the fields `SINGLE_CLIENT_FIELDS` of the origin's 304 or 206. They
-    /// are meant for this client alone and are not stored.
-    pub(crate) adds_client_fields: bool,
-    /// Whether a stale response is served.
-    pub(crate) is_stale: bool,
-    /// Whether the origin's response was stored.
-    pub(crate) is_stored: bool,
-    /// Why the exchange that this one waited for went to the origin.
-    pub(crate) leader_forward: Option<Forward>,
-    /// Whether another exchange's fetch provided the response.
-    pub(crate) is_collapsed: bool,
-    /// Whether the exchange last waited for an object from a disk.
-    pub(crate) is_from_disk: bool,
-    /// Whether the disks were queried for this request. Once is enough.
-    pub(crate) has_queried_disks: bool,
-    /// Why the response was not stored.
-    pub(crate) store_refusal: Option<&'static str>,
+    /// When the request was sent, in milliseconds since 1970.
+    pub(crate) request_ms: u64,
     /// The cache's invalidation sequence number at the lookup. A response is not stored if its key
     /// was purged or invalidated after that.
     pub(crate) invalidation_seq: u64,
     /// The sequence number that [`Cache::invalidate`] returned if this unsafe request invalidated
     /// its own key; 0 otherwise. That invalidation does not prevent storing the response.
     pub(crate) own_invalidation: u64,
-    /// When the request was sent, in milliseconds since 1970.
-    pub(crate) request_ms: u64,
+    /// Where the response comes from.
+    pub(crate) source: ResponseSource,
+    /// Whether the client gets the fields `SINGLE_CLIENT_FIELDS` of the origin's 304 or 206. They
+    /// are meant for this client alone and are not stored.
+    pub(crate) adds_client_fields: bool,
     /// The reader of the response's body. Until the response is sent, it keeps the beginning of the
     /// body from being discarded.
     pub(crate) reader: Option<CachedReader>,
+    /// The cache's part in the exchange, for reports.
+    pub(crate) report: CacheReport,
+}
+
+/// The wait of an exchange for another exchange's fetch of the same response.
+#[derive(Debug, Default)]
+pub(crate) struct CollapsedWait {
+    /// The deadline of the present wait; `None` if the exchange does not wait. With the exchange's
+    /// key, this is its entry in [`CacheWaits::collapsed`].
+    pub(crate) until: Option<Instant>,
+    /// When the exchange first waited. The wait limit applies to all its waits together.
+    pub(crate) since: Option<Instant>,
+}
+
+/// The cache's part in an exchange, for Cache-Status (RFC 9211) and the access log.
+#[derive(Debug, Default)]
+pub(crate) struct CacheReport {
+    /// Why the request went to the origin (`fwd`). `None` if it did not.
+    pub(crate) forward: Option<Forward>,
+    /// The status of the origin's response, if the client gets another one.
+    pub(crate) forward_status: Option<u16>,
+    /// Why the exchange that this one waited for went to the origin. `None` if this one did not
+    /// wait.
+    pub(crate) leader_forward: Option<Forward>,
+    /// Whether another exchange's fetch provided the response.
+    pub(crate) is_collapsed: bool,
+    /// Whether a stale response is served.
+    pub(crate) is_stale: bool,
+    /// Whether the exchange last waited for an object from a disk.
+    pub(crate) is_from_disk: bool,
+    /// Whether the origin's response was stored.
+    pub(crate) is_stored: bool,
+    /// Why the response was not stored.
+    pub(crate) store_refusal: Option<&'static str>,
 }
 
 /// Where the header and the body of a response come from.
@@ -101,29 +115,16 @@ pub(crate) enum ResponseSource {
 impl CacheContext {
     /// Returns the cache's part in the response for the access log.
     pub(crate) fn log_word(&self) -> &'static str {
-        match (self.source, self.forward) {
-            (ResponseSource::Stored, None) if self.is_stale => "stale",
-            (ResponseSource::Stored, None) if self.is_collapsed => "collapsed",
+        match (self.source, self.report.forward) {
+            (ResponseSource::Stored, None) if self.report.is_stale => "stale",
+            (ResponseSource::Stored, None) if self.report.is_collapsed => "collapsed",
             (ResponseSource::Stored, None) => "hit",
-            (ResponseSource::Stored, Some(_)) if self.forward_status == Some(304) => "validated",
+            (ResponseSource::Stored, Some(_)) if self.report.forward_status == Some(304) => {
+                "validated"
+            }
             (_, Some(Forward::Method | Forward::Bypass)) => "bypass",
             (_, Some(_)) => "miss",
             (_, None) => "",
-        }
-    }
-
-    /// Returns the Cache-Status of the response (RFC 9211). A collapsed request counts as
-    /// forwarded, since section 2.6 defines no collapsed hit.
-    pub(crate) fn status(&self) -> CacheStatus<'static> {
-        let forward = self.forward.or(self.leader_forward.filter(|_| self.is_collapsed));
-        CacheStatus {
-            is_hit: forward.is_none(),
-            forward,
-            forward_status: self.forward_status,
-            is_stored: self.is_stored,
-            collapsed: self.leader_forward.map(|_| self.is_collapsed),
-            detail: self.store_refusal,
-            ..CacheStatus::default()
         }
     }
 
@@ -146,6 +147,23 @@ impl CacheContext {
         }
         (self.object, self.source) = (Some(object), ResponseSource::Stored);
         true
+    }
+}
+
+impl CacheReport {
+    /// Returns the Cache-Status of the response (RFC 9211). A collapsed request counts as
+    /// forwarded, since section 2.6 defines no collapsed hit.
+    pub(crate) fn status(&self) -> CacheStatus<'static> {
+        let forward = self.forward.or(self.leader_forward.filter(|_| self.is_collapsed));
+        CacheStatus {
+            is_hit: forward.is_none(),
+            forward,
+            forward_status: self.forward_status,
+            is_stored: self.is_stored,
+            collapsed: self.leader_forward.map(|_| self.is_collapsed),
+            detail: self.store_refusal,
+            ..CacheStatus::default()
+        }
     }
 }
 

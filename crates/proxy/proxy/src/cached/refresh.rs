@@ -9,7 +9,7 @@ use millrace_http_cache::{Forward, Key as CacheKey};
 use millrace_http1::Framing;
 use millrace_store::{FetchLease, Object};
 
-use crate::cached::{CacheContext, waiting};
+use crate::cached::{CacheContext, CacheReport, waiting};
 use crate::core::Core;
 use crate::exchange::Stage;
 use crate::origin::release;
@@ -51,7 +51,7 @@ pub(crate) fn begin<E: Engine>(
         key: Some(cache_key),
         object: Some(object),
         lease: Some(lease),
-        forward: Some(Forward::Stale),
+        report: CacheReport { forward: Some(Forward::Stale), ..CacheReport::default() },
         ..CacheContext::default()
     };
     let bytes = exchange.request.bytes().len() + size_of_val(exchange.request.fields());

@@ -191,7 +191,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         let snapshot = exchange.snapshot();
         let age_s = meta.age_s(self.now_ms);
         let out = &mut self.out;
-        if caching.forward.is_none() || age_s > 0 {
+        if caching.report.forward.is_none() || age_s > 0 {
             out.number(b"Age", age_s.into());
         }
         if caching.adds_client_fields {
@@ -204,9 +204,9 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         };
         headers::write_via(out, received, snapshot);
         if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.adds_cache_status) {
-            let mut status = caching.status();
+            let mut status = caching.report.status();
             status.ttl_s = status.is_hit.then(|| meta.ttl_s(self.now_ms));
-            status.detail = (status.is_hit && caching.is_from_disk).then_some("disk");
+            status.detail = (status.is_hit && caching.report.is_from_disk).then_some("disk");
             out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
         }
         let has_length = !matches!(exchange.status, 204 | 304);

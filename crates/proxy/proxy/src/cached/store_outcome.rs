@@ -49,7 +49,7 @@ impl<'a> StoreContext<'a> {
 pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let exchange = core.exchange(key);
     let Some(cache_key) = exchange.caching.key else {
-        if exchange.caching.forward == Some(Forward::Bypass) {
+        if exchange.caching.report.forward == Some(Forward::Bypass) {
             invalidate_after_bypass(core, key);
         }
         return true;
@@ -85,7 +85,7 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
             false
         }
         status if is_failure(status) && serve_stale(core, key) => {
-            core.exchange(key).caching.forward_status = Some(status);
+            core.exchange(key).caching.report.forward_status = Some(status);
             release::abandon_transaction(core, key);
             true
         }
@@ -218,7 +218,7 @@ fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<
     let woken = filling.append(before);
     core.wake(woken);
     let caching = &mut core.exchange(key).caching;
-    (caching.source, caching.forward_status) = (ResponseSource::Stored, Some(206));
+    (caching.source, caching.report.forward_status) = (ResponseSource::Stored, Some(206));
     caching.adds_client_fields = context.route.policy.set_cookie != SetCookie::Explicit;
     fill::run::begin(core, key, filling, Some(after));
     true
@@ -270,7 +270,7 @@ fn publish<E: Engine>(
     let filling = match filling {
         Ok(filling) => filling,
         Err(refusal) => {
-            caching.store_refusal = Some(match refusal {
+            caching.report.store_refusal = Some(match refusal {
                 StoreRefusal::Size => "size",
                 StoreRefusal::Memory => "memory",
             });
@@ -278,7 +278,7 @@ fn publish<E: Engine>(
         }
     };
     caching.object = Some(filling.object().clone());
-    caching.is_stored = true;
+    caching.report.is_stored = true;
     core.counters.cache_stored.add(1);
     Some(filling)
 }
@@ -305,8 +305,8 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     if is_other || !caching.serve_stored(object.clone(), waiter) {
         return false;
     }
-    caching.forward_status = Some(304);
-    caching.is_stored = refusal.is_none();
+    caching.report.forward_status = Some(304);
+    caching.report.is_stored = refusal.is_none();
     caching.adds_client_fields =
         refusal.is_some() || route.policy.set_cookie != SetCookie::Explicit;
     let is_personal = refusal.is_some() && rules::is_personal(request, response, &route.policy);
@@ -371,7 +371,7 @@ fn refuse_to_store<E: Engine>(
     let uncollapsed_ms = exchange.snapshot().limits().uncacheable_ms;
     let Exchange { request, response, caching, .. } = exchange;
     let status = response.status();
-    caching.store_refusal = Some(refusal.as_str());
+    caching.report.store_refusal = Some(refusal.as_str());
     let drops_stored = refusal.drops_stored(status);
     let is_personal = drops_stored && rules::is_personal(request, response, &route.policy);
     if request.method() == Method::Get && drops_stored && !is_personal {

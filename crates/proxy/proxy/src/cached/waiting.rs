@@ -7,7 +7,7 @@ use crate::core::Core;
 
 /// Ends the exchange's wait for another's fetch. Returns false if it did not wait.
 pub(crate) fn end_wait<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
-    let due = core.exchange(key).caching.waits_until.take();
+    let due = core.exchange(key).caching.wait.until.take();
     due.is_some_and(|due| core.cache_waits.collapsed.remove(&(due, key)))
 }
 

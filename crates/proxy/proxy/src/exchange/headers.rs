@@ -148,7 +148,7 @@ pub(crate) fn write_response(
         });
     }
     if snapshot.cache(exchange.service, exchange.plan).is_some_and(|it| it.adds_cache_status) {
-        let status = exchange.caching.status();
+        let status = exchange.caching.report.status();
         out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
     }
     match framing {
@@ -293,7 +293,7 @@ mod tests {
             has_request: true,
             ..Exchange::default()
         };
-        exchange.caching.forward = Some(Forward::Miss);
+        exchange.caching.report.forward = Some(Forward::Miss);
         let scan = &mut HeadScan::default();
         exchange.request.parse(request.as_bytes(), scan, &LIMITS).unwrap().unwrap();
         let scan = &mut HeadScan::default();

@@ -48,7 +48,8 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 return look_up_again(core, key, None);
             }
             counters.cache_hits.add(1);
-            caching.is_collapsed = caching.leader_forward.is_some() && !caching.is_from_disk;
+            caching.report.is_collapsed =
+                caching.report.leader_forward.is_some() && !caching.report.is_from_disk;
             NextStep::Advance(Stage::Deliver)
         }
         LookupResult::Stale(object, lease) => {
@@ -56,7 +57,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 return look_up_again(core, key, lease);
             }
             counters.cache_hits.add(1);
-            caching.is_stale = true;
+            caching.report.is_stale = true;
             if let Some(lease) = lease {
                 let cache_key = caching.key.expect("the lookup had a key");
                 refresh::begin(core, key, cache_key, object, lease);
@@ -65,26 +66,26 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         }
         LookupResult::Validate { object, is_stale_fallback, lease } => {
             counters.cache_misses.add(1);
-            caching.forward = Some(why_validate(object.meta(), now_ms(engine)));
+            caching.report.forward = Some(why_validate(object.meta(), now_ms(engine)));
             (caching.object, caching.lease) = (Some(object), lease);
             caching.is_stale_fallback = is_stale_fallback;
             NextStep::Advance(Stage::Fetch)
         }
         LookupResult::Miss { why, lease } => {
             counters.cache_misses.add(1);
-            (caching.forward, caching.lease) = (Some(why), lease);
+            (caching.report.forward, caching.lease) = (Some(why), lease);
             NextStep::Advance(Stage::Fetch)
         }
         LookupResult::Wait(_) | LookupResult::PendingDisk { .. } => {
-            caching.is_from_disk = matches!(found, LookupResult::PendingDisk { .. });
+            caching.report.is_from_disk = matches!(found, LookupResult::PendingDisk { .. });
             caching.has_queried_disks |=
                 matches!(found, LookupResult::PendingDisk { is_own: true });
             if let LookupResult::Wait(why) = found {
                 counters.cache_collapsed.add(1);
-                caching.leader_forward = Some(why);
+                caching.report.leader_forward = Some(why);
             }
-            caching.waits_until = Some(due);
-            caching.waited_since.get_or_insert(engine.now());
+            caching.wait.until = Some(due);
+            caching.wait.since.get_or_insert(engine.now());
             cache_waits.collapsed.insert((due, key));
             NextStep::Wait
         }
@@ -128,7 +129,7 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> 
     };
     // A part is stored, but not the requested one.
     counters.cache_misses.add(1);
-    caching.forward = Some(Forward::Partial);
+    caching.report.forward = Some(Forward::Partial);
     if wants_range(request) {
         // The fetch of this part serves no other request, so the lease is released.
         core.wake(lease.map(FetchLease::release).into_iter().flatten());
@@ -159,7 +160,7 @@ fn look_up_again<E: Engine>(core: &mut Core<E>, key: Key, lease: Option<FetchLea
 /// Returns the time until which the exchange may wait for another exchange's fetch.
 fn wait_deadline(exchange: &Exchange, now: Instant) -> Instant {
     let wait = Duration::from_millis(exchange.snapshot().limits().collapse_wait_ms);
-    exchange.caching.waited_since.unwrap_or(now) + wait
+    exchange.caching.wait.since.unwrap_or(now) + wait
 }
 
 /// Looks the request up in the cache. `None` if the request bypasses the cache.
@@ -176,7 +177,7 @@ fn look_up(
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
     let route = snapshot.cache(*service, *plan)?;
     if route.bypass.is_any_in(request) {
-        caching.forward = Some(Forward::Bypass);
+        caching.report.forward = Some(Forward::Bypass);
         return None;
     }
     if caching.key.is_none() {
@@ -184,13 +185,13 @@ fn look_up(
     }
     let Some(key) = caching.key else {
         // The request has no cache key.
-        caching.forward = Some(Forward::Bypass);
+        caching.report.forward = Some(Forward::Bypass);
         return None;
     };
     caching.invalidation_seq = cache.invalidation_seq();
     if let Some(why) = bypass(request, &route.policy) {
         let is_method = why == Bypass::Method;
-        caching.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
+        caching.report.forward = Some(if is_method { Forward::Method } else { Forward::Bypass });
         return None;
     }
     let directives = match route.policy.applies_request_directives {
