@@ -12,7 +12,7 @@
 
 pub(crate) mod body_progress;
 pub(crate) mod download;
-pub(crate) mod iov;
+pub(crate) mod send_parts;
 pub(crate) mod sink;
 pub(crate) mod source;
 pub mod stats;
@@ -30,7 +30,7 @@ use crate::cached::reader::{CachedReader, NextChunk};
 use crate::conn::wire::Wire;
 use crate::exchange::reason::Reason;
 use crate::transfer::body_progress::BodyProgress;
-use crate::transfer::iov::Iov;
+use crate::transfer::send_parts::SendParts;
 use crate::transfer::sink::TransferSink;
 use crate::transfer::source::TransferSource;
 use crate::transfer::stats::TransferStats;
@@ -287,7 +287,7 @@ impl Transfer {
         let last = (done && had_rest && self.sends_chunks).then(|| self.body.trailers());
         let owed = std::mem::take(&mut self.owes_line_end);
         if !payload.is_empty() || piped > 0 || !header.is_empty() || last.is_some() || owed {
-            let iov = Iov {
+            let parts = SendParts {
                 header,
                 owes_line_end: owed,
                 payload,
@@ -295,7 +295,7 @@ impl Transfer {
                 chunked: self.sends_chunks,
                 trailers: last,
             };
-            self.owes_line_end = iov.send(engine, sink, pipe.as_ref());
+            self.owes_line_end = parts.send(engine, sink, pipe.as_ref());
             let has_frame = !header.is_empty() || owed || self.sends_chunks;
             self.stats.note_sent(payload.len(), piped, has_frame);
             let payload = payload.len();
@@ -331,20 +331,24 @@ impl Transfer {
             known => reader.next(known.unwrap_or(u64::MAX)),
         };
         let owed = std::mem::take(&mut self.owes_line_end);
-        let mut iov =
-            Iov { header, owes_line_end: owed, chunked: self.sends_chunks, ..Iov::default() };
+        let mut parts = SendParts {
+            header,
+            owes_line_end: owed,
+            chunked: self.sends_chunks,
+            ..SendParts::default()
+        };
         match &next {
             NextChunk::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
                 self.body.skip(count as u64);
                 self.stats.calls += if slice.is_copied() { 1 } else { 2 };
                 self.stats.copied += if slice.is_copied() { count as u64 } else { 0 };
-                self.owes_line_end = iov.send_shared(engine, sink, slice);
+                self.owes_line_end = parts.send_shared(engine, sink, slice);
                 self.note_forwarded(engine, sink, count);
                 return Ok(self.state);
             }
-            NextChunk::Slice(slice) => iov.payload = slice.bytes(),
-            NextChunk::Text(text) => iov.payload = text,
+            NextChunk::Slice(slice) => parts.payload = slice.bytes(),
+            NextChunk::Text(text) => parts.payload = text,
             NextChunk::Wait => {}
             NextChunk::End(BodyEnd::Whole) => {
                 let had_rest = !matches!(self.body, BodyProgress::Complete);
@@ -356,14 +360,14 @@ impl Transfer {
                     return Err(self.fail(BodyError::Cut));
                 }
                 self.body = BodyProgress::Complete;
-                iov.trailers = (had_rest && self.sends_chunks).then_some(&[][..]);
+                parts.trailers = (had_rest && self.sends_chunks).then_some(&[][..]);
             }
             NextChunk::End(BodyEnd::Cut) => return Err(self.fail(BodyError::Cut)),
         }
-        let count = iov.payload.len();
+        let count = parts.payload.len();
         self.body.skip(count as u64);
-        if count > 0 || !header.is_empty() || owed || iov.trailers.is_some() {
-            iov.send(engine, sink, None);
+        if count > 0 || !header.is_empty() || owed || parts.trailers.is_some() {
+            parts.send(engine, sink, None);
             self.stats.note_sent(count, 0, false);
             self.note_forwarded(engine, sink, count);
         } else {
@@ -394,7 +398,7 @@ impl Transfer {
         if header.is_empty() && bytes.is_empty() {
             self.enter(TransferState::Ended, engine.now());
         } else {
-            Iov { header, payload: bytes, ..Iov::default() }.send(engine, sink, None);
+            SendParts { header, payload: bytes, ..SendParts::default() }.send(engine, sink, None);
             self.stats.note_sent(bytes.len(), 0, !header.is_empty());
             self.note_forwarded(engine, sink, bytes.len());
         }
@@ -416,8 +420,13 @@ impl Transfer {
         let piped = pipe.filled();
         self.body.skip(piped as u64);
         let owed = std::mem::take(&mut self.owes_line_end);
-        let iov = Iov { owes_line_end: owed, piped, chunked: self.sends_chunks, ..Iov::default() };
-        self.owes_line_end = iov.send(engine, sink, Some(&pipe));
+        let parts = SendParts {
+            owes_line_end: owed,
+            piped,
+            chunked: self.sends_chunks,
+            ..SendParts::default()
+        };
+        self.owes_line_end = parts.send(engine, sink, Some(&pipe));
         self.stats.note_sent(0, piped, owed || self.sends_chunks);
         self.stats.note_teed(piped);
         self.pipe = Some(pipe);
@@ -506,9 +515,13 @@ impl Transfer {
         self.body = BodyProgress::Complete;
         if self.sends_chunks {
             let owed = std::mem::take(&mut self.owes_line_end);
-            let iov =
-                Iov { owes_line_end: owed, chunked: true, trailers: Some(&[]), ..Iov::default() };
-            iov.send(engine, sink, None);
+            let parts = SendParts {
+                owes_line_end: owed,
+                chunked: true,
+                trailers: Some(&[]),
+                ..SendParts::default()
+            };
+            parts.send(engine, sink, None);
             self.stats.note_sent(0, 0, false);
             self.note_forwarded(engine, sink, 0);
         } else {

@@ -6,21 +6,23 @@ use millrace_splice::Pipe;
 use crate::cached::reader::CachedSlice;
 use crate::transfer::sink::TransferSink;
 
-/// The parts of one send, in this order: a header; the line end of the previous chunk; a chunk or
-/// bare bytes, the last of which may be in a pipe; and the end of a chunked body.
+/// The parts of one send, in this order: a header, the line end of the previous chunk, a chunk or
+/// bare bytes, and the end of a chunked body. The last bytes of the payload may be in a pipe.
 #[derive(Default)]
-pub(crate) struct Iov<'a> {
+pub(crate) struct SendParts<'a> {
     pub(crate) header: &'a [u8],
+    /// Whether the line end of the previous chunk is still to be sent.
     pub(crate) owes_line_end: bool,
     pub(crate) payload: &'a [u8],
     /// The number of bytes in the pipe, which follow `payload` in the same chunk.
     pub(crate) piped: usize,
+    /// Whether the payload is sent as a chunk.
     pub(crate) chunked: bool,
     /// The trailers, if the send ends a chunked body; never together with a pipe.
     pub(crate) trailers: Option<&'a [u8]>,
 }
 
-impl Iov<'_> {
+impl SendParts<'_> {
     /// Sends the parts. Returns true if the line end of the chunk is still owed.
     #[inline(always)]
     pub(crate) fn send<E: Engine>(
