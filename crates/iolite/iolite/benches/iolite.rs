@@ -81,7 +81,7 @@ impl Segment {
     }
 }
 
-/// What the kernel does to bytes in a socket queue when their memory changes.
+/// Prints how many bytes in a socket queue change when their memory is punched or overwritten.
 fn facts() {
     let punch_all: &dyn Fn(&Segment) = &|of| punch(of, BLOCK_BYTES);
     let punch_part: &dyn Fn(&Segment) = &|of| punch(of, 64 * 1024);
@@ -288,7 +288,7 @@ fn checksum() {
     }
 }
 
-/// The same for content codings, the most expensive derived values.
+/// The savings when a content coding, the most expensive derived value, is found again.
 #[cfg(feature = "codings")]
 fn codings() {
     use iolite::Coding;
@@ -351,8 +351,8 @@ fn beside(other: impl Fn() -> f64 + Sync, work: impl Fn() -> f64) -> f64 {
     })
 }
 
-/// Objects enter and leave a full slab, oldest first; some get a second chance. Shows how much of
-/// the slab is used, and how much has to be copied for that.
+/// Stores objects in a full slab and drops the oldest ones; some get a second chance. Prints how
+/// much of the slab is used, and how many bytes evacuations copy for that.
 fn churn() {
     for (sent, kept) in [(0, 0), (30, 0), (30, 30), (100, 30)] {
         let mut store = Store::new(sent, kept);
@@ -389,6 +389,7 @@ struct Store {
     bytes: Vec<u8>,
     /// Percent of the objects that are sent zero-copy.
     sent: u64,
+    /// Percent of the objects that get a second chance instead of being dropped.
     kept: u64,
     stored: u64,
     copied: u64,

@@ -1,4 +1,4 @@
-//! Sequences of slices: what changes while bytes do not.
+//! Mutable sequences of immutable slices.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -19,7 +19,7 @@ pub struct Aggregate {
     /// The coordinate of the first byte. Parts keep their coordinates when others are added or
     /// removed in front of them, so that a position is found by binary search.
     start: i64,
-    /// Bytes of all parts.
+    /// Number of bytes in all parts.
     length: u64,
 }
 

@@ -20,7 +20,8 @@ use crate::memory::{PageSize, SlabMemory};
 pub(crate) struct Blocks {
     /// The last one is taken first, because it is the most likely to be in a CPU cache.
     pub(crate) ready: Vec<u32>,
-    /// The first one has waited longest, so that sockets are the least likely to refer to it still.
+    /// The first one has waited longest, so it is the least likely to be still referred to by
+    /// sockets.
     pub(crate) queued: VecDeque<u32>,
     pub(crate) empty: Vec<u32>,
     /// Indexed by block number: the block has memory, but no huge page.
@@ -76,7 +77,7 @@ impl Blocks {
         }
     }
 
-    /// Returns whether [`Blocks::begin_task`] has one.
+    /// Returns whether [`Blocks::begin_task`] would return a task.
     pub(crate) fn has_task(&self) -> bool {
         self.ready.len() < self.ready_target && !(self.queued.is_empty() && self.empty.is_empty())
     }

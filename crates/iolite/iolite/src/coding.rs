@@ -64,15 +64,15 @@ impl Coding {
 
 /// From 1 to 9; the default of most servers.
 const GZIP_LEVEL: u32 = 6;
-/// From 0 to 11; about as expensive as that.
+/// From 0 to 11; this level costs about as much as `GZIP_LEVEL`.
 const BROTLI_LEVEL: u32 = 5;
 /// The binary logarithm of the window; nearly all decoders accept this one.
 const BROTLI_WINDOW: u32 = 22;
 
 impl Slice {
-    /// Returns the bytes in a coding, found or computed; they are kept as long as the slice itself.
-    /// Returns `None` if coding makes them no shorter, which is remembered too. The result is in
-    /// memory of this kind of the same slab, with this tag (see [`Slab::allocate`]).
+    /// Returns the bytes in a coding. They are computed once, and kept as long as the slice.
+    /// Returns `None` if the coded bytes are not shorter, which is remembered too. The coded bytes
+    /// are allocated from the same slab with `kind` and `tag` (see [`Slab::allocate`]).
     ///
     /// Computing takes some 20 to 100 us for 8 KB, so do not call it on a thread that others wait
     /// for.
@@ -99,9 +99,9 @@ impl Slice {
 }
 
 impl Aggregate {
-    /// Like [`Slice::coded`]. The coding of a single slice is computed once. Those of several
-    /// slices cannot be combined from theirs, because a coding depends on its beginning. It is
-    /// computed each time; the caller may keep it.
+    /// Like [`Slice::coded`]. The coded bytes of a single slice are computed once. The coded bytes
+    /// of several slices cannot be combined from those of each, so they are computed each time; the
+    /// caller may keep them.
     ///
     /// # Errors
     /// If there is no memory.

@@ -77,16 +77,18 @@ impl Slice {
     }
 
     /// Keeps another coding of the bytes, such as a compressed one, as long as the bytes themselves
-    /// are held. `number` is the caller's number for the coding. Returns whether it is kept. It is
-    /// not if there is one already, if there are [`FORMS_MAX`] derived values, or if any part of it
-    /// has an older generation than the slice. A value computed from bytes is always younger than
-    /// they are, so this rule excludes reference cycles.
+    /// are held. `number` is the caller's number for the coding. Returns whether the variant is
+    /// kept. It is not kept if the slice has one of this number already, if there are [`FORMS_MAX`]
+    /// derived values, or if a slice of the variant is not younger than this slice (by generation).
+    /// Derived bytes are always younger than their source, so this rule only excludes reference
+    /// cycles.
     pub fn store_variant(&self, number: u32, variant: Aggregate) -> bool {
         let generation = self.extent.generation;
         if variant.slices().any(|slice| slice.id().generation <= generation) {
             return false;
         }
-        // A variant that is not kept is dropped by the caller's frame, when no lock is held.
+        // A variant that is not kept is dropped when this function returns, after the lock was
+        // released.
         let same =
             |form: &DerivedForm| matches!(form, DerivedForm::Variant(of, _) if *of == number);
         let mut variant = Some(variant);
@@ -105,7 +107,7 @@ impl Slice {
     }
 
     /// Finds a derived value, or computes it and keeps it if there is room. Two threads may both
-    /// compute it; that is better than one waiting for the other.
+    /// compute it, since no thread waits for another.
     fn derive<T: Copy>(
         &self,
         get: impl Fn(&DerivedForm) -> Option<T>,
@@ -139,7 +141,7 @@ impl Slice {
 }
 
 impl Aggregate {
-    /// Returns the sum of the Internet checksum. That of each slice is computed once.
+    /// Returns the sum of the Internet checksum. The sum of each slice is computed once.
     pub fn sum(&self) -> Sum {
         let (mut length, mut sum) = (0, Sum::default());
         for slice in self.slices() {
@@ -149,14 +151,14 @@ impl Aggregate {
         sum
     }
 
-    /// Returns the CRC-32C. That of each slice is computed once.
+    /// Returns the CRC-32C. The CRC of each slice is computed once.
     pub fn crc32c(&self) -> u32 {
         self.slices().fold(0, |crc, slice| crc32c::crc32c_combine(crc, slice.crc32c(), slice.len()))
     }
 
-    /// Returns the digest. It depends on the bytes alone, not on the slices, so the digest of
-    /// several slices cannot be combined from theirs. It is computed each time; the caller may keep
-    /// it.
+    /// Returns the digest. The digest of a single slice is computed once. The digest of several
+    /// slices cannot be combined from their digests, so it is computed each time; the caller may
+    /// keep it.
     pub fn digest(&self) -> Digest {
         let mut slices = self.slices();
         if let (Some(only), None) = (slices.next(), slices.next()) {

@@ -245,8 +245,8 @@ impl FreeList {
         end <= UNITS_PER_SEGMENT && segment.has_generation(at / unit, end - at / unit, generation)
     }
 
-    /// Returns the lowest number of bytes in use of any block that is not being evacuated, and that
-    /// block.
+    /// Returns the fewest bytes in use of any block that is not being evacuated, and the number of
+    /// this block.
     pub(crate) fn least_used_block(&self) -> Option<(u64, u32)> {
         let present = self.blocks.iter().zip(0..).filter(|(of, _)| of.state == BlockState::Present);
         let least = present.map(|(of, block)| (of.live, block)).min()?;

@@ -4,14 +4,14 @@
 //! The design follows IO-Lite (Pai, Druschel, Zwaenepoel). Bytes are written once, into a
 //! [`Buffer`], and never change afterwards. Any thread can hold a [`Slice`] of them at the cost of
 //! a reference count. Changes are made by recombining slices in an [`Aggregate`]. A [`SliceId`]
-//! (pool, offset, length and generation) identifies a slice. No two contents ever share one, so
-//! that a checksum or a digest that was computed once is found again.
+//! (pool, offset, length and generation) identifies the contents of a slice: other contents never
+//! get the same id. So a checksum or a digest needs to be computed only once.
 //!
 //! ```text
 //!   Slab::allocate ──> Buffer ──freeze──> Slice ──append──> Aggregate
 //!                        │ view             │ sendfile_source
 //!                        v                  v
-//!                     BufferView          (descriptor, offset) for sendfile(2): "was_sent"
+//!                     BufferView          (descriptor, offset) for sendfile(2)
 //! ```
 //!
 //! All bytes are in a [`Slab`]: memory files that are mapped and divided into blocks of 2 MB.

@@ -5,16 +5,15 @@ use millrace_sys::HUGE_PAGE_BYTES;
 /// The unit that is populated, assigned to a memory kind, and recycled: one huge page, so that the
 /// kernel never gets back a part of one.
 pub const BLOCK_BYTES: usize = HUGE_PAGE_BYTES;
-/// The size of one memory file. Many small files rather than one, like the segment files of the
-/// disk tier.
+/// The size of one memory file. A slab has many such files.
 pub const FILE_BYTES: usize = 64 << 20;
 /// The minimum size of a slab: one block for each memory kind.
 pub const SLAB_BYTES_MIN: usize = 2 * BLOCK_BYTES;
 /// The maximum size of a slab, so that a block number fits into 32 bits with room to spare.
 pub const SLAB_BYTES_MAX: usize = 1 << 50;
-/// The number of blocks that the [`PrefaultThread`](crate::PrefaultThread) keeps ready: a burst
-/// that can be filled before the thread has to keep up. An eighth of the slab if that is less. If
-/// none is ready, allocations fail with `AllocError::NotReady`.
+/// The maximum of blocks that the [`PrefaultThread`](crate::PrefaultThread) keeps ready, for bursts
+/// of allocations. In small slabs, it keeps an eighth of the blocks ready. If no block is ready,
+/// allocations that need one fail with `AllocError::NotReady`.
 pub const READY_BLOCKS_MAX: usize = 8;
 /// Units of a segment. An extent never crosses a segment boundary.
 pub(crate) const UNITS_PER_SEGMENT: usize = 512;
@@ -26,16 +25,16 @@ pub(crate) const ZERO_COPY_UNIT: usize = 4096;
 pub(crate) const COPIED_BYTES_MAX: usize = 32 * 1024;
 /// The number of segments that are examined in a size class in which only some may fit.
 pub(crate) const FIT_PROBES_MAX: usize = 16;
-/// The divisor for the share of the slab that is unused but cannot be allocated, from which
-/// evacuating a block is worthwhile.
+/// Evacuating a block is worthwhile if at least the capacity of the slab divided by this is unused
+/// but cannot be allocated.
 pub const FRAGMENTED_SHARE: u64 = 8;
-/// The divisor for the share of a block that must be unused for an evacuation. With less, more
-/// bytes would be copied than freed.
+/// A block is evacuated only if at least its size divided by this is unused. Otherwise the
+/// evacuation would copy too many bytes for the bytes that it frees.
 pub(crate) const EVACUATION_FREE_SHARE: u64 = 8;
-/// The divisor for the share of the slab's blocks that may be evacuated at the same time.
+/// At most the number of the slab's blocks divided by this are evacuated at the same time.
 pub(crate) const EVACUATING_BLOCKS_SHARE: usize = 16;
-/// The minimum length of each slice of a copy in units, unless the copy is shorter. A copy in
-/// smaller fragments is not made at all.
+/// The minimum length in units of each slice of a copy, except that its last slice may be shorter.
+/// If the free memory is more fragmented than this, the copy fails.
 pub(crate) const COPY_UNITS_MIN: usize = 16;
 /// The maximum number of derived values that are kept per extent. Further ones are computed each
 /// time.

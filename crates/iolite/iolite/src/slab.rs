@@ -199,9 +199,9 @@ impl Slab {
         (held <= whole - whole / EVACUATION_FREE_SHARE).then(|| free_list.start_evacuation(block))
     }
 
-    /// Populates one more block if too few are ready. This takes as long as [`Slab::new`] says, and
-    /// longer if the kernel has to assemble a huge page first. It is meant for a thread of its own:
-    /// see [`PrefaultThread`](crate::PrefaultThread).
+    /// Populates one more block if too few are ready. This takes as long as for the first blocks of
+    /// [`Slab::new`], or longer if the kernel has to assemble a huge page first. It is meant for a
+    /// thread of its own: see [`PrefaultThread`](crate::PrefaultThread).
     pub fn prefault(&self) -> PrefaultOutcome {
         match self.prefault_block() {
             None => PrefaultOutcome::Idle,

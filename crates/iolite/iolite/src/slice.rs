@@ -64,8 +64,8 @@ impl Slice {
         let (start, length) = (self.start as usize, self.length as usize);
         let extent = self.sole_extent()?;
         extent.renew_generation();
-        // SAFETY: the range is inside the extent, this is the only holder, and `self`, from which
-        // alone another could be made, is borrowed mutably.
+        // SAFETY: the range is inside the extent, and this is the only holder. Another holder could
+        // be made only from `self`, which is borrowed mutably.
         Some(unsafe { extent.bytes_mut(start, length) })
     }
 

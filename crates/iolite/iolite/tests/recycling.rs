@@ -1,5 +1,5 @@
-//! Recycling beside the kernel's own references: bytes that were sent zero-copy to a socket stay
-//! intact until they were read, whatever happens to the memory.
+//! Recycling while the kernel refers to the memory: bytes that were sent zero-copy to a socket stay
+//! intact until they are read, even if their block is recycled.
 #![cfg(not(miri))]
 
 use std::io::Read;
@@ -139,7 +139,7 @@ fn an_evacuated_block_is_free_once_its_objects_are_gone() {
     let mut expected = Vec::new();
     let mut held = Vec::new();
     let mut tag = 0;
-    // Every second object is sent and dropped, until only the memory that this tainted is left.
+    // Send and drop every second object, until all free memory is tainted.
     let error = loop {
         match slab.allocate(MemoryKind::ZeroCopy, OBJECT_BYTES..=OBJECT_BYTES, tag) {
             Ok(mut buffer) => {

@@ -47,7 +47,7 @@ enum {
 
 // The events of a notice.
 enum {
-  MRSPLICE_READABLE = 1, // KeepCopy: min2read bytes can be read, or no more come before a read
+  MRSPLICE_READABLE = 1, // KeepCopy: min2read bytes can be read, or fewer if no more can arrive
   MRSPLICE_ENDED = 2,    // once for each splice that did not end within mrsplice_splice
 };
 
@@ -59,7 +59,7 @@ struct mrsplice_direction {
   const void *unsent;   // bytes that were not sent: the application has to send them
   size_t unsent_bytes;
   size_t prefix_unsent; // bytes at the start of `unsent` that belong to the prefix, not the payload
-  const void *kept;     // KeepCopy: payload not read yet, without the payload in `unsent`
+  const void *kept;     // KeepCopy: payload that was not read; `unsent` is not part of it
   size_t kept_bytes;
 };
 
@@ -81,7 +81,7 @@ struct mrsplice_request {
   void *user_data;   // returned in notices
   const void *prefix; // sent on fd1 before the payload; not needed after the call
   size_t prefix_bytes;
-  size_t min2read;   // MRSPLICE_KEEP_COPY: bytes that make the source readable, 1 or more
+  size_t min2read;   // MRSPLICE_KEEP_COPY: bytes for MRSPLICE_READABLE, 1 or more
   size_t max2cache;  // MRSPLICE_KEEP_COPY: most bytes forwarded and not read, min2read or more
   void *input;       // MRSPLICE_KEEP_COPY: receives payload that was forwarded within the call
   size_t input_bytes;

@@ -67,7 +67,7 @@ pub extern "C" fn mrsplice_strerror(error: c_int) -> *const c_char {
         text_cell.replace(CString::new(text).unwrap_or_default());
         text_cell.borrow().as_ptr()
     };
-    // The thread is ending, and its thread-local text was destroyed.
+    // If the thread is ending, its thread-local text was already destroyed.
     TEXT.try_with(keep).unwrap_or(c"see errno(3)".as_ptr())
 }
 

@@ -283,8 +283,8 @@ impl<K: SystemCalls> Direction<K> {
         }
     }
 
-    /// Ends the direction: sends what does not wait, and returns the rest. The pipes return to the
-    /// pool empty.
+    /// Ends the direction: sends the bytes that the sink accepts without waiting, and returns the
+    /// rest. The pipes return to the pool empty.
     pub(crate) fn release(
         mut self,
         resources: &mut Resources<K>,

@@ -463,7 +463,8 @@ impl DirectionState {
         self.is_copy_full = false;
     }
 
-    /// Takes no more bytes from the source. The remaining actions are tried once more.
+    /// Stops taking bytes from the source. An action for which the kernel had no memory is tried
+    /// once more.
     pub(crate) fn stop(&mut self) {
         self.lacks_memory = false;
         self.remaining = Some(0);

@@ -113,10 +113,10 @@ pub trait SystemCalls {
     fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<SocketEvent>) -> Result<()>;
     /// Ends the current wait, or the next one.
     fn wake(&mut self);
-    /// Starts a pause of `ms` milliseconds (at least 1), whose end ends a wait. No other pause is
-    /// running.
+    /// Starts a pause of `ms` milliseconds (at least 1). The end of the pause ends the current or
+    /// next wait. No other pause is running.
     fn start_pause(&mut self, ms: u32);
-    /// Returns whether a wait found the end of the pause, and resets this.
+    /// Returns whether a wait found the end of the pause, and clears that.
     fn take_pause_end(&mut self) -> bool;
 }
 

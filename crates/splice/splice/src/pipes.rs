@@ -43,11 +43,11 @@ impl Pipe {
         }
     }
 
-    /// Copies the bytes of the pipe to the start of `memory`, by way of `aside`, an empty pipe.
-    /// Returns `true` if they are still in the pipe as well, for [`Pipe::drain_after`]. Returns
-    /// `false` if they are only in memory and the pipe is empty, because `aside` had no room for
-    /// them. The room depends on the pages and fragments in which the bytes arrived, not on their
-    /// number (tee(2)).
+    /// Copies the bytes of the pipe to the start of `memory`: duplicates them into `aside`, an
+    /// empty pipe, and reads that. Returns `true` if the bytes also remain in this pipe, for
+    /// [`Pipe::drain_after`]. Returns `false` if `aside` had no room for all of them: this pipe is
+    /// empty then, and the bytes are only in `memory`. The room depends on the pages and fragments
+    /// in which the bytes arrived, not on their number (tee(2)).
     ///
     /// # Errors
     /// Those of the kernel. Then the place of the bytes is unknown, and both pipes have to be
@@ -152,8 +152,8 @@ impl Pipes {
         &self.thresholds
     }
 
-    /// Returns an empty pipe; `None`, and counts it, if all are in use or the kernel refuses
-    /// another.
+    /// Returns an empty pipe. If all are in use or the kernel refuses another, counts a refusal and
+    /// returns `None`.
     pub fn acquire<E: Engine>(&mut self, engine: &mut E) -> Option<Pipe> {
         let open = || engine.pipe().map(|(out, into)| Pipe { out, into, filled: 0 });
         let pipe = self.pool.acquire(open);

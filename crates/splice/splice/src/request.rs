@@ -51,8 +51,8 @@ pub enum SpliceMode {
     /// Forwards from `fd0` to `fd1`, without the close. The application receives the data from
     /// `fd1`.
     Unidirectional {
-        /// Payload bytes after which the transfer ends; `None`: at the close of `fd0`, which also
-        /// ends it before the limit.
+        /// Payload bytes after which the transfer ends; `None`: no limit. The close of `fd0` always
+        /// ends it.
         limit: Option<u64>,
     },
 }
@@ -60,21 +60,22 @@ pub enum SpliceMode {
 /// The bounds of KeepCopy: the application reads the payload too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeepCopy {
-    /// Bytes that make the source readable; `1 <= min2read <= max2cache`.
+    /// [`Notice::Readable`] is reported from this many unread payload bytes on: `1 <= min2read <=
+    /// max2cache`.
     pub min2read: usize,
-    /// Most bytes that were forwarded and not read; at this limit forwarding stops. The bytes are
-    /// in a pipe of 64 segments, each from a few bytes to 32 KB or more. If the pipe is full,
-    /// forwarding stops earlier, and the source is readable.
+    /// The maximum of bytes that were forwarded and not read. At this limit, forwarding stops. The
+    /// bytes are in a pipe of 64 segments, each from a few bytes to 32 KB or more. If the pipe is
+    /// full, forwarding stops earlier, and [`Notice::Readable`] is reported.
     pub max2cache: usize,
 }
 
 /// A request to splice two connections.
 #[derive(Debug)]
 pub struct Request<'a, S> {
-    /// The first connection: the source, if there is one. The splicer keeps both until the release.
-    /// Until then, only the splicer may close, read or write them.
+    /// The first connection: the source of a unidirectional transfer. The splicer keeps both
+    /// connections until the release. Until then, only the splicer may close, read or write them.
     pub fd0: S,
-    /// The second connection: the destination.
+    /// The second connection: the destination of a unidirectional transfer.
     pub fd1: S,
     /// The directions, and when the transfer ends.
     pub mode: SpliceMode,
@@ -113,8 +114,8 @@ pub enum SpliceOutcome {
 /// An event of a transfer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Notice {
-    /// With KeepCopy: `min2read` bytes can be read, or no more arrive before a read. Repeated after
-    /// each read that leaves as many bytes.
+    /// With KeepCopy: at least `min2read` bytes can be read, or fewer, if no more can arrive before
+    /// a read. Reported again after a read if this still holds.
     Readable(Handle),
     /// The transfer ended; with KeepCopy, after all kept payload was read. Reported once.
     Ended {
@@ -187,8 +188,8 @@ pub struct DirectionResult {
     pub unsent: Vec<u8>,
     /// Bytes at the start of `unsent` that belong to the prefix, not to the payload.
     pub prefix_unsent: usize,
-    /// With KeepCopy: payload that was not read, but was forwarded or cannot be forwarded. To store
-    /// the whole payload, append `unsent` from `prefix_unsent` on.
+    /// With KeepCopy: payload that the application has not read. It was forwarded, unless the sink
+    /// failed. To store the whole payload, append `unsent` from `prefix_unsent` on.
     pub kept: Vec<u8>,
 }
 

@@ -27,7 +27,7 @@ use crate::transfer::Transfer;
 pub struct Splicer<K: SystemCalls> {
     resources: Resources<K>,
     transfers: Table<Transfer<K>>,
-    /// The connections of these transfers.
+    /// The ids of the connections of all transfers.
     busy: HashSet<u64>,
     /// Transfers that can move bytes now. Each has `is_queued` set.
     queue: VecDeque<Key>,
@@ -254,8 +254,8 @@ impl<K: SystemCalls> Splicer<K> {
         (self.resources.pool.open(), self.resources.pool.free())
     }
 
-    /// Passes the result of an application's call on. The kernel reports the error of a connection
-    /// only once, so the transfer has to be informed of it.
+    /// Converts the result of an application's receive or send. The kernel reports the error of a
+    /// connection only once, so the transfer has to record it here.
     fn report_failure(
         &mut self,
         key: Key,

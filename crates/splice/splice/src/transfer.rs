@@ -134,7 +134,7 @@ impl<K: SystemCalls> Transfer<K> {
         self.backward.iter_mut().for_each(|backward| backward.state.note_pause_end());
     }
 
-    /// Returns how the transfer ended: after all directions have, or after the abort of one.
+    /// Returns how the transfer ended; `None` before all directions have ended or one was aborted.
     pub(crate) fn end(&self) -> Option<End> {
         let forward = self.forward.state.end();
         let Some(backward) = &self.backward else { return forward };

@@ -1,8 +1,9 @@
-//! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE | shards]]`: the comparison of
-//! eviction policies.
+//! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE | shards]]`: the comparison
+//! of eviction policies.
 //!
-//! Prints miss ratios beside those of other policies (docs/design/cache.md), or the rows of one
-//! trace, and ends with status 1 if the bar was missed; with `shards`, what it costs to cut the cache into shards.
+//! Prints a table of the miss ratios of millrace and of other policies (docs/design/cache.md), for
+//! all traces or for TRACE. The status is 1 if millrace misses the margin. With `shards`, prints
+//! the additional misses when the cache is divided into shards.
 
 #![forbid(unsafe_code)]
 

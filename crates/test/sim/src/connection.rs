@@ -21,7 +21,7 @@ pub(crate) struct Stream {
     pub(crate) moving: bool,
     /// Number of bytes that have arrived so far.
     pub(crate) carried: u64,
-    /// The number of arrived bytes after which the next segment is minutes late. Reset after that.
+    /// The number of arrived bytes after which the next segment is minutes late; `None`: none is.
     pub(crate) stall_after: Option<u64>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Endpoint {
     pub(crate) descriptor: Option<u32>,
     /// The endpoint has no descriptor and will not get one.
     pub(crate) closed: bool,
-    /// The pending error. The first operation that asks gets it, as with SO_ERROR.
+    /// The pending error. The first operation that fails with it clears it, as with SO_ERROR.
     pub(crate) error: Option<Error>,
     /// A reset was sent or received, so nothing more can be sent.
     pub(crate) reset: bool,
@@ -80,10 +80,10 @@ impl Connection {
                 || own.read_shut)
     }
 
-    /// Returns what a receive by `side` would find: a number of bytes, 0 at the end of the stream,
-    /// an error, which is removed, or `None` if there is nothing yet. As on Linux, bytes that
-    /// arrived before a reset can still be read, and a stream that ended in order stays ended
-    /// whatever follows.
+    /// Returns the result of a receive by `side`: the number of bytes that can be read, 0 at the
+    /// end of the stream, an error, or `None` if nothing has arrived. Removes a returned error, but
+    /// no bytes. As on Linux, bytes that arrived before a reset can still be read, and a stream
+    /// that ended in order stays ended whatever follows.
     pub(crate) fn take_read_result(&mut self, side: usize) -> Option<Result<usize, Error>> {
         let arrived = self.sides[1 - side].out.arrived.len();
         let ended = self.sides[1 - side].out.finish_arrived;

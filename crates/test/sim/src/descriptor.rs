@@ -66,13 +66,13 @@ pub(crate) enum OperationKind {
     },
     /// Waits for readability and consumes nothing.
     PollReadable,
-    /// The end of a pipe whose splice is outstanding at this socket.
+    /// Marks an end of a pipe as in use by a splice that is outstanding at `socket`.
     Partner {
         socket: u32,
     },
 }
 
-/// What follows the bytes of a send.
+/// The continuation of a send after its bytes.
 #[derive(Debug)]
 pub(crate) enum AfterSend {
     Nothing,
@@ -98,7 +98,7 @@ pub(crate) struct Operation {
     pub(crate) serial: u64,
     /// An attempt is pending, in the event queue or at the engine.
     pub(crate) attempt_pending: bool,
-    /// A receive of the same descriptor was announced before this send was queued.
+    /// A receive of the same descriptor was ready before this send was submitted.
     pub(crate) submitted_after_receive: bool,
 }
 

@@ -1,5 +1,6 @@
 //! Runs the workers and actors of a world: takes the next event from the queue, advances the clock
-//! to it, and runs those whom it concerns.
+//! to it, applies it to the kernel, and runs the worker whose turn it is. The actors run after
+//! every event.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -104,8 +105,9 @@ fn process_next(kernel: &mut Kernel) -> Option<usize> {
     None
 }
 
-/// Schedules the turn after one that has just ended. The next turn is soon if this one did
-/// anything, since only an idle turn returns the deadline of everything that the worker waits for.
+/// Schedules the turn after one that has just ended. A worker passes its deadline at the beginning
+/// of a turn, before it handles completions, which may add earlier deadlines. So if the turn had an
+/// effect, the next one follows soon.
 fn schedule_next_turn(kernel: &mut Kernel, engine: usize) {
     let now = kernel.now;
     let state = &mut kernel.engines[engine];
@@ -122,7 +124,7 @@ fn schedule_next_turn(kernel: &mut Kernel, engine: usize) {
     }
 }
 
-/// Schedules a step of the actors, unless a step that is not later is `planned`.
+/// Schedules a step of the actors, unless one is `planned` for the same time or earlier.
 fn schedule_actor_step(
     kernel: &mut Kernel,
     next_step: Option<Instant>,
@@ -140,7 +142,8 @@ fn schedule_actor_step(
 /// Schedules turns for engines that were woken.
 fn schedule_woken(kernel: &mut Kernel) {
     for engine in 0..kernel.engines.len() {
-        // Only a hint: `SimEngine::next_completion` takes the flag.
+        // Relaxed: the load only schedules a turn. `SimEngine::next_kernel_completion` acquires the
+        // flag.
         let state = &mut kernel.engines[engine];
         if state.wake.load(Ordering::Relaxed) && !state.wake_noticed {
             state.wake_noticed = true;

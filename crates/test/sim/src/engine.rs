@@ -39,8 +39,8 @@ pub struct SimWaker(Arc<AtomicBool>);
 
 impl Wake for SimWaker {
     fn wake(&self) {
-        // Release pairs with the Acquire swap in `SimEngine::next_completion`: the woken worker
-        // sees what was put into a mailbox before the wake.
+        // Release pairs with the Acquire swap in `SimEngine::next_kernel_completion`: the woken
+        // worker sees the messages that were put into a mailbox before the wake.
         self.0.store(true, Ordering::Release);
     }
 }
@@ -113,7 +113,7 @@ impl SimEngine {
                 kernel.engines[self.index].parked.push_back(attempt);
                 continue;
             }
-            // If the send was complete before the bytes were announced, it is reported before them.
+            // A send that was complete before this receive became ready is reported first.
             let attempt = match kernel.send_completed_before(attempt).filter(|_| receives) {
                 Some(send) => {
                     kernel.engines[self.index].batch.push_front(attempt);
@@ -213,7 +213,11 @@ impl Engine for SimEngine {
             return Err(Error::OutOfDescriptors);
         }
         let descriptor = kernel.descriptor(detached.0);
-        assert!(descriptor.owner == Owner::Transit, "only what was detached is adopted");
+        assert!(
+            descriptor.owner == Owner::Transit,
+            "adopt of descriptor {}, which was not detached",
+            detached.0
+        );
         descriptor.owner = Owner::Engine(self.index);
         Ok(Fd(detached.0))
     }
@@ -397,8 +401,9 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// Panics if not exactly one of the two descriptors is a pipe, if a pipe to be filled is not
-    /// empty or a pipe to be emptied is, or if an operation is outstanding in a direction.
+    /// Panics unless exactly one of the two descriptors is a pipe. Panics if a pipe to be filled
+    /// has bytes, if a pipe to be emptied has none, or if an operation is outstanding in a
+    /// direction.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
         assert!(max > 0, "a splice of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();

@@ -1,6 +1,6 @@
-//! Faults planted into an engine, to check that the tests detect them (docs/design/testing.md). Each
-//! breaks one promise: of the engine, of pipes, or of what workers build on tokens, wake-ups and
-//! connections that are handed over. The worker above is the product's own.
+//! Faults planted into an engine, to check that the tests detect them (docs/design/testing.md).
+//! Each breaks one guarantee on which workers rely: of the engine, of pipes, of tokens, of
+//! wake-ups, or of connections that are handed over. The worker itself is the code of the product.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -11,8 +11,8 @@ use millrace_engine::Token;
 pub enum EngineFault {
     /// Wake-ups do not reach the workers, as if mailboxes did not wake their receivers.
     WakeLost,
-    /// The receive of a closed descriptor completes once another object uses the slot, with that
-    /// object's token, as if tables ignored generations.
+    /// When another object takes the slot of a closed one, a receive of the closed one completes
+    /// with the token of the new object, as if tables ignored generations.
     StaleToken,
     /// The last byte of a pipe is lost and reported as sent.
     PipeByteLost,
@@ -47,11 +47,12 @@ pub(crate) struct PlantedFault {
     pub(crate) fault: Option<EngineFault>,
     /// The tokens of closed descriptors that had a receive outstanding, by kind and slot.
     pub(crate) closed: BTreeMap<(u8, u32), Token>,
-    /// The tokens of the objects that use their slots now, for which the receives complete.
+    /// Tokens of objects that took the slot of a closed descriptor with a receive outstanding. That
+    /// receive completes with this token.
     pub(crate) stale: VecDeque<Token>,
     /// The splices from pipes, by token: the pipe's reading end, and the number of bytes requested.
     pub(crate) splices: BTreeMap<Token, (u32, usize)>,
-    /// The bytes left in a pipe since a pipe was last filled.
+    /// Bytes that were left in a pipe. They come out of the pipe that is filled next.
     pub(crate) dirt: Vec<u8>,
     /// Connections that were detached here. They are lost if they return.
     pub(crate) detached: BTreeSet<u32>,
@@ -70,7 +71,8 @@ impl PlantedFault {
         self.fault == Some(fault)
     }
 
-    /// Records that an operation begins for the object that `token` names.
+    /// Records that an operation begins for the object of `token`. If the object took the slot of a
+    /// closed one, queues the stale receive.
     pub(crate) fn begin(&mut self, token: Token) {
         if let Some(closed) = self.closed.remove(&slot_of(token))
             && closed != token
@@ -86,7 +88,8 @@ impl PlantedFault {
         }
     }
 
-    /// Returns whether the descriptor stays open although it is closed.
+    /// Returns whether the fault keeps the descriptor open when the worker closes it. Forgets a
+    /// failed attempt.
     pub(crate) fn skip_close(&mut self, number: u32) -> bool {
         match self.fault {
             Some(EngineFault::FailedConnectLeaks) => self.failed.remove(&number),

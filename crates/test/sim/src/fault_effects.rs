@@ -55,7 +55,8 @@ impl Kernel {
         }
     }
 
-    /// Returns how many bytes a splice that moved `count` is reported to have moved.
+    /// Returns the number of bytes that is reported for a splice that moved `count`. Removes the
+    /// byte that is lost.
     fn reported_splice_count(&mut self, engine: usize, token: Token, count: usize) -> usize {
         let planted = &mut self.engines[engine].planted;
         let Some((from, max)) = planted.splices.remove(&token) else { return count };
@@ -63,7 +64,7 @@ impl Kernel {
             self.keep_left_bytes(engine, from);
         } else if count + 1 == max {
             let lost = self.read_pipe(from, &mut [0]);
-            assert_eq!(lost, 1, "a splice was asked for no more than is in the pipe");
+            assert_eq!(lost, 1, "a splice requests at most the bytes of the pipe");
             return max;
         }
         count

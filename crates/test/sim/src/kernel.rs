@@ -83,9 +83,9 @@ pub(crate) struct EngineState {
     pub(crate) turn_serial: u64,
     /// No turn begins before this time, since other programs run.
     pub(crate) asleep_until: Instant,
-    /// A turn is scheduled for a wake that was not taken yet.
+    /// A turn is scheduled for a wake that was not reported yet.
     pub(crate) wake_noticed: bool,
-    /// The next turn reports a wake that did not happen.
+    /// This turn reports a wake that did not happen.
     pub(crate) spurious_wake: bool,
     /// Completions of closed descriptors.
     pub(crate) stale: VecDeque<StaleCompletion>,
@@ -179,7 +179,7 @@ impl Kernel {
         self.schedule_at(self.now + delay, event);
     }
 
-    /// Schedules an event for `when`, which is not before now.
+    /// Schedules an event for `when`, or for now if `when` has passed.
     pub(crate) fn schedule_at(&mut self, when: Instant, event: KernelEvent) {
         self.queued += 1;
         self.queue.push(Reverse((when.max(self.now), self.queued, event)));
@@ -213,7 +213,7 @@ impl Kernel {
     /// Returns the descriptor `number`.
     ///
     /// # Panics
-    /// Panics if it is closed, which is a bug of the user.
+    /// Panics if it is closed, which is a bug of the caller.
     pub(crate) fn descriptor(&mut self, number: u32) -> &mut Descriptor {
         match self.descriptors.get_mut(&number) {
             Some(descriptor) => descriptor,
@@ -235,8 +235,8 @@ impl Kernel {
         descriptor
     }
 
-    /// Returns whether there is no descriptor left, because the engines have as many open as they
-    /// may, or by a random draw.
+    /// Returns whether opening a descriptor fails: because the engines have the maximum open,
+    /// because other programs use all descriptors, or at random. Counts the trouble.
     pub(crate) fn draw_descriptor_exhaustion(&mut self) -> bool {
         let is_engines = |descriptor: &&Descriptor| descriptor.owner != Owner::Actor;
         let open = self.descriptors.values().filter(is_engines).count();

@@ -335,7 +335,8 @@ impl Kernel {
             return;
         }
         if receiver_was_reset {
-            return; // Not even an end arrives any more: one would look like a whole stream.
+            // After a reset, an end must not arrive either: the stream would look complete.
+            return;
         }
         let capacity = self.plan.streams.capacity(self.plan.streams.receive_capacity, out.carried);
         let room = capacity.saturating_sub(out.arrived.len());
@@ -364,7 +365,7 @@ impl Kernel {
         self.maybe_vanish(index);
     }
 
-    /// Counts a segment towards a break that the seed may have planned.
+    /// Counts a segment, and resets the connection if the seed planned that for now.
     fn maybe_break(&mut self, index: usize) {
         match &mut self.connections[index].reset_after {
             Some(0) => {
@@ -437,7 +438,7 @@ impl Kernel {
     /// Returns the connection and side of a stream's descriptor.
     ///
     /// # Panics
-    /// Panics if the descriptor is not a stream, which is a bug of the user.
+    /// Panics if the descriptor is not a stream, which is a bug of the caller.
     pub(crate) fn stream_of(&mut self, number: u32) -> (usize, usize) {
         match self.descriptor(number).object {
             Object::Stream { connection, side, .. } => (connection, side),

@@ -70,8 +70,8 @@ impl Kernel {
         }
     }
 
-    /// Returns the attempt that reports an outstanding send of the descriptor of `receive`, if the
-    /// kernel had taken every byte before the receive was announced.
+    /// If the descriptor of `receive` has an outstanding send whose bytes the kernel had taken
+    /// before the receive became ready, returns the attempt that completes this send.
     pub(crate) fn send_completed_before(
         &self,
         receive: OperationAttempt,
@@ -106,7 +106,7 @@ impl Kernel {
             return;
         }
         let attempt = self.mark_attempt_pending(number, direction);
-        // All connections that arrive until then are announced at once.
+        // Connections that arrive during this delay are announced together.
         let burst = if accepts { self.random.between(0, self.plan.burst_ns) } else { 0 };
         let delay = self.jitter() + Duration::from_nanos(burst);
         self.schedule_after(delay, KernelEvent::Attempt(attempt));
@@ -196,7 +196,7 @@ impl Kernel {
             return None;
         }
         let taken = self.descriptor(number).operation(attempt.direction).take();
-        let mut operation = taken.expect("it was there a moment ago");
+        let mut operation = taken.expect("the operation was just found");
         let event = match &mut operation.kind {
             OperationKind::Accept => return self.try_accept(engine, number, operation),
             OperationKind::Receive { max } => {
@@ -221,8 +221,8 @@ impl Kernel {
         Some((token, event))
     }
 
-    /// Continues a send whose own bytes have the result `sent`. Returns `None` while something is
-    /// left of what follows them.
+    /// Continues a send after its own bytes, whose result is `sent`: sends the shared bytes or the
+    /// pipe that follow them. Returns `None` while a part of these is left.
     fn continue_send(
         &mut self,
         number: u32,
@@ -293,8 +293,8 @@ impl Kernel {
             },
             _ => self.read_into(number, &mut block[..max]),
         };
-        // The engine's contract: if a failed send has turned a break into an end of the stream, the
-        // receive reports the break.
+        // The engine's contract: a failed send consumes the error of the socket, after which the
+        // kernel reports only an end of the stream. The receive must still report the reset.
         let received = match (received, &self.descriptor(number).send) {
             (Ok(0), Some(Operation { kind: OperationKind::Send { failed: Some(_), .. }, .. })) => {
                 Err(Error::Reset)
@@ -331,8 +331,8 @@ impl Kernel {
         read.unwrap_or(Ok(0))
     }
 
-    /// Duplicates the bytes of one pipe into another, empty one; sometimes only a part, since slots
-    /// are limited.
+    /// Duplicates the bytes of one pipe into an empty one. At random, duplicates only a part, as a
+    /// pipe with too few free slots does.
     pub(crate) fn tee(&mut self, from: u32, into: u32, max: usize) -> usize {
         let (from, into) = (self.pipe_of(from), self.pipe_of(into));
         let left = self.pipes[into].bytes.len();
@@ -497,7 +497,7 @@ impl Kernel {
         }
     }
 
-    /// Returns the pipe of one of its ends.
+    /// Returns the index of the pipe to which a descriptor belongs.
     ///
     /// # Panics
     /// Panics if the descriptor is not a pipe.
@@ -529,11 +529,11 @@ impl Kernel {
         }
     }
 
-    /// Kills the process of all engines: what they have open is closed, and nothing of their memory
-    /// is left. Their workers were dropped before.
+    /// Kills the process of all engines: closes their descriptors, and clears their state. The
+    /// caller has dropped their workers.
     pub(crate) fn kill_engines(&mut self) {
-        let is_its = |descriptor: &Descriptor| descriptor.owner != Owner::Actor;
-        let open = self.descriptors.iter().filter(|(_, descriptor)| is_its(descriptor));
+        let is_of_process = |descriptor: &Descriptor| descriptor.owner != Owner::Actor;
+        let open = self.descriptors.iter().filter(|(_, descriptor)| is_of_process(descriptor));
         let open: Vec<u32> = open.map(|(number, _)| *number).collect();
         for number in open {
             self.close(number, false);

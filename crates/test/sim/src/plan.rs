@@ -38,7 +38,8 @@ pub struct WorldPlan {
     pub batch_max: usize,
     /// The capacity of a pipe in bytes.
     pub pipe_capacity: usize,
-    /// How often, in a thousand, a connection is refused, unreachable or lost in the network.
+    /// How often, in a thousand connections of engines, connecting fails: refused, unreachable,
+    /// timed out, or out of memory.
     pub connect_fault: u64,
     /// How often, in a thousand connections of engines, the first packet is lost.
     pub syn_loss: u64,
@@ -46,7 +47,7 @@ pub struct WorldPlan {
     pub datagram_loss: u64,
     /// How often, in a thousand, a turn begins late because other programs run.
     pub slow_turns: u64,
-    /// The longest such delay, in nanoseconds.
+    /// The longest delay of a turn that begins late, in nanoseconds.
     pub slow_turn_ns: u64,
     /// The longest delay until a wake is noticed, in nanoseconds.
     pub wake_ns: u64,
@@ -57,7 +58,8 @@ pub struct WorldPlan {
     pub stale: u64,
     /// How often, in a thousand, a connection goes to the first of several listeners.
     pub skew: u64,
-    /// The longest delay after which several connections are announced at once, in nanoseconds.
+    /// The longest delay, in nanoseconds, before a listener becomes ready. Connections that arrive
+    /// in it are announced together.
     pub burst_ns: u64,
     /// How often, in a thousand connections, the actor's machine goes down without notice.
     pub vanish: u64,
@@ -109,8 +111,8 @@ pub struct ShortagePlan {
     pub every_ms: u64,
 }
 
-/// Number of bytes of a stream after which segments grow. Otherwise a large body would cost a
-/// million events, long after the interesting cuts were made.
+/// Number of bytes of a stream after which segments grow. The interesting cuts are near its
+/// beginning, and a large body in small segments would cost a million events.
 const FINE_BYTES: u64 = 16 * 1024;
 
 impl WorldPlan {
@@ -208,8 +210,7 @@ impl WorldPlan {
 }
 
 impl StreamPlan {
-    /// Returns the largest segment, and the least room in buffers, of a stream that has carried
-    /// `carried` bytes.
+    /// Returns the largest segment of a stream that has carried `carried` bytes.
     pub fn segment_max(&self, carried: u64) -> usize {
         if carried < FINE_BYTES { self.segment } else { self.segment.max(16 * 1024) }
     }

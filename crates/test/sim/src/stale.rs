@@ -8,7 +8,7 @@ use crate::descriptor::{AfterSend, Operation, OperationKind};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct StaleCompletion {
     pub(crate) token: Token,
-    /// What the kernel had done when the descriptor was closed.
+    /// The result of the operation in the kernel when the descriptor was closed.
     pub(crate) outcome: StaleOutcome,
 }
 

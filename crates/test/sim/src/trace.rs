@@ -38,8 +38,9 @@ impl Trace {
         }
     }
 
-    /// Returns the hash. Except with a probability of 2^-64, it is equal for two runs exactly if
-    /// the same events happened at the same times and the streams carried the same bytes.
+    /// Returns the hash. It is equal for two runs if the same events happened at the same times and
+    /// the streams carried the same bytes. For other runs it differs, except with a probability of
+    /// 2^-64.
     pub fn hash(&self) -> u64 {
         self.hash
     }

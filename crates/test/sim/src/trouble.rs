@@ -1,5 +1,5 @@
-//! Trouble of a world beside its network: exhausted kernel resources, workers that are not
-//! scheduled, a clock that jumps, peers that go down without notice, and completions of closed
+//! Trouble of a world other than that of its network: exhausted kernel resources, workers that are
+//! not scheduled, a clock that jumps, peers that go down without notice, and completions of closed
 //! descriptors. The [`WorldPlan`](crate::WorldPlan) decides how often each happens. Each kind is
 //! counted where it happens, so that a test can check that it did.
 
@@ -11,13 +11,13 @@ use crate::descriptor::{Descriptor, Object, Owner};
 use crate::kernel::{Kernel, KernelEvent};
 use crate::stale::{StaleCompletion, StaleOutcome};
 
-/// Clock jumps happen within this first part of a world's time.
+/// Clock jumps happen in the first minute of a world, in milliseconds.
 const CLOCK_JUMPS_WITHIN_MS: u64 = 60_000;
-/// The longest sum of all delays of turns. It does not depend on deadlines, since a scenario of
-/// many turns has to end as well.
+/// The longest sum of all delays of turns. A run does not count these delays, so without a bound a
+/// scenario of many turns would not end.
 const TURN_DELAYS_MAX: Duration = Duration::from_secs(600);
-/// The longest delay, in nanoseconds, after which an operation of a closed descriptor completes.
-/// Another object may use its owner's slot by then.
+/// The longest delay, in nanoseconds, after which an operation of a closed descriptor completes. By
+/// then, another object may use the slot of the object that owned the descriptor.
 const STALE_NS_MAX: u64 = 50_000_000;
 /// The time for which Linux retransmits to a peer that is gone (ip-sysctl, tcp_retries2: 924
 /// seconds at least).
@@ -41,7 +41,7 @@ impl Kernel {
     /// meantime happen now, in their order.
     pub(crate) fn jump_clock(&mut self) {
         if self.plan.clock_jumps == 0 {
-            return; // The plan was replaced after this was planned.
+            return; // The plan was replaced after this jump was scheduled.
         }
         let jump =
             Duration::from_millis(self.random.between(1, self.plan.clock_jump_ms_max.max(1)));
@@ -157,8 +157,8 @@ impl Kernel {
         Some((token, event))
     }
 
-    /// Takes the machine of an actor down without notice, if the plan says so. It sends and
-    /// receives nothing from then on.
+    /// Counts a segment, and takes the machine of an actor down without notice if the seed planned
+    /// that for now. The machine sends and receives nothing from then on.
     pub(crate) fn maybe_vanish(&mut self, index: usize) {
         match &mut self.connections[index].vanish_after {
             Some(0) => self.connections[index].vanish_after = None,

@@ -83,9 +83,10 @@ impl World {
         self.kernel.borrow_mut().descriptors_max = max;
     }
 
-    /// Kills the process of all existing engines, as SIGKILL does. The kernel closes their
-    /// descriptors, in order where nothing was unread. Drop their workers before; they have no
-    /// turns any more. Everything that follows belongs to a new process.
+    /// Kills the process of all existing engines, as SIGKILL does. Drop their workers first. The
+    /// kernel closes the descriptors: a connection with unread bytes is reset, and any other ends
+    /// in order. The engines have no turns afterwards. Engines that are created later belong to a
+    /// new process.
     pub fn kill_engines(&self) {
         self.kernel.borrow_mut().kill_engines();
     }
@@ -100,7 +101,8 @@ impl World {
         TIME_OF_DAY_AT_ZERO + self.now().since(Instant::default())
     }
 
-    /// Returns the sum of all clock jumps. Measurements of other durations have to subtract it.
+    /// Returns the sum of all clock jumps. Subtract it from a measured duration that is to exclude
+    /// the jumps.
     pub fn clock_jumped(&self) -> Duration {
         self.kernel.borrow().clock_jumped
     }
@@ -112,8 +114,7 @@ impl World {
         kernel.clock_jumped + kernel.turn_delays
     }
 
-    /// Returns how often each kind of trouble happened, apart from the network's. A kind that never
-    /// happens is not tested.
+    /// Returns how often each kind of trouble happened. A kind that never happened was not tested.
     pub fn trouble_counts(&self) -> Vec<(&'static str, u64)> {
         self.kernel.borrow().trouble_counts.iter().map(|(what, count)| (*what, *count)).collect()
     }
@@ -231,8 +232,8 @@ impl World {
         }
     }
 
-    /// Writes as many of `bytes` as the kernel takes, and returns their number. It is 0 only if
-    /// there is no room, and an event will follow when there is.
+    /// Writes as many of `bytes` as the kernel takes, and returns their number. The number is 0
+    /// only if the send buffer is full. Then an event follows when it has room again.
     ///
     /// # Errors
     /// If the connection can never take more.
@@ -284,7 +285,8 @@ impl World {
         peer.descriptor.is_some() || peer.closed
     }
 
-    /// Returns whether the other end was closed or reset, even if nothing of that has arrived here.
+    /// Returns whether the other end was closed or the connection was reset, even if the end or
+    /// reset has not arrived here.
     pub fn is_peer_closed(&self, socket: ActorSocket) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);
@@ -340,7 +342,7 @@ impl World {
         }
     }
 
-    /// Records all events from now on.
+    /// Starts the event log ([`World::event_log`]).
     pub fn enable_event_log(&self) {
         self.kernel.borrow_mut().event_log.is_enabled = true;
     }

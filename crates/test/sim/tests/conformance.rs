@@ -130,7 +130,8 @@ impl Client {
     }
 }
 
-/// Runs once, and returns the hash of the trace.
+/// Relays five clients to an echo server in one world, checks their bytes, and returns the hash of
+/// the trace.
 fn echo_through_relay(seed: u64, faults: Faults, how: How) -> u64 {
     let world = World::new(seed, faults);
     // The relay has no deadlines, and relies on the whole contract.
@@ -170,8 +171,8 @@ fn echo_through_relay(seed: u64, faults: Faults, how: How) -> u64 {
     world.trace_hash()
 }
 
-/// Stops the relay after ten minutes: first it stops accepting, and it ends when the last pair is
-/// closed.
+/// Stops the relay after ten minutes. The relay then accepts no connection, and ends when the last
+/// pair is closed.
 struct Stopper {
     stopped: Arc<AtomicBool>,
     waker: SimWaker,

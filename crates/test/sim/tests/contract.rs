@@ -1,5 +1,5 @@
-//! Every breach of the engine's contract panics in the simulator, with the reason. Whatever a
-//! caller does not release is listed.
+//! Every breach of the engine's contract panics in the simulator, with the reason, and leaks are
+//! listed.
 
 use std::time::Duration;
 

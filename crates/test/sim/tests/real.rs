@@ -1,5 +1,5 @@
-//! The same relay over the real kernel: what holds in the simulator also holds for epoll, with the
-//! same worker.
+//! The relay of conformance.rs over the real kernel and epoll: the same worker returns the same
+//! bytes.
 
 mod relay;
 

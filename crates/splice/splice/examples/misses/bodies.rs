@@ -8,7 +8,7 @@ use crate::{COPY_BYTES, Connection, MissState, Proxy};
 
 /// The parameters of section 4 of the paper.
 const KEEP: KeepCopy = KeepCopy { min2read: 16 * 1024, max2cache: 64 * 1024 };
-/// The size of a read from the copy: the most that it can have.
+/// The size of a read from the copy: the maximum that the copy can hold.
 const READ_BYTES: usize = KEEP.max2cache;
 
 impl Proxy {

@@ -39,7 +39,7 @@ impl Copied {
         Ok(Some(count))
     }
 
-    /// Sends bytes after all unsent ones, and keeps those for which there is no room.
+    /// Sends bytes, and keeps those for which there is no room. No earlier bytes may be unsent.
     ///
     /// # Errors
     /// Those of send(2).

@@ -1,11 +1,11 @@
-//! `misses ADDRESS spliced|copied`: the program of the paper's figures, reduced to what they
-//! measure: a forward proxy without hits, over this crate or by read and write.
+//! `misses ADDRESS spliced|copied`: a forward proxy in which every request is a miss, as in the
+//! paper's figures. It moves bodies by this crate (`spliced`) or by read and write (`copied`).
 //!
-//! It forwards GET with a target in absolute form, over persistent connections on both sides.
-//! Responses with `Cache-Control: public` are stored: spliced with KeepCopy (16 KB `min2read`, 64
-//! KB `max2cache`, AutoRelease), or received into the store and sent from there. The program
-//! implements only the HTTP that the load generator and the origin of the bench use. Any other
-//! input closes the connection.
+//! The proxy forwards GET with a target in absolute form, over persistent connections on both
+//! sides. It stores responses with `Cache-Control: public`. With `spliced`, it reads them by
+//! KeepCopy (16 KB `min2read`, 64 KB `max2cache`, AutoRelease). With `copied`, it receives them
+//! into the store and sends them from there. The program implements only the HTTP that the load
+//! generator and the origin of the bench use. Any other input closes the connection.
 
 mod bodies;
 mod copied;
@@ -164,7 +164,8 @@ impl Proxy {
         }
     }
 
-    /// Closes an idle origin connection, unless its event was the last bytes of its response.
+    /// Closes an idle origin connection that has ended or received bytes. Does nothing if the event
+    /// is left over from a response whose bytes were already received.
     fn check_idle_origin(&mut self, number: usize) {
         let Some(origin) = &self.origins[number] else { return };
         let result = (&*origin.connection).read(&mut self.buffer[..1]);

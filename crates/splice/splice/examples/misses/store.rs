@@ -1,5 +1,5 @@
-//! The store for payload: memory that is overwritten in turn, so that it is in use like that of a
-//! full cache.
+//! The store for payload: memory that is overwritten in a ring. It costs as much as the memory of a
+//! full cache, but holds no index.
 
 /// The store of a proxy.
 pub(crate) struct Store {

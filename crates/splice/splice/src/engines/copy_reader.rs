@@ -76,8 +76,8 @@ impl CopyReader {
         true
     }
 
-    /// After an unsplice: reads the whole copy but the last `unsent` bytes, which are in the unsent
-    /// bytes.
+    /// After an unsplice: reads the copy without its last `unsent` bytes, which the unsplice
+    /// returned as unsent.
     pub(super) fn read_all_but(&mut self, unsent: usize) {
         self.bytes.truncate(self.bytes.len() - unsent);
         self.take(self.bytes.len());

@@ -118,6 +118,7 @@ pub(super) struct TransferDriver<E: Engine> {
     pipes: Pipes,
     /// `None` after the end of the transfer.
     fds: Option<[Fd; 2]>,
+    /// Number of connections that are established.
     opened: usize,
     pub(super) directions: Vec<EngineDirection>,
     /// The directions after an unsplice.
@@ -235,7 +236,8 @@ impl<E: Engine> TransferDriver<E> {
             self.directions.iter_mut().for_each(EngineDirection::stop);
         }
         let [fd0, fd1] = self.fds.as_ref().expect("the transfer has not ended");
-        // The error of a connection is reported once: the other direction would see a normal end.
+        // The kernel reports the error of a connection once. If one direction got it, the other
+        // would see a normal end, so neither runs any more.
         if !is_aborted(&self.directions) {
             for (direction, fds) in self.directions.iter_mut().zip([[fd0, fd1], [fd1, fd0]]) {
                 direction.advance(&mut self.engine, &mut self.pipes, fds);

@@ -5,7 +5,7 @@ use millrace_splice::{DirectionResult, End, Error, Side, SpliceMode};
 use crate::model_run::{ModelPeer, ModelRun, ModelTransfer};
 
 impl ModelRun {
-    /// During a transfer: the kept payload stays within its bound.
+    /// Checks during a transfer that the kept payload stays within its bound.
     pub(crate) fn check_bounds(&self, transfer: &ModelTransfer) {
         let (Some(handle), Some(keep_copy)) = (transfer.handle, transfer.keep_copy) else { return };
         if let Ok([forwarded, _]) = self.splicer.forwarded_bytes(handle) {
@@ -13,7 +13,7 @@ impl ModelRun {
             assert!(forwarded <= read + keep_copy.max2cache as u64, "max2cache");
             let client = transfer.peers[1].connection;
             let is_gone = self.world.borrow().connections[client].is_aborted;
-            assert!(read <= forwarded || is_gone, "nothing is read before it is forwarded");
+            assert!(read <= forwarded || is_gone, "no byte is read before it is forwarded");
         }
     }
 

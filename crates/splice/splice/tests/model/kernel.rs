@@ -151,7 +151,7 @@ impl ModelWorld {
         }
     }
 
-    /// Fails if this call is to find no memory.
+    /// Draws whether the current call finds no memory, and fails if so.
     fn draw_memory_shortage(&mut self) -> Result<()> {
         match (self.chance(self.no_memory_one_in), self.chance(2)) {
             (false, _) => Ok(()),
@@ -160,7 +160,7 @@ impl ModelWorld {
         }
     }
 
-    /// Ends the pause, if one is running.
+    /// Ends the pause, if one is running. Returns whether one was.
     pub(crate) fn pass_time(&mut self) -> bool {
         let was_running = self.pause == PauseState::Running;
         if was_running {
@@ -174,11 +174,12 @@ impl ModelWorld {
         self.buffers * self.buffer_bytes > 10_000
     }
 
-    /// Returns true in one of `of` cases; never for 0.
+    /// Returns true in one of `one_in` cases; never for 0.
     fn chance(&mut self, one_in: u64) -> bool {
         one_in != 0 && self.random.next_u64().is_multiple_of(one_in)
     }
 
+    /// Returns `count`, or at random a smaller number, at least 1.
     fn draw_count(&mut self, count: usize) -> usize {
         if count > 1 && self.chance(self.short_one_in) {
             1 + self.random.next_u64() as usize % count

@@ -1,6 +1,6 @@
-//! Complete transfers over a modelled kernel, random from seeds. For all behaviour of peers,
-//! readers and the kernel, every byte arrives or is returned exactly once, every end is reported
-//! exactly once, and no transfer waits forever.
+//! Complete random transfers over a modelled kernel. For all behaviour of peers, readers and the
+//! kernel, every byte arrives or is returned exactly once, every end is reported exactly once, and
+//! no transfer waits forever.
 //!
 //! SEEDS=20000 runs that many seeds, SEED=7 one.
 

@@ -194,8 +194,8 @@ impl ModelRun {
                 }
             }
             is_moved |= self.forward();
-            // Let time pass only if nothing else is left, so that a retry before the end of the
-            // pause loops.
+            // Time passes only if nothing else is left to do. So a splicer that retries before the
+            // end of the pause loops until the limit of rounds and fails.
             if !is_moved && !self.world.borrow_mut().pass_time() {
                 return;
             }

@@ -59,7 +59,8 @@ impl NamespaceThread {
                 let _ = results.send(TcpStream::connect::<SocketAddr>(address));
             }
         });
-        // The test counts open descriptors from here on.
+        // Wait until the thread has closed the namespace's file, because the test now counts open
+        // descriptors.
         is_there.recv().expect("the thread gets there");
         Ok(Self { addresses, connected })
     }

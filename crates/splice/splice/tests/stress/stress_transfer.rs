@@ -37,7 +37,7 @@ pub(crate) struct StressTransfer {
     released: Option<Released>,
     /// Steps until the peers and the application finish their work.
     steps: usize,
-    /// Until then, the peers read slowly.
+    /// The peers read slowly until `steps` is 0.
     is_slow: bool,
     aborts: bool,
     unsplices: bool,
@@ -50,7 +50,8 @@ impl StressTransfer {
         let mut below = |bound: usize| random.next_u64() as usize % bound;
         let size = 1 << below(22);
         let is_slow = below(4) == 0;
-        // This size does not fit between a source and a reader that does not read.
+        // A slow transfer has more bytes than the buffers between the source and the reader can
+        // hold.
         let bytes = if is_slow { (1 << 20) + below(1 << 20) } else { below(size + 1) };
         let back_max = 1 << below(18);
         let back = below(back_max);

@@ -1,7 +1,7 @@
 //! Miss ratios of millrace's eviction and of well-maintained crates, on the traces.
 //!
-//! Every cache gets the same calls: a lookup for each request, and after a miss the object with its
-//! size. Objects larger than the whole cache are not offered.
+//! Every cache gets the same calls: a lookup for each request, and an insertion after each miss.
+//! Objects that are larger than the whole cache are not inserted.
 
 mod peers;
 mod sharding;

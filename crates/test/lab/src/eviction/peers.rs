@@ -178,8 +178,8 @@ fn foyer(capacity: u64, policy: EvictionConfig) -> Box<dyn SizedCache> {
     Box::new(cache)
 }
 
-/// By default the sketch is made for 2,700 objects. Here it has eight buckets for each object in
-/// the cache.
+/// By default, foyer's count-min sketch is made for 2,700 objects. Here it has eight buckets for
+/// each object in the cache.
 fn foyer_lfu(capacity: u64, mean: u64) -> Box<dyn SizedCache> {
     let buckets = (capacity / mean).max(1_000) as f64 * 8.0;
     let policy = LfuConfig { cmsketch_eps: std::f64::consts::E / buckets, ..LfuConfig::default() };
@@ -213,8 +213,8 @@ impl SizedCache for MokaCache {
 
     fn insert(&mut self, object: u32, size: u64) {
         moka::sync::Cache::insert(self, object, size);
-        // Work that the cache would do in batches, at its own times, is done at once, so that all
-        // runs are equal.
+        // Do pending work now, so that all runs are equal. The cache would do it in batches at
+        // times of its own.
         self.run_pending_tasks();
     }
 }

@@ -38,7 +38,7 @@ pub fn compare_shards(traces: &[Trace], mut done: impl FnMut(&ShardingRow)) {
 }
 
 impl ShardingRow {
-    /// The head of the table.
+    /// Returns the head of the table.
     pub fn head() -> String {
         head(SHARD_COUNTS.map(|count| format!("{count} shards")))
     }

@@ -42,12 +42,12 @@ pub fn compare(traces: &[Trace], mut done: impl FnMut(&ComparisonRow)) -> Vec<Co
 }
 
 impl ComparisonRow {
-    /// The head of the table.
+    /// Returns the head of the table.
     pub fn head() -> String {
         head(POLICIES.iter().map(|policy| policy.name))
     }
 
-    /// The row of the table: misses of objects, then of bytes.
+    /// Returns the row of the table: misses of objects, then of bytes.
     pub fn line(&self) -> String {
         let mut line = format!("| {} | {} % |", self.trace, self.share);
         for misses in &self.misses {
@@ -88,7 +88,8 @@ mod tests {
     use super::*;
     use crate::trace;
 
-    /// With so few objects, chance has a larger effect than with those of [`MISS_RATIO_MARGIN`].
+    /// The margin of the small traces. It is wider than [`MISS_RATIO_MARGIN`], because chance has a
+    /// larger effect with few objects.
     const SMALL_MARGIN: f64 = 0.05;
 
     /// If one object has more than this share of all requested bytes, the missed bytes depend only

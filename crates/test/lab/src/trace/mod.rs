@@ -38,7 +38,7 @@ impl Trace {
 }
 
 /// Returns every trace of the comparison. `objects` is the scale: about the number of objects that
-/// take turns in being popular. There are 12 to 20 requests for each.
+/// are popular at some time. Each trace has 10 to 20 times as many requests.
 pub fn all(objects: u32) -> Vec<Trace> {
     vec![
         zipf("Zipf 0.8", objects, 0.8),

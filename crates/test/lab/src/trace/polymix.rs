@@ -18,13 +18,15 @@ pub struct Polymix {
 }
 
 impl Polymix {
-    /// PolyMix-4, a forward proxy: 55 % of hits offered, with 80 % cachable.
+    /// PolyMix-4, for forward proxies. It offers 55 % hits, and 80 % of its requests are cachable:
+    /// 0.55 / 0.80 = 0.6875.
     pub const FORWARD: Self = Self { seed: 104, recurrence: 0.6875 };
-    /// WebAxe-4, a reverse proxy.
+    /// WebAxe-4, for reverse proxies.
     pub const REVERSE: Self = Self { seed: 105, recurrence: 0.95 };
 }
 
-/// A working set of a tenth of `objects` pages; with the images there are three times as many.
+/// Returns a trace whose working set is a tenth of `objects` pages. With their images, these are
+/// about three times as many objects.
 pub fn polymix(name: &'static str, objects: u32, kind: Polymix) -> Trace {
     let mut random = seeded(kind.seed);
     let mut content = Content::new();
@@ -33,7 +35,7 @@ pub fn polymix(name: &'static str, objects: u32, kind: Polymix) -> Trace {
     let mut left = window * REQUESTS_PER_PAGE;
     while left > 0 {
         let made = content.pages.len() as u32;
-        // Polygraph fills the working set first, and then 5 of 60 requests recur.
+        // While Polygraph fills the working set, 5 of 60 requests recur.
         let recurrence = if made < window { 5.0 / 60.0 } else { kind.recurrence };
         let page = if made > 0 && uniform(&mut random) < recurrence {
             content.recurring_page(made.saturating_sub(window), &mut random)
@@ -67,14 +69,16 @@ struct Page {
     images: Vec<u32>,
 }
 
-/// Requests for pages, for each page of the working set.
+/// Number of requests for pages, as a multiple of the pages in the working set.
 const REQUESTS_PER_PAGE: u32 = 50;
 const KB: f64 = 1024.0;
-/// The shares of HTML and downloads among pages: 15 and 0.5 of 35.
+/// Share of HTML files among pages.
 const HTML: f64 = 15.0 / 35.0;
+/// Share of downloads among pages.
 const DOWNLOAD: f64 = 0.5 / 35.0;
-/// The hot set: one page of a hundred takes a tenth of what recurs.
+/// One page in this many is in the hot set.
 const HOT_EVERY: u32 = 100;
+/// Share of recurring requests that go to the hot set.
 const HOT_SHARE: f64 = 0.1;
 /// Share of requests that go to the smallest of nine neighbours (`bhr_discrimination`).
 const SMALLEST_SHARE: f64 = 0.9;
@@ -138,7 +142,8 @@ fn exponential(mean: f64) -> Exp<f64> {
     Exp::new(1.0 / mean).expect("a positive mean")
 }
 
-/// By the mean and deviation of the variable itself, as Polygraph gives them.
+/// Returns the distribution with this mean and deviation of the variable itself, which Polygraph
+/// states, and not of its logarithm.
 fn log_normal(mean: f64, deviation: f64) -> LogNormal<f64> {
     LogNormal::from_mean_cv(mean, deviation / mean).expect("a positive mean")
 }

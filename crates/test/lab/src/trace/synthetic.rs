@@ -60,8 +60,7 @@ pub fn scan(objects: u32) -> Trace {
 }
 
 /// Zipf 0.9 with a changing order. Every 20 requests, a popular object changes places with any
-/// other. From time to time there is a crowd, during which one request of eight is for an object
-/// that was unknown.
+/// other. Eight times, a new object draws a crowd: for a while, one request of eight is for it.
 pub fn drift(objects: u32) -> Trace {
     let mut random = seeded(103);
     let popular = Ranks::new(objects, 0.9);

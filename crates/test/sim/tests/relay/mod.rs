@@ -18,9 +18,10 @@ use millrace_engine::{
 pub(crate) enum How {
     Copy,
     Splice,
-    /// Received bytes are sent before those with which a pipe is then filled.
+    /// Bytes are received, then a pipe is filled, and both are sent by `send_then_splice`.
     SendThenSplice,
-    /// Received bytes are sent by reference, after the first ones.
+    /// Received bytes are sent by `send_shared`: the first three by copy, and the rest by
+    /// reference.
     Shared,
 }
 
@@ -66,7 +67,7 @@ impl<E: Engine> Relay<E> {
         Self { engine, listener: Some(listener), origin, how, pairs, retry_accept_at: None, stop }
     }
 
-    /// Runs a turn. Returns false once it was told to stop and every pair is closed.
+    /// Runs a turn. Returns false once `stop` is set and every pair is closed.
     pub(crate) fn turn(&mut self) -> bool {
         self.engine.submit_and_wait(self.retry_accept_at);
         if self.retry_accept_at.is_some_and(|when| when <= self.engine.now()) {
