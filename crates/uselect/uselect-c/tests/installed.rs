@@ -14,7 +14,7 @@ use c::{compile, run};
 use installed::{flags, installed, valgrind};
 use served::{BACKENDS, options};
 
-const REFUSED: &str = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/refused.supp");
+const SUPPRESSIONS: &str = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/null-event.supp");
 
 /// Compiles the test programs with the flags of the library.
 fn programs(name: &str, flags: &[String]) -> [PathBuf; 2] {
@@ -48,7 +48,7 @@ fn valgrind_finds_no_errors() {
         let commands =
             programs.iter().filter_map(|program| valgrind(program, "definite,indirect,possible"));
         for mut command in commands {
-            run(command.env("VALGRIND_OPTS", REFUSED).args(&options));
+            run(command.env("VALGRIND_OPTS", SUPPRESSIONS).args(&options));
         }
     }
 }

@@ -49,8 +49,8 @@ pub unsafe extern "C-unwind" fn epoll_create1(flags: c_int) -> c_int {
 
 fn record_created(epoll: c_int) -> c_int {
     if epoll >= 0 {
-        let can_be_shared = preserve_errno(|| epoll_ownership::register_epoll(epoll));
-        fd_table::set(epoll, if can_be_shared { FdKind::Epoll } else { FdKind::Other });
+        let has_shared_flag = preserve_errno(|| epoll_ownership::register_epoll(epoll));
+        fd_table::set(epoll, if has_shared_flag { FdKind::Epoll } else { FdKind::Other });
     }
     epoll
 }

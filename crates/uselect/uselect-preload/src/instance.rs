@@ -206,16 +206,16 @@ pub(crate) fn hand_over_fd(fd: i32) {
 
 /// Records that a descriptor is about to be added to a watcher.
 pub(crate) fn record_added(fd: i32) {
-    if let Some((word, word_and_bit_of)) = word_and_bit_of(fd) {
-        word.fetch_or(word_and_bit_of, Ordering::Relaxed);
+    if let Some((word, bit)) = word_and_bit_of(fd) {
+        word.fetch_or(bit, Ordering::Relaxed);
     }
 }
 
 /// Removes a descriptor that is about to be closed from all watchers.
 pub(crate) fn remove_closing(fd: i32) {
-    let Some((word, word_and_bit_of)) = word_and_bit_of(fd) else { return };
-    if word.load(Ordering::Relaxed) & word_and_bit_of != 0 {
-        word.fetch_and(!word_and_bit_of, Ordering::Relaxed);
+    let Some((word, bit)) = word_and_bit_of(fd) else { return };
+    if word.load(Ordering::Relaxed) & bit != 0 {
+        word.fetch_and(!bit, Ordering::Relaxed);
         for_each_watcher(|watcher| watcher.remove_closing(fd));
     }
 }

@@ -132,9 +132,9 @@ impl MessageLine {
 
 impl Write for MessageLine {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        let room = &mut self.bytes[self.end..];
-        let count = text.len().min(room.len());
-        room[..count].copy_from_slice(&text.as_bytes()[..count]);
+        let free = &mut self.bytes[self.end..];
+        let count = text.len().min(free.len());
+        free[..count].copy_from_slice(&text.as_bytes()[..count]);
         self.end += count;
         if count < text.len() { Err(fmt::Error) } else { Ok(()) }
     }

@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::libc_next::{errno, preserve_errno};
 
-/// Returns whether `count` values at `place` can be read. They need not be aligned.
+/// Returns whether `count` values at `address` can be read. They need not be aligned.
 #[inline]
-pub(crate) fn can_read<T>(place: *const T, count: usize) -> bool {
-    is_accessible::<READ>(place.addr(), count * size_of::<T>())
+pub(crate) fn can_read<T>(address: *const T, count: usize) -> bool {
+    is_accessible::<READ>(address.addr(), count * size_of::<T>())
 }
 
-/// Returns whether `count` values at `place` can be read and written. They need not be aligned.
+/// Returns whether `count` values at `address` can be read and written. They need not be aligned.
 #[inline]
-pub(crate) fn can_write<T>(place: *mut T, count: usize) -> bool {
-    is_accessible::<WRITE>(place.addr(), count * size_of::<T>())
+pub(crate) fn can_write<T>(address: *mut T, count: usize) -> bool {
+    is_accessible::<WRITE>(address.addr(), count * size_of::<T>())
 }
 
 /// Kinds of access, as the low bits of an entry in the table.
@@ -37,39 +37,39 @@ const PAGES_BITS: u32 = 14;
 static PAGES: [AtomicUsize; 1 << PAGES_BITS] = [const { AtomicUsize::new(0) }; 1 << PAGES_BITS];
 
 #[inline]
-fn is_accessible<const ACCESS: usize>(place: usize, bytes: usize) -> bool {
-    let is_one_page = bytes <= PAGE_BYTES && place % PAGE_BYTES <= PAGE_BYTES - bytes;
-    is_one_page && is_known::<ACCESS>(place) || are_accessible::<ACCESS>(place, bytes)
+fn is_accessible<const ACCESS: usize>(address: usize, bytes: usize) -> bool {
+    let is_one_page = bytes <= PAGE_BYTES && address % PAGE_BYTES <= PAGE_BYTES - bytes;
+    is_one_page && is_known::<ACCESS>(address) || are_accessible::<ACCESS>(address, bytes)
 }
 
 /// Returns whether the table has the page at this address with this access.
 #[inline]
-fn is_known<const ACCESS: usize>(place: usize) -> bool {
-    let known = slot(place).load(Ordering::Relaxed);
+fn is_known<const ACCESS: usize>(address: usize) -> bool {
+    let known = slot(address).load(Ordering::Relaxed);
     // A page that can be written can be read as well.
-    (known | (WRITE ^ ACCESS)) == (place & !(PAGE_BYTES - 1) | WRITE)
+    (known | (WRITE ^ ACCESS)) == (address & !(PAGE_BYTES - 1) | WRITE)
 }
 
 #[inline]
-fn slot(place: usize) -> &'static AtomicUsize {
+fn slot(address: usize) -> &'static AtomicUsize {
     const PAGES_MAX: usize = 1 << PAGES_BITS;
-    let page = place / PAGE_BYTES;
+    let page = address / PAGE_BYTES;
     // The distance between stacks of threads is a power of two, 2048 pages by default.
     &PAGES[(page ^ page >> 11) % PAGES_MAX]
 }
 
 #[inline(never)]
-fn are_accessible<const ACCESS: usize>(place: usize, bytes: usize) -> bool {
-    let Some(last) = place.checked_add(bytes.saturating_sub(1)) else { return false };
-    let mut pages = (place / PAGE_BYTES..=last / PAGE_BYTES).map(|page| page * PAGE_BYTES);
-    pages.all(|page| is_known::<ACCESS>(page) || check_page::<ACCESS>(place, page))
+fn are_accessible<const ACCESS: usize>(address: usize, bytes: usize) -> bool {
+    let Some(last) = address.checked_add(bytes.saturating_sub(1)) else { return false };
+    let mut pages = (address / PAGE_BYTES..=last / PAGE_BYTES).map(|page| page * PAGE_BYTES);
+    pages.all(|page| is_known::<ACCESS>(page) || check_page::<ACCESS>(address, page))
 }
 
-/// Lets the kernel check the page at this address: the page of `place`, or a later one.
+/// Lets the kernel check the page at this address: the page of `address`, or a later one.
 #[cold]
-fn check_page<const ACCESS: usize>(place: usize, page: usize) -> bool {
+fn check_page<const ACCESS: usize>(address: usize, page: usize) -> bool {
     // The aligned word of four bytes with the first byte of the program's data in that page.
-    let word = place.max(page) & !3;
+    let word = address.max(page) & !3;
     let is_bad = preserve_errno(|| match ACCESS {
         READ => reads_fault(page),
         _ => writes_fault(word),

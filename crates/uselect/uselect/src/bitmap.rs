@@ -46,9 +46,9 @@ pub(crate) fn is_set(bitmap: &Bitmap, fd: usize) -> bool {
 /// Returns the positions of the bits that are set in a word.
 pub(crate) fn bit_positions(mut word: u64) -> impl Iterator<Item = u32> {
     std::iter::from_fn(move || {
-        let place = (word != 0).then(|| word.trailing_zeros())?;
+        let position = (word != 0).then(|| word.trailing_zeros())?;
         word &= word - 1;
-        Some(place)
+        Some(position)
     })
 }
 

@@ -26,7 +26,7 @@ pub const EXCLUSIVE: u32 = 1 << 28;
 /// the machine awake.
 pub const WAKEUP: u32 = 1 << 29;
 /// EPOLLONESHOT: reported once, until it is modified.
-pub const ONCE: u32 = 1 << 30;
+pub const ONESHOT: u32 = 1 << 30;
 /// EPOLLET: reported once for each event.
 pub const EDGE: u32 = 1 << 31;
 

@@ -21,7 +21,7 @@ pub const REGIONS: u32 = 256;
 /// threads sleep in the system call that they replace.
 pub const SLEEPERS: usize = 64;
 /// Bit of a word, besides those of poll(2): memory does not show when the socket is readable.
-pub const DOUBT: u32 = 0x8000;
+pub const UNCERTAIN: u32 = 0x8000;
 
 /// A bit for each descriptor.
 pub type Bitmap = [AtomicU64; WORDS];
@@ -33,9 +33,9 @@ pub struct SocketNumbers {
     /// Bytes that can be received; for a listener, connections to accept.
     pub readable: AtomicU32,
     /// Bytes of free send space.
-    pub room: AtomicU32,
-    /// The congestion window, in segments.
-    pub window: AtomicU32,
+    pub send_space: AtomicU32,
+    /// The congestion cwnd, in segments.
+    pub cwnd: AtomicU32,
     /// The smoothed round-trip time.
     pub rtt_us: AtomicU32,
 }
@@ -92,7 +92,7 @@ pub struct WritablePages {
     /// By descriptor: whether it is writable, as of select(2) (W-bits).
     pub write: Bitmap,
     /// By descriptor: whether the kernel must be called, because of an error, urgent data, or
-    /// `DOUBT` (E-bits).
+    /// `UNCERTAIN` (E-bits).
     pub except: Bitmap,
     /// By descriptor: whether something happened since the bit was cleared.
     pub changed: Bitmap,

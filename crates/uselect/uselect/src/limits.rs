@@ -31,9 +31,9 @@ pub(crate) const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a thread waits for a new ring. Then it sleeps in the system call.
 pub(crate) const RING_REPLY_TIME_MAX: Duration = Duration::from_secs(1);
 /// How long a new watcher retries to get a sleeper. Then it works without memory for its lifetime.
-pub(crate) const KEPT_SLEEPER_TIME_MAX: Duration = Duration::from_secs(4);
+pub(crate) const WATCHER_SLEEPER_TIME_MAX: Duration = Duration::from_secs(4);
 /// The pause between attempts of a new watcher to get a sleeper, while another thread requests a
 /// ring.
-pub(crate) const KEPT_SLEEPER_STEP: Duration = Duration::from_millis(1);
+pub(crate) const WATCHER_SLEEPER_RETRY: Duration = Duration::from_millis(1);
 /// How long no ring is requested after a request without a ring.
 pub(crate) const RING_RETRY_TIME: Duration = Duration::from_secs(1);

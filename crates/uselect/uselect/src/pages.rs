@@ -12,13 +12,13 @@ use crate::bitmap::{ReadinessBitmaps, set_bit};
 use crate::bits;
 use crate::internal_fd::InternalFd;
 use crate::kernel::{Mapping, Result};
-use crate::layout::{DOUBT, ReadOnlyPages, SLEEPERS, SOCKETS, SocketNumbers, WORDS, WritablePages};
+use crate::layout::{UNCERTAIN, ReadOnlyPages, SLEEPERS, SOCKETS, SocketNumbers, WORDS, WritablePages};
 
 pub(crate) struct SharedPages {
     read_only: Mapping<ReadOnlyPages>,
     pub(crate) writable: Mapping<WritablePages>,
     /// By word of descriptors, how often the interest in one of them has changed.
-    interests: Box<[AtomicU64]>,
+    interest_versions: Box<[AtomicU64]>,
     /// By sleeper, the number of threads that are replacing one of its interests right now.
     pub(crate) replacing_threads: [AtomicU32; SLEEPERS],
 }
@@ -39,13 +39,13 @@ impl SocketWord {
 
     /// Returns the result of poll(2), including bits that were not requested.
     pub(crate) fn events(self) -> u32 {
-        self.0 as u32 & (0xFFFF & !DOUBT)
+        self.0 as u32 & (0xFFFF & !UNCERTAIN)
     }
 
     /// Returns whether poll(2) must be called, because memory does not show its result. The E-bit
     /// shows the same, but is set after the word.
     pub(crate) fn needs_kernel(self) -> bool {
-        self.0 as u32 & (bits::PRI | bits::ERR | DOUBT) != 0
+        self.0 as u32 & (bits::PRI | bits::ERR | UNCERTAIN) != 0
     }
 }
 
@@ -55,7 +55,7 @@ impl SharedPages {
         Ok(Self {
             read_only: Mapping::new(read_only, 0, false)?,
             writable: Mapping::new(writable, 0, true)?,
-            interests: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
+            interest_versions: (0..WORDS).map(|_| AtomicU64::new(0)).collect(),
             replacing_threads: [const { AtomicU32::new(0) }; SLEEPERS],
         })
     }
@@ -92,7 +92,7 @@ impl SharedPages {
         let is_set =
             interest.compare_exchange(found, wanted, Ordering::SeqCst, Ordering::SeqCst).is_ok();
         if is_set {
-            self.interests[fd / 64].fetch_add(1, Ordering::SeqCst);
+            self.interest_versions[fd / 64].fetch_add(1, Ordering::SeqCst);
         }
         is_set
     }
@@ -100,12 +100,12 @@ impl SharedPages {
     /// Clears the interest in a descriptor.
     pub(crate) fn clear_interest(&self, fd: usize) {
         self.writable.interest[fd].store(0, Ordering::SeqCst);
-        self.interests[fd / 64].fetch_add(1, Ordering::SeqCst);
+        self.interest_versions[fd / 64].fetch_add(1, Ordering::SeqCst);
     }
 
     /// Returns a number that changes with each interest in a descriptor of this word.
-    pub(crate) fn interest_versions(&self, word: usize) -> u64 {
-        self.interests[word].load(Ordering::SeqCst)
+    pub(crate) fn interest_version(&self, word: usize) -> u64 {
+        self.interest_versions[word].load(Ordering::SeqCst)
     }
 
     /// Records the descriptor of a socket, and sets its bits from its word.
@@ -142,7 +142,7 @@ impl SharedPages {
             let bits = word as u32;
             set_bit(&writable.read, fd, bits & (bits::IN | bits::HUP | bits::ERR) != 0);
             set_bit(&writable.write, fd, bits & (bits::OUT | bits::ERR) != 0);
-            set_bit(&writable.except, fd, bits & (bits::PRI | bits::ERR | DOUBT) != 0);
+            set_bit(&writable.except, fd, bits & (bits::PRI | bits::ERR | UNCERTAIN) != 0);
             if index() == at && self.read_only.word[at].load(Ordering::SeqCst) == word {
                 return;
             }

@@ -16,7 +16,7 @@ use crate::internal_fd::InternalFd;
 use crate::kernel::{self, Mapping};
 use crate::layout::{Bitmap, PROBES, SOCKETS, THREADS, ThreadSlot};
 use crate::limits::{
-    DAEMON_CHECK_WAITS_MAX, KEPT_SLEEPER_STEP, KEPT_SLEEPER_TIME_MAX, RING_REPLY_TIME_MAX,
+    DAEMON_CHECK_WAITS_MAX, WATCHER_SLEEPER_RETRY, WATCHER_SLEEPER_TIME_MAX, RING_REPLY_TIME_MAX,
 };
 use crate::pages::{SharedPages, SocketWord};
 use crate::pollfd::PollFd;
@@ -127,17 +127,17 @@ impl ProcessRegion {
     }
 
     /// Like [`ProcessRegion::take_sleeper`], for a caller that keeps the sleeper. Waits for other
-    /// requests and retries, for at most [`KEPT_SLEEPER_TIME_MAX`].
-    pub(crate) fn take_sleeper_to_keep(&self) -> Option<Box<Sleeper>> {
+    /// requests and retries, for at most [`WATCHER_SLEEPER_TIME_MAX`].
+    pub(crate) fn take_watcher_sleeper(&self) -> Option<Box<Sleeper>> {
         let begin = Instant::now();
         loop {
             let sleeper = self.take_sleeper();
-            let are_all = self.rings.try_lock().is_ok_and(|rings| rings.has_all());
-            let is_over = are_all || !self.is_live() || begin.elapsed() > KEPT_SLEEPER_TIME_MAX;
+            let has_all_rings = self.rings.try_lock().is_ok_and(|rings| rings.has_all());
+            let is_over = has_all_rings || !self.is_live() || begin.elapsed() > WATCHER_SLEEPER_TIME_MAX;
             if sleeper.is_some() || is_over {
                 return sleeper;
             }
-            std::thread::sleep(KEPT_SLEEPER_STEP);
+            std::thread::sleep(WATCHER_SLEEPER_RETRY);
         }
     }
 
@@ -263,16 +263,16 @@ impl ProcessRegion {
         slot.thread.store(0, Ordering::Release);
         IS_ARMED.set(false);
         let fd = fd_index(fd);
-        let is_right = is_taken && self.pages.word(index as usize).generation() == generation;
+        let is_adopted = is_taken && self.pages.word(index as usize).generation() == generation;
         match fd {
-            Some(fd) if is_right => {
+            Some(fd) if is_adopted => {
                 // The previous socket of this descriptor was closed without notice.
                 self.untrack(fd as i32);
                 self.pages.publish(fd, index as usize);
             }
             _ => self.free_index(index),
         }
-        is_right && fd.is_some()
+        is_adopted && fd.is_some()
     }
 
     /// Stops tracking; call this right before a descriptor is closed.

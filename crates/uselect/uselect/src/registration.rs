@@ -89,9 +89,9 @@ fn register_within(
     let challenge = receive_challenge(connection.as_fd(), time)?;
     send_request(connection.as_fd(), mode, challenge)?;
     let descriptors = receive_reply(connection.as_fd(), time)?;
-    let [shown, own, ring]: [OwnedFd; REPLY_DESCRIPTORS] =
+    let [read_only, writable, ring]: [OwnedFd; REPLY_DESCRIPTORS] =
         descriptors.try_into().map_err(|_| Error::Protocol)?;
-    Ok((SharedPages::new(shown.as_fd(), own.as_fd())?, WakeRing::new(ring)?, connection))
+    Ok((SharedPages::new(read_only.as_fd(), writable.as_fd())?, WakeRing::new(ring)?, connection))
 }
 
 /// Receives the challenge, or the error that the daemon sends in its place.

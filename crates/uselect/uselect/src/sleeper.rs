@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::bitmap::{bit_positions, has_bit};
 use crate::bits;
 use crate::kernel::Epoll;
-use crate::layout::DOUBT;
+use crate::layout::UNCERTAIN;
 use crate::pages::{SharedPages, WakeRing};
 use crate::poll_set::PollSet;
 
 /// Bit of an interest: it belongs to a watcher, and stays until the watcher clears it.
-pub(crate) const KEPT: u32 = 1 << 31;
+pub(crate) const PERSISTENT: u32 = 1 << 31;
 
 /// The resources that a thread needs to sleep. An upoll or uselect takes it for the duration of the
 /// wait.
@@ -49,7 +49,7 @@ impl FdBits {
 #[derive(Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct InterestStamp {
     sleeper: usize,
-    interests: u64,
+    version: u64,
 }
 
 impl Sleeper {
@@ -108,7 +108,7 @@ impl Sleeper {
         if found == wanted {
             return true;
         }
-        if found & KEPT != 0 || !self.take_over(pages, at, found, wanted) {
+        if found & PERSISTENT != 0 || !self.take_over(pages, at, found, wanted) {
             return false;
         }
         self.published.add(at / 64, 1 << (at % 64));
@@ -142,27 +142,27 @@ impl Sleeper {
     pub(crate) fn stamp(&self, pages: &SharedPages, word: usize) -> InterestStamp {
         // Pairs with `take_over` of another sleeper, like `begin_sleep`: its replacements are
         // counted here.
-        InterestStamp { sleeper: self.number, interests: pages.interest_versions(word) }
+        InterestStamp { sleeper: self.number, version: pages.interest_version(word) }
     }
 
     /// Like [`Sleeper::publish`], for a watcher: the interest stays. Returns false if another
     /// watcher owns it, or another sleeper sleeps on it.
-    pub(crate) fn publish_kept(&self, pages: &SharedPages, fd: i32, events: u32) -> bool {
-        let (at, wanted) = (fd as usize, self.interest(events) | KEPT);
+    pub(crate) fn publish_persistent(&self, pages: &SharedPages, fd: i32, events: u32) -> bool {
+        let (at, wanted) = (fd as usize, self.interest(events) | PERSISTENT);
         let found = pages.interest(at);
-        let is_free = found & KEPT == 0 || self.has_kept(found);
+        let is_free = found & PERSISTENT == 0 || self.has_persistent(found);
         is_free && self.take_over(pages, at, found, wanted)
     }
 
     /// Returns whether an interest is one that this sleeper keeps.
-    pub(crate) fn has_kept(&self, interest: u32) -> bool {
-        interest & !0xFFFF == KEPT | (self.number as u32) << 16
+    pub(crate) fn has_persistent(&self, interest: u32) -> bool {
+        interest & !0xFFFF == PERSISTENT | (self.number as u32) << 16
     }
 
     /// Returns the stored form of an interest. It includes all events for which memory must ask the
     /// kernel, because the kernel may return any result.
     fn interest(&self, events: u32) -> u32 {
-        (self.number as u32) << 16 | (events | bits::ALWAYS_REPORTED | bits::PRI | DOUBT) & 0xFFFF
+        (self.number as u32) << 16 | (events | bits::ALWAYS_REPORTED | bits::PRI | UNCERTAIN) & 0xFFFF
     }
 
     /// Clears the interests of a sleep that is over.

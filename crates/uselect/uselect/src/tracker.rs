@@ -221,8 +221,8 @@ impl Tracker {
             events: region.events(fd as usize, index),
             edges: region.pages.word(index).edges(),
             readable: numbers.readable.load(Ordering::Relaxed),
-            send_space: numbers.room.load(Ordering::Relaxed),
-            cwnd: numbers.window.load(Ordering::Relaxed),
+            send_space: numbers.send_space.load(Ordering::Relaxed),
+            cwnd: numbers.cwnd.load(Ordering::Relaxed),
             rtt_us: numbers.rtt_us.load(Ordering::Relaxed),
         })
     }

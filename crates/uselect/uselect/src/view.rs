@@ -99,11 +99,11 @@ impl<'a> BlockingWait<'a> {
         match self {
             Self::Region(region, sleeper) => {
                 sleeper.clear();
-                let is_ready = sleeper.begin_sleep(&region.pages);
-                if !is_ready {
+                let has_begun = sleeper.begin_sleep(&region.pages);
+                if !has_begun {
                     sleeper.end_sleep(&region.pages);
                 }
-                is_ready
+                has_begun
             }
             Self::Multishot(multishot, poller) => {
                 poller.poll_set.clear();

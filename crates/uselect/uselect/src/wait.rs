@@ -88,32 +88,32 @@ fn sleep_and_scan(
 ) -> Result<usize> {
     let deadline = deadline_of(timeout);
     let time_left = || remaining(deadline);
-    let (mut left_first, mut is_first, view) = (timeout, true, blocking.view());
+    let (mut sleep_max, mut is_first_round, view) = (timeout, true, blocking.view());
     loop {
-        let was_last = left_first == Some(Duration::ZERO);
+        let had_no_time = sleep_max == Some(Duration::ZERO);
         // poll(2) checks hints before a spin. For hints that remain, the wait sleeps.
-        if shared.spin.begin_spin(left_first)
+        if shared.spin.begin_spin(sleep_max)
             && match found.has_hints {
-                true => is_first,
+                true => is_first_round,
                 false => shared.spin.spin_until(|| has_result(view, call)),
             }
         {
-            left_first = Some(Duration::ZERO);
+            sleep_max = Some(Duration::ZERO);
         }
         // A wake-up by the multishot ring is as cheap as one of poll(2), so yielding has no
         // advantage.
         let yielded = match view {
-            MemoryView::Region(_) => shared.yielding.yield_now(left_first),
+            MemoryView::Region(_) => shared.yielding.yield_now(sleep_max),
             MemoryView::Multishot(_) => Yielded::default(),
         };
         if !blocking.begin() {
             return fall_back(shared, call, time_left(), mask);
         }
         let ready = call.prepare_sleep(blocking);
-        left_first = yielded.finish(ready, left_first, deadline);
+        sleep_max = yielded.finish(ready, sleep_max, deadline);
         // Results take precedence over a signal.
         let (wait, sleep_mask) =
-            if ready > 0 { (Some(Duration::ZERO), None) } else { (left_first, mask) };
+            if ready > 0 { (Some(Duration::ZERO), None) } else { (sleep_max, mask) };
         let polled = blocking.poll(wait, sleep_mask);
         shared.counters.add_sleep(wait);
         let has_more = polled?;
@@ -125,9 +125,9 @@ fn sleep_and_scan(
         if ready == 0 && yielded.is_interrupted {
             return Err(Errno::INTR);
         }
-        (left_first, is_first) = (time_left(), false);
+        (sleep_max, is_first_round) = (time_left(), false);
         // If the timeout expires, hints are checked once more.
-        let is_over = left_first == Some(Duration::ZERO) && (was_last || !found.has_hints);
+        let is_over = sleep_max == Some(Duration::ZERO) && (had_no_time || !found.has_hints);
         if ready > 0 || is_over && !has_more {
             return Ok(ready);
         }

@@ -77,7 +77,7 @@ impl WatchList {
         let Some(fd) = usize::try_from(fd).ok().filter(|fd| has_bit(&self.in_memory, *fd)) else {
             return false;
         };
-        let is_kept = sleeper.has_kept(region.pages.interest(fd));
+        let is_kept = sleeper.has_persistent(region.pages.interest(fd));
         if !is_kept {
             self.drop_bits(fd);
         }
@@ -100,7 +100,7 @@ impl WatchList {
         if !can_track || has_bit(&self.in_kernel, fd as usize) {
             return false;
         }
-        if !sleeper.publish_kept(&region.pages, fd, events) {
+        if !sleeper.publish_persistent(&region.pages, fd, events) {
             return false;
         }
         let edges = region.pages.index(fd).map_or(0, |index| region.pages.word(index).edges());
@@ -137,7 +137,7 @@ impl WatchList {
         data: u64,
     ) {
         // This watcher owns the interest, so no other sleeper changes it.
-        sleeper.publish_kept(&region.pages, fd, events);
+        sleeper.publish_persistent(&region.pages, fd, events);
         let edges = self.entries[fd as usize].edges;
         self.entries[fd as usize] =
             WatchEntry { data, events, edges, must_report: true, is_disabled: false };
@@ -159,12 +159,12 @@ impl WatchList {
 
     /// Returns the descriptors that are in memory, verified while the registration is live.
     pub(crate) fn verified_fds(&mut self, region: &ProcessRegion, sleeper: &Sleeper) -> Vec<i32> {
-        let (is_live, words_left) = (region.is_live(), 0..self.in_memory.len() as i32 * 64);
+        let (is_live, fds) = (region.is_live(), 0..self.in_memory.len() as i32 * 64);
         let is_tracked = |fd: &i32| match is_live {
             true => self.verify_in_memory(region, sleeper, *fd),
             false => has_bit(&self.in_memory, *fd as usize),
         };
-        words_left.filter(is_tracked).collect()
+        fds.filter(is_tracked).collect()
     }
 
     fn drop_bits(&mut self, fd: usize) {
@@ -200,7 +200,7 @@ impl WatchList {
     pub(crate) fn hand_over_one(&mut self, region: &ProcessRegion, kernel_set: &Epoll, fd: i32) {
         let entry = self.entries[fd as usize];
         let events =
-            if entry.is_disabled { entry.events & (bits::EDGE | bits::ONCE) } else { entry.events };
+            if entry.is_disabled { entry.events & (bits::EDGE | bits::ONESHOT) } else { entry.events };
         let _ = kernel_set.add(fd, events, entry.data);
         if region.is_live() {
             region.pages.clear_interest(fd as usize);
@@ -353,7 +353,7 @@ impl WatchList {
             clear_local_bit(&mut self.pending, fd);
             return None;
         }
-        if entry.events & (bits::EDGE | bits::ONCE) != 0 {
+        if entry.events & (bits::EDGE | bits::ONESHOT) != 0 {
             clear_local_bit(&mut self.pending, fd);
         }
         if entry.events & bits::EDGE != 0 && region.mode == TrackingMode::Lean {
@@ -361,7 +361,7 @@ impl WatchList {
         }
         let reported = &mut self.entries[fd];
         *reported = WatchEntry { edges: word.edges(), must_report: false, ..entry };
-        reported.is_disabled = entry.events & bits::ONCE != 0;
+        reported.is_disabled = entry.events & bits::ONESHOT != 0;
         let edges = word.edges().wrapping_sub(entry.edges).max(1);
         Some(DescriptorEvent { data: entry.data, events: found, edges })
     }

@@ -84,7 +84,7 @@ impl Watcher {
     fn build(tracker: &Tracker, kernel_set: Epoll) -> Result<Self, Error> {
         let shared = tracker.shared();
         let sleeper = shared.live_region().and_then(|region| {
-            let mut sleeper = region.take_sleeper_to_keep()?;
+            let mut sleeper = region.take_watcher_sleeper()?;
             // Clears interests of the sleeper's previous user, which would keep other threads from
             // using them.
             sleeper.withdraw(&region.pages);
@@ -267,9 +267,9 @@ impl Watcher {
         mask: Option<&SignalSet>,
     ) -> Result<usize> {
         let mut found = [EpollEvent::default(); EVENTS_MAX];
-        let room = events.len().min(EVENTS_MAX);
+        let max = events.len().min(EVENTS_MAX);
         self.tracker.shared().counters.add_sleep(timeout);
-        let count = self.kernel_set.wait(&mut found[..room], timeout, mask)?;
+        let count = self.kernel_set.wait(&mut found[..max], timeout, mask)?;
         for (event, found) in events.iter_mut().zip(&found[..count]) {
             *event = DescriptorEvent { data: found.data(), events: found.events(), edges: 0 };
         }

@@ -45,7 +45,7 @@ fn wait(tracker: &Tracker, fd: RawFd, events: u16, timeout: Option<Duration>) ->
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// Waits until memory shows that a descriptor is not ready. That is at once, unless its number
+/// Waits until memory shows that a descriptor is not ready. That is at once, unless its_tracker number
 /// belonged to a socket whose thread has ended, which the kernel reports after some time.
 fn settle(tracker: &Tracker, fd: RawFd) {
     let (before, begin) = (tracker.stats(), Instant::now());
@@ -143,9 +143,9 @@ fn a_sleeping_thread_is_woken_for_a_socket_armed_by_another() {
         let fd = socket.as_raw_fd();
         let is_over = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (armed, here) = std::sync::mpsc::channel();
-        let (its, over) = (tracker.clone(), is_over.clone());
+        let (its_tracker, over) = (tracker.clone(), is_over.clone());
         let armer = thread::spawn(move || {
-            settle(&its, fd);
+            settle(&its_tracker, fd);
             armed.send(()).unwrap();
             let is_over = || over.load(std::sync::atomic::Ordering::Relaxed);
             while kind == 0 && !is_over() {
@@ -179,29 +179,29 @@ fn a_sleeping_thread_is_woken_for_a_socket_armed_by_another() {
 #[test]
 fn an_untracked_and_closed_connection_ends() {
     let Some(tracker) = tracker() else { return };
-    for is_others in [false, true] {
+    for armed_by_other_thread in [false, true] {
         let (socket, mut peer) = pair(&tracker);
-        let (fd, its) = (socket.as_raw_fd(), tracker.clone());
+        let (fd, its_tracker) = (socket.as_raw_fd(), tracker.clone());
         let (end, ended) = std::sync::mpsc::channel::<()>();
         let armer = move || {
-            settle(&its, fd);
-            is_others.then(|| ended.recv())
+            settle(&its_tracker, fd);
+            armed_by_other_thread.then(|| ended.recv())
         };
-        let armer = match is_others {
+        let armer = match armed_by_other_thread {
             true => Some(thread::spawn(armer)),
             false => {
                 armer();
                 None
             }
         };
-        thread::sleep(Duration::from_millis(20 * u64::from(is_others)));
+        thread::sleep(Duration::from_millis(20 * u64::from(armed_by_other_thread)));
         tracker.untrack(fd);
         drop(socket);
         // A poll of another thread ends only when that thread enters the kernel; and a child that
         // another test forks may hold the socket for a moment.
         peer.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         let found = peer.read(&mut [0]);
-        assert!(matches!(found, Ok(0)), "{is_others}: {found:?}");
+        assert!(matches!(found, Ok(0)), "{armed_by_other_thread}: {found:?}");
         drop(end);
         armer.map(|thread| thread.join().unwrap());
     }
@@ -234,7 +234,7 @@ fn a_child_calls_the_kernel() {
     let (socket, peer) = pair(&tracker);
     let fd = socket.as_raw_fd();
     settle(&tracker, fd);
-    // SAFETY: the child makes system calls, writes its own memory, and exits.
+    // SAFETY: the child makes system calls, writes its_tracker own memory, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_right = tracker.backend() == Backend::Calls
@@ -314,9 +314,9 @@ fn ready(tracker: &Tracker, fds: &[i32], by_select: bool) -> Vec<i32> {
         return fds.iter().filter(is_set).copied().collect();
     }
     let entry = |fd: &i32| PollFd { fd: *fd, events: IN, revents: 0 };
-    let mut asked: Vec<_> = fds.iter().map(entry).collect();
-    tracker.upoll(&mut asked, None, None).unwrap();
-    asked.iter().filter(|asked| asked.revents != 0).map(|asked| asked.fd).collect()
+    let mut entries: Vec<_> = fds.iter().map(entry).collect();
+    tracker.upoll(&mut entries, None, None).unwrap();
+    entries.iter().filter(|entries| entries.revents != 0).map(|entries| entries.fd).collect()
 }
 
 #[test]

@@ -22,7 +22,7 @@
 // A bit of a word, the highest of the sixteen bits of poll(2), which the kernel does not use. It
 // means that the shared memory does not show whether the socket is readable, so the kernel must be
 // queried. See poll_mask().
-#define USELECT_DOUBT 0x8000
+#define USELECT_UNCERTAIN 0x8000
 
 typedef unsigned char uselect_u8;
 typedef unsigned short uselect_u16;
@@ -34,9 +34,9 @@ struct uselect_socket_numbers {
     // Bytes that can be received; of a listener, connections in the accept queue.
     uselect_u32 readable;
     // Bytes of free space in the send buffer.
-    uselect_u32 room;
+    uselect_u32 send_space;
     // Congestion window in segments.
-    uselect_u32 window;
+    uselect_u32 cwnd;
     // Smoothed round-trip time in microseconds.
     uselect_u32 rtt_us;
 };
@@ -79,7 +79,7 @@ struct uselect_writable_pages {
     struct uselect_sleeper sleeper[USELECT_SLEEPERS];
     // Bitmaps by descriptor. `active`: it is tracked. `read`, `write`: select(2) would report it
     // readable or writable. `except`: the kernel must be queried, because of an error, urgent data
-    // or USELECT_DOUBT. `changed`: an event has happened since the process cleared the bit.
+    // or USELECT_UNCERTAIN. `changed`: an event has happened since the process cleared the bit.
     uselect_u64 active[USELECT_WORDS];
     uselect_u64 read[USELECT_WORDS];
     uselect_u64 write[USELECT_WORDS];

@@ -40,7 +40,7 @@ static __always_inline int is_writable(struct tcp_sock *tp)
 }
 
 // Returns what tcp_poll() of Linux 6.18 returns, with the exceptions that docs/design/uselect.md
-// lists. In these cases the mask has EPOLLPRI or USELECT_DOUBT, and the process queries the kernel:
+// lists. In these cases the mask has EPOLLPRI or USELECT_UNCERTAIN, and the process queries the kernel:
 // - Urgent data is there, expected or just taken: readability depends on the urgent mark, which
 //   moves without any hook.
 // - SO_RCVLOWAT is above 1: readability depends on the receive window, which moves without any
@@ -68,7 +68,7 @@ static __always_inline __u32 poll_mask(struct tcp_sock *tp, struct tracked *trac
             mask |= EPOLLPRI;
         if (READ_ONCE(sk->sk_rcvlowat) > 1
             || READ_ONCE(sk->__sk_common.skc_prot)->sock_is_readable)
-            mask |= USELECT_DOUBT;
+            mask |= USELECT_UNCERTAIN;
     }
     if (READ_ONCE(sk->sk_err) || READ_ONCE(sk->sk_error_queue.qlen))
         mask |= EPOLLERR;
@@ -78,11 +78,11 @@ static __always_inline __u32 poll_mask(struct tcp_sock *tp, struct tracked *trac
 #define EPOLL_WRITABLE (EPOLLOUT | EPOLLWRNORM)
 
 static __always_inline void store_numbers(struct uselect_socket_numbers *numbers, __u32 readable,
-                                          int room, __u32 window, __u32 srtt_us)
+                                          int send_space, __u32 cwnd, __u32 srtt_us)
 {
     WRITE_ONCE(numbers->readable, readable);
-    WRITE_ONCE(numbers->room, room > 0 ? room : 0);
-    WRITE_ONCE(numbers->window, window);
+    WRITE_ONCE(numbers->send_space, send_space > 0 ? send_space : 0);
+    WRITE_ONCE(numbers->cwnd, cwnd);
     // The kernel stores eight times the smoothed round-trip time.
     WRITE_ONCE(numbers->rtt_us, srtt_us >> 3);
 }
@@ -94,8 +94,8 @@ static __always_inline void update_numbers(struct tcp_sock *tp, __u32 state,
     __u32 readable = state == TCP_LISTEN
         ? READ_ONCE(sk->sk_ack_backlog)
         : READ_ONCE(tp->rcv_nxt) - READ_ONCE(tp->copied_seq);
-    int room = READ_ONCE(sk->sk_sndbuf) - READ_ONCE(sk->sk_wmem_queued);
-    store_numbers(numbers, readable, room, READ_ONCE(tp->snd_cwnd), READ_ONCE(tp->srtt_us));
+    int send_space = READ_ONCE(sk->sk_sndbuf) - READ_ONCE(sk->sk_wmem_queued);
+    store_numbers(numbers, readable, send_space, READ_ONCE(tp->snd_cwnd), READ_ONCE(tp->srtt_us));
 }
 
 // Writes only if the bit is wrong. If the caller's value was outdated, the caller corrects the bit
@@ -123,7 +123,7 @@ static __always_inline __u32 write_bits(__u32 mask)
 
 static __always_inline __u32 except_bits(__u32 mask)
 {
-    return mask & (EPOLLPRI | EPOLLERR | USELECT_DOUBT);
+    return mask & (EPOLLPRI | EPOLLERR | USELECT_UNCERTAIN);
 }
 
 // Exact mode: makes the bits of a descriptor agree with the word of the socket that has the

@@ -88,15 +88,15 @@ impl RegionTable {
         mode: TrackingMode,
     ) -> Result<RegionFds, Error> {
         let ring = self.add_ring(programs, region)?.expect("a new region has no rings");
-        let own = bpf::create_mmapable_array(size_of::<WritablePages>())?;
-        fd_map(programs, "writable_maps").set(region.index, &own.as_raw_fd().to_ne_bytes())?;
-        let shown = create_shown(self.last_identity)?;
-        region.map_ids.extend([bpf::map_id(&own)?, bpf::map_id(&shown)?]);
-        fd_map(programs, "read_only_maps").set(region.index, &shown.as_raw_fd().to_ne_bytes())?;
+        let writable = bpf::create_mmapable_array(size_of::<WritablePages>())?;
+        fd_map(programs, "writable_maps").set(region.index, &writable.as_raw_fd().to_ne_bytes())?;
+        let read_only = create_read_only_map(self.last_identity)?;
+        region.map_ids.extend([bpf::map_id(&writable)?, bpf::map_id(&read_only)?]);
+        fd_map(programs, "read_only_maps").set(region.index, &read_only.as_raw_fd().to_ne_bytes())?;
         let value = encode_process(self.last_identity, region.index, mode, process);
         // If the process has executed another program meanwhile, its placeholder is gone.
         match process_map(programs).replace(region.pid, &value)? {
-            true => Ok([shown, own, ring]),
+            true => Ok([read_only, writable, ring]),
             false => Err(Errno::SRCH.into()),
         }
     }
@@ -179,7 +179,7 @@ fn fd_map<'a>(programs: &'a Programs, name: &str) -> U32Map<'a> {
 
 /// Creates a `ReadOnlyPages` that has only its identity, and that only programs can change from
 /// then on.
-fn create_shown(identity: u64) -> Result<OwnedFd, Error> {
+fn create_read_only_map(identity: u64) -> Result<OwnedFd, Error> {
     let map = bpf::create_mmapable_array(size_of::<ReadOnlyPages>())?;
     let mut value = vec![0; size_of::<ReadOnlyPages>()];
     value[..8].copy_from_slice(&identity.to_ne_bytes());

@@ -42,15 +42,15 @@ fn image() {
     let Some(path) = std::env::var_os("USELECT_IMAGE") else { return };
     if let Ok(inherited) = std::env::var("USELECT_INHERITED_FD") {
         // SAFETY: the number is that of a descriptor that the first program has left open.
-        let own = unsafe { BorrowedFd::borrow_raw(inherited.parse().unwrap()) };
-        eprintln!("image: {}", tracks_new_socket(own));
+        let writable = unsafe { BorrowedFd::borrow_raw(inherited.parse().unwrap()) };
+        eprintln!("image: {}", tracks_new_socket(writable));
         std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
         return;
     }
     let (_connection, descriptors) = register(path.as_ref());
-    let own = &descriptors[1];
-    eprintln!("image: {}", tracks_new_socket(own.as_fd()));
-    panic!("{}", reexec_command().env("USELECT_INHERITED_FD", own.as_raw_fd().to_string()).exec());
+    let writable = &descriptors[1];
+    eprintln!("image: {}", tracks_new_socket(writable.as_fd()));
+    panic!("{}", reexec_command().env("USELECT_INHERITED_FD", writable.as_raw_fd().to_string()).exec());
 }
 
 /// Registers. Returns the connection and the descriptors; none is closed on exec.
@@ -82,16 +82,16 @@ fn receive_descriptors(connection: &UnixStream) -> Vec<OwnedFd> {
 }
 
 /// Arms a slot, opens a socket, and returns whether it is tracked.
-fn tracks_new_socket(own: BorrowedFd<'_>) -> bool {
+fn tracks_new_socket(writable: BorrowedFd<'_>) -> bool {
     let access = ProtFlags::READ | ProtFlags::WRITE;
     let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<WritablePages>());
     // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
-    let start = unsafe { mmap(nowhere, bytes, access, MapFlags::SHARED, own, 0) }.unwrap();
+    let start = unsafe { mmap(nowhere, bytes, access, MapFlags::SHARED, writable, 0) }.unwrap();
     // SAFETY: the mapping has the size of the type and is never removed, and all fields are
     // atomics.
-    let own = unsafe { &*start.cast::<WritablePages>() };
+    let writable = unsafe { &*start.cast::<WritablePages>() };
     let thread = rustix::thread::gettid().as_raw_pid().unsigned_abs();
-    let ThreadSlot { thread: owner, armed, taken, .. } = &own.slot[thread as usize % THREADS];
+    let ThreadSlot { thread: owner, armed, taken, .. } = &writable.slot[thread as usize % THREADS];
     owner.store(thread, Ordering::SeqCst);
     taken.store(0, Ordering::SeqCst);
     armed.store(1, Ordering::SeqCst);
@@ -129,17 +129,17 @@ fn credential_change() {
     let Some(path) = std::env::var_os("USELECT_CREDENTIALS") else { return };
     set_effective_user(NOBODY);
     let (_connection, descriptors) = register(path.as_ref());
-    let own = descriptors[1].as_fd();
-    assert!(tracks_new_socket(own));
+    let writable = descriptors[1].as_fd();
+    assert!(tracks_new_socket(writable));
     set_effective_user(0);
-    assert!(!tracks_new_socket(own), "the process has gained privileges");
+    assert!(!tracks_new_socket(writable), "the process has gained privileges");
     set_effective_user(NOBODY);
-    assert!(tracks_new_socket(own));
+    assert!(tracks_new_socket(writable));
     set_effective_user(0);
     // SAFETY: as in `set_effective_user`.
     assert_eq!(unsafe { libc::setresgid(u32::MAX, NOBODY, u32::MAX) }, 0);
     set_effective_user(NOBODY);
-    assert!(!tracks_new_socket(own), "the group has changed");
+    assert!(!tracks_new_socket(writable), "the group has changed");
 }
 
 /// Changes only the effective user id.

@@ -15,7 +15,7 @@ use aya::programs::{ProgramInfo, loaded_programs};
 use sha2::{Digest, Sha256};
 use uselect::Backend;
 use uselect::layout::{
-    DOUBT, PROBES, REGIONS, ReadOnlyPages, SLEEPERS, SOCKETS, SleeperFlag, SocketNumbers, THREADS,
+    UNCERTAIN, PROBES, REGIONS, ReadOnlyPages, SLEEPERS, SOCKETS, SleeperFlag, SocketNumbers, THREADS,
     ThreadSlot, WritablePages,
 };
 
@@ -57,8 +57,8 @@ fn both_sides_have_the_same_layout() {
         ("uselect_read_only_pages, generations", offset_of!(ReadOnlyPages, generations)),
         ("uselect_read_only_pages, word", offset_of!(ReadOnlyPages, word)),
         ("uselect_read_only_pages, numbers", offset_of!(ReadOnlyPages, numbers)),
-        ("uselect_socket_numbers, room", offset_of!(SocketNumbers, room)),
-        ("uselect_socket_numbers, window", offset_of!(SocketNumbers, window)),
+        ("uselect_socket_numbers, send_space", offset_of!(SocketNumbers, send_space)),
+        ("uselect_socket_numbers, cwnd", offset_of!(SocketNumbers, cwnd)),
         ("uselect_socket_numbers, rtt_us", offset_of!(SocketNumbers, rtt_us)),
         ("uselect_sleeper, changed_words", offset_of!(SleeperFlag, changed_words)),
         ("uselect_thread_slot, armed", offset_of!(ThreadSlot, armed)),
@@ -91,7 +91,7 @@ fn both_sides_have_the_same_layout() {
     assert_equal("USELECT_PROBES", PROBES);
     assert_equal("USELECT_REGIONS", REGIONS as usize);
     assert_equal("USELECT_SLEEPERS", SLEEPERS);
-    assert_equal("USELECT_DOUBT", DOUBT as usize);
+    assert_equal("USELECT_UNCERTAIN", UNCERTAIN as usize);
     let source = std::env::temp_dir().join(format!("uselect-layout-{}.c", std::process::id()));
     std::fs::write(&source, source_text).unwrap();
     let mut compiler = Command::new("cc");

@@ -57,7 +57,7 @@ impl Epoll {
 
     /// Adds a descriptor with EPOLLONESHOT, or re-enables it if it is in the instance already.
     pub(crate) fn add_oneshot(&self, fd: i32, events: u32, data: u64) -> Result<()> {
-        let events = events | bits::ONCE;
+        let events = events | bits::ONESHOT;
         match self.modify(fd, events, data) {
             Err(Errno::NOENT) => self.add(fd, events, data),
             modified => modified,

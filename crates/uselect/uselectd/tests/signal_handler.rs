@@ -23,20 +23,20 @@ static IS_OVER: AtomicBool = AtomicBool::new(false);
 /// A descriptor that is not open.
 const CLOSED: i32 = 900;
 
-extern "C" fn forget(_: libc::c_int) {
+extern "C" fn remove_closing(_: libc::c_int) {
     WATCHER.get().unwrap().remove_closing(CLOSED);
     SIGNALS.fetch_add(1, Ordering::SeqCst);
 }
 
 #[test]
-fn forget_in_a_signal_handler_does_not_deadlock() {
+fn remove_closing_in_a_signal_handler_does_not_deadlock() {
     let Some(tracker) = tracker() else { return };
     let watcher = WATCHER.get_or_init(|| Watcher::new(tracker).unwrap());
     let (listener, address) = listener::listener(tracker);
     let _client = TcpStream::connect(address).unwrap();
     watcher.add(listener.as_raw_fd(), 1, 7).unwrap();
     // SAFETY: the handler makes no system calls, takes no lock and allocates nothing.
-    let before = unsafe { libc::signal(libc::SIGUSR1, forget as *const () as libc::sighandler_t) };
+    let before = unsafe { libc::signal(libc::SIGUSR1, remove_closing as *const () as libc::sighandler_t) };
     assert_ne!(before, libc::SIG_ERR);
     // The listener is ready all the time, so the thread holds the lock of the watcher most of the
     // time.

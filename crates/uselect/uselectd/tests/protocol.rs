@@ -137,10 +137,10 @@ fn a_region_counts_until_its_last_reference_is_gone() {
 struct Mapping(*mut std::ffi::c_void);
 
 impl Mapping {
-    fn of(shown: &OwnedFd) -> Self {
+    fn of(read_only: &OwnedFd) -> Self {
         let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<ReadOnlyPages>());
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
-        let start = unsafe { mmap(nowhere, bytes, ProtFlags::READ, MapFlags::SHARED, shown, 0) };
+        let start = unsafe { mmap(nowhere, bytes, ProtFlags::READ, MapFlags::SHARED, read_only, 0) };
         Self(start.unwrap())
     }
 }

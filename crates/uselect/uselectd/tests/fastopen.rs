@@ -50,7 +50,7 @@ fn a_fastopen_socket_is_writable_before_it_connects() {
         assert_eq!(fds[0].revents, 4);
         assert_eq!(select_writable(tracker, fd, wait), 1, "{wait:?}");
     }
-    for flags in [0, bits::EDGE, bits::ONCE] {
+    for flags in [0, bits::EDGE, bits::ONESHOT] {
         let watcher = Watcher::new(tracker).unwrap();
         watcher.add(fd, bits::OUT | flags, 7).unwrap();
         let mut events = [DescriptorEvent::default()];
