@@ -1,9 +1,9 @@
 // uselect.h: select, poll and epoll served from memory that the kernel keeps up to date. See
 // uselect(7) for an overview; each function has a man page.
 //
-// The terms are those of "Kernel Support for Faster Web Proxies", section 2. Functions return -1 and
-// set errno on error, like the system calls whose names they have. If nothing is tracked, they are
-// these calls. All functions are thread-safe; none may be called from a signal handler.
+// The terms are those of "Kernel Support for Faster Web Proxies", section 2. On error, functions
+// return -1 and set errno, like the system calls that they replace. If nothing is tracked, they
+// make these calls. All functions are thread-safe; none may be called from a signal handler.
 #ifndef USELECT_H
 #define USELECT_H
 

@@ -39,8 +39,8 @@ pub(crate) fn report_short_send(fd: c_int) {
     for_each_watcher(|watcher| watcher.report_short_send(fd));
 }
 
-/// Removes a descriptor that is about to be closed from all instances, and ends it if it is an
-/// instance itself.
+/// Removes a descriptor that is about to be closed from all instances. If it is an instance itself,
+/// its watcher is removed.
 pub(crate) fn remove_closing(fd: c_int) {
     for_each_watcher(|watcher| watcher.remove_closing(fd));
     if watcher(fd).is_some() {

@@ -127,8 +127,8 @@ fn make(
     Err(last_error)
 }
 
-/// Returns the errno of a failed registration: the kernel's own, or for a refusal of the daemon one
-/// that a similar system call would have.
+/// Returns the errno of a failed registration. For an error of a system call this is its errno. For
+/// a refusal of the daemon it is the errno of a similar system call.
 pub(crate) fn errno(error: Error) -> Errno {
     match error {
         Error::NoDaemon(errno) | Error::NoRing(errno) | Error::Kernel(errno) => errno,
@@ -178,8 +178,8 @@ pub(crate) fn backend_reason() -> *const c_char {
     RETURNED_REASON.try_with(store).unwrap_or(c"".as_ptr())
 }
 
-/// Returns the result of `call` to C: its value, or -1 with errno. A panic must not unwind into C,
-/// and may have left anything behind; after it every call is the system call.
+/// Returns the result of `call` to C: its value, or -1 with errno. A panic must not unwind into C.
+/// It may have left the state inconsistent, so every call after it is the system call.
 pub(crate) fn catch_to_errno<T: From<i8>>(call: impl FnOnce() -> Result<T>) -> T {
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         IS_BROKEN.store(true, Ordering::Relaxed);

@@ -22,7 +22,7 @@ pub(crate) fn from_timespec(timeout: &timespec) -> Result<Duration> {
     }
 }
 
-/// Converts a time with the checks of select(2), which accepts more than a second of microseconds.
+/// Converts a time with the checks of select(2), which accepts a `tv_usec` of 1,000,000 or more.
 pub(crate) fn from_timeval(timeout: &timeval) -> Result<Duration> {
     let part = |part| u64::try_from(part).map_err(|_| Errno::INVAL);
     let (seconds, rest) = (part(timeout.tv_sec)?, part(timeout.tv_usec)?);

@@ -209,8 +209,8 @@ pub(crate) unsafe fn signal_set(mask: *const sigset_t) -> Option<SignalSet> {
     (!mask.is_null()).then(|| SignalSet(unsafe { first.read() }))
 }
 
-/// Converts a number of results. It fits an int: there are at most as many entries as an int can
-/// request, or three bits for each descriptor, of which the kernel has far fewer.
+/// Converts a number of results. It fits an int: `maxevents` is an int, and a process has far fewer
+/// descriptors than 2^31 / 3.
 pub(crate) fn c_count(ready: usize) -> c_int {
     ready.try_into().unwrap_or(c_int::MAX)
 }

@@ -14,7 +14,8 @@ use c::{compile, run};
 use installed::{flags, installed, valgrind};
 use served::{BACKENDS, options};
 
-const SUPPRESSIONS: &str = concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/null-event.supp");
+const SUPPRESSIONS: &str =
+    concat!("--suppressions=", env!("CARGO_MANIFEST_DIR"), "/tests/null-event.supp");
 
 /// Compiles the test programs with the flags of the library.
 fn programs(name: &str, flags: &[String]) -> [PathBuf; 2] {

@@ -279,7 +279,8 @@ static void track_and_untrack(void) {
 
 // Waits until a descriptor has had the expected number of edges, and checks that there are no more.
 // For a descriptor that is not tracked, waits for one event without a count. Returns the number of
-// missing edges: where the kernel skipped the eBPF program, the edge counts with the next one.
+// missing edges. If the kernel skips an eBPF program, its edge is reported together with the next
+// one.
 static uint32_t count_edges(int fd, uint32_t expected) {
   struct uepoll_counted_event found[2];
   const struct timespec wait = {10, 0}, swept = {2, 0}, brief = {0, 1000000};

@@ -1,5 +1,5 @@
 //! The settings that `uselect run` passes by environment variables. They are read before main,
-//! because programs change their environment and overwrite it with titles.
+//! because programs change their environment, and overwrite it to change their title in ps(1).
 //!
 //! A program that gained privileges when it was executed ignores the variables: the user who
 //! executed it has fewer privileges and may have chosen them.

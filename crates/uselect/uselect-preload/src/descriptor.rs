@@ -1,5 +1,5 @@
-//! The calls that close and copy descriptors. For the program, the library's own descriptors are
-//! not open: daemons close all descriptors that they find.
+//! The calls that close and copy descriptors. The library's own descriptors look closed to the
+//! program, because daemons close all descriptors that they find.
 
 use std::ffi::{c_int, c_long, c_uint};
 
@@ -153,7 +153,7 @@ fn fail(errno: c_int) -> c_int {
     -1
 }
 
-/// Prepares a descriptor for being closed: forgets what is recorded of it.
+/// Removes the records of a descriptor that is about to be closed.
 fn prepare_close(fd: c_int) {
     let kind = fd_kind::get(fd);
     if kind == FdKind::Unknown || !process::check_own_process() {

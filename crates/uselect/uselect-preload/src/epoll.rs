@@ -7,8 +7,8 @@
 //!     └── polled, copied, passed, inherited ─────┴──> kernel only, permanently
 //! ```
 //!
-//! A process that waits for the descriptor itself, or uses it elsewhere, sees only the events of
-//! the kernel's instance. So everything is handed over to the kernel then.
+//! If a process polls the epoll descriptor itself, or uses a copy of it, it sees only the events of
+//! the kernel's instance. So all sockets are moved to the kernel's instance before that.
 
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
@@ -180,7 +180,8 @@ fn read_timeout(timeout: *const timespec) -> Option<Option<Duration>> {
     nanoseconds(unsafe { timeout.as_ref() })
 }
 
-/// Waits for the watcher. Returns `None` if the C library must do the call.
+/// Waits with the watcher of an epoll descriptor. Returns `None` if the C library must make the
+/// call.
 ///
 /// # Safety
 /// If `events` points to memory, it is an array of `max`.
@@ -209,8 +210,8 @@ unsafe fn wait(
         if count == 0 {
             drop(guard);
             drop(instance);
-            // The kernel waits for an event, then fails to store it, and keeps it. So the kernel's
-            // instance must have all descriptors.
+            // No event can be stored. The kernel's call must therefore wait for all descriptors: it
+            // fails only when there is an event, and the event stays.
             epoll_ownership::hand_over(epoll);
             return None;
         }
@@ -235,7 +236,7 @@ unsafe fn wait(
     })
 }
 
-/// Returns how many events fit into the memory at `events`, if fewer than `room` do.
+/// Returns how many of `count` events can be written at `events`.
 #[cold]
 fn count_writable(events: *mut epoll_event, count: usize) -> usize {
     (0..count).take_while(|at| can_write(events.wrapping_add(*at), 1)).count()

@@ -1,6 +1,6 @@
-//! The kind of each descriptor of the process. One byte each, written by the thread that opens,
-//! tracks or closes it. A program that does this with one number in two threads at once has a race
-//! of its own.
+//! The kind of each descriptor of the process. Each kind is a byte without a lock: the thread that
+//! opens, tracks or closes a descriptor writes it. A program that does this in two threads at once
+//! for the same number has a race in itself already.
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 

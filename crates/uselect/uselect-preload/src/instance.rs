@@ -198,8 +198,9 @@ pub(crate) fn remove(epoll: i32) {
     });
 }
 
-/// Hands over a tracked socket that is about to be copied. An epoll instance keeps a file while any
-/// descriptor of it is open, but memory only while the tracked descriptor is.
+/// Hands over a tracked socket that is about to be copied. The kernel's instance reports a file
+/// while any of its descriptors is open. A watcher reports it only while the tracked descriptor is
+/// open.
 pub(crate) fn hand_over_fd(fd: i32) {
     for_each_watcher(|watcher| watcher.hand_over_one(fd));
 }

@@ -4,8 +4,8 @@
 //! The library records which descriptors of the program are tracked TCP sockets, and which of them
 //! its epoll descriptors wait for. It never reads, writes or delays a byte of the program, and
 //! never changes the flags of a descriptor. It serves a call only if it is certain of the result.
-//! All other calls go to the C library, and so do calls from a signal handler that interrupted a
-//! call of the library in its thread.
+//! All other calls go to the C library. So do the calls of a signal handler that interrupted this
+//! library.
 //!
 //! A process registers when it creates or first waits for a TCP socket, so programs without TCP
 //! sockets never register. Before that, the library allocates nothing and takes no lock.

@@ -1,5 +1,5 @@
 //! The functions of the C library that this library replaces. dlsym(3) finds each one at its first
-//! call, without a lock and, because they exist, without an allocation.
+//! call. It takes no lock here, and allocates nothing if the function exists.
 
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use std::ptr::null_mut;

@@ -192,7 +192,8 @@ impl RunCommand {
         opened.map(drop).map_err(|error| Error::NoStats(file.clone(), error))
     }
 
-    /// Fails if a named backend is not available. In the program it would be too late for an error.
+    /// Fails if a named backend is not available. Once the program runs, its start cannot be
+    /// refused any more.
     fn check_backend(&self) -> Result<(), Error> {
         let socket = self.socket.as_deref().map_or(Path::new(uselect::DEFAULT_SOCKET), Path::new);
         let name = self.backend.as_deref().unwrap_or_default();

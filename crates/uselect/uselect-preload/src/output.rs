@@ -87,8 +87,8 @@ fn is_append_only(fd: c_int) -> bool {
 pub(crate) struct ProgramName([u8; 16]);
 
 impl ProgramName {
-    /// Reads the name. Call this before main, in the main thread: later threads and titles have
-    /// other names.
+    /// Reads the name. Call this before main, in the main thread: other threads have other names,
+    /// and programs may change their own.
     pub(crate) fn current() -> Self {
         let mut name = [0; 16];
         // SAFETY: the buffer has the 16 bytes that the call writes.
@@ -100,7 +100,7 @@ impl ProgramName {
 impl Display for ProgramName {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         let name = self.0.iter().take_while(|byte| **byte != 0);
-        // A file name may contain any byte; a line must contain no other line break.
+        // A file name may contain any byte, but a line must have one line break only.
         let is_plain = |byte: u8| byte.is_ascii_graphic() || byte == b' ';
         let mut letters = name.map(|byte| if is_plain(*byte) { char::from(*byte) } else { '?' });
         letters.try_for_each(|letter| out.write_char(letter))

@@ -5,7 +5,8 @@
 //! so a wait with the same arrays as before makes no additional call. A page is never taken out: a
 //! program that unmaps it, or makes it read-only, and then passes a pointer to it ends by SIGSEGV.
 //!
-//! It never dereferences a pointer, and never approves a page that the kernel has not checked.
+//! This module never dereferences a pointer, and never approves a page that the kernel has not
+//! checked.
 
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -32,8 +33,9 @@ const WRITE: usize = 3;
 const PAGE_BYTES: usize = 4096;
 const PAGES_BITS: u32 = 14;
 
-/// The table, by a hash of a page's address: that address and the kind of access. 0: an empty
-/// entry. A page replaces another page with the same hash. `Relaxed`: an entry stands for itself.
+/// The table of good pages, indexed by a hash of the page's address. An entry is the address and
+/// the kind of access, or 0. A page replaces another page with the same hash. `Relaxed` is
+/// sufficient, because an entry says nothing about other memory.
 static PAGES: [AtomicUsize; 1 << PAGES_BITS] = [const { AtomicUsize::new(0) }; 1 << PAGES_BITS];
 
 #[inline]
@@ -54,7 +56,8 @@ fn is_known<const ACCESS: usize>(address: usize) -> bool {
 fn slot(address: usize) -> &'static AtomicUsize {
     const PAGES_MAX: usize = 1 << PAGES_BITS;
     let page = address / PAGE_BYTES;
-    // The distance between stacks of threads is a power of two, 2048 pages by default.
+    // Stacks of threads are a power of two apart, by default 2,048 pages. The higher bits are mixed
+    // in so that they get different slots.
     &PAGES[(page ^ page >> 11) % PAGES_MAX]
 }
 
@@ -68,7 +71,7 @@ fn are_accessible<const ACCESS: usize>(address: usize, bytes: usize) -> bool {
 /// Lets the kernel check the page at this address: the page of `address`, or a later one.
 #[cold]
 fn check_page<const ACCESS: usize>(address: usize, page: usize) -> bool {
-    // The aligned word of four bytes with the first byte of the program's data in that page.
+    // The aligned word of four bytes that has the first byte of the program's data in that page.
     let word = address.max(page) & !3;
     let is_bad = preserve_errno(|| match ACCESS {
         READ => reads_fault(page),

@@ -6,11 +6,11 @@
 //!     └──────────────── fork(2): the child ─────────────────┘
 //! ```
 //!
-//! The kernel wipes a page in each child of fork(2) (MADV_WIPEONFORK). So a child notices that it
-//! is one, and starts unregistered. It leaks what its parent created, because another thread of the
-//! parent may have been changing it. A child of vfork(2) shares the memory of its parent but has
-//! its own descriptors. So code that changes what is recorded of a descriptor first compares the
-//! process ID.
+//! The kernel wipes a page in each child of fork(2) (MADV_WIPEONFORK). A process whose page is wiped
+//! is therefore a new child, and starts unregistered. It leaks what its parent created,
+//! because another thread of the parent may have been changing it. A child of vfork(2) shares the
+//! memory of its parent but has its own descriptors. So code that changes what is recorded of a
+//! descriptor first compares the process ID.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;
@@ -30,7 +30,8 @@ pub(crate) struct RegisteredProcess {
     pub(crate) missing: Vec<(Backend, Error)>,
 }
 
-/// The page. Its first byte is one of `stage`. Null before main.
+/// The page that the kernel wipes in children; null before main. Its first byte is a value of
+/// `stage`.
 static PAGE: AtomicPtr<AtomicU8> = AtomicPtr::new(null_mut());
 /// The registration; null before it, and never freed.
 static REGISTERED: AtomicPtr<RegisteredProcess> = AtomicPtr::new(null_mut());
@@ -184,8 +185,8 @@ impl RegisteredProcess {
     }
 }
 
-/// Returns true to the first caller among this process and its relatives by fork(2), which then
-/// reports that the backend is missing.
+/// Returns true to one process among this one, its parents and its children by fork(2): the first
+/// that calls this. That process reports that the backend is missing.
 fn claim_missing_report() -> bool {
     // SAFETY: null, or a page that is never unmapped.
     let reported = unsafe { MISSING_REPORTED.load(Ordering::Acquire).as_ref() };

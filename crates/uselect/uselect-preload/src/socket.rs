@@ -225,7 +225,8 @@ fn hand_over_passed(control: *const u8, bytes: usize) {
     }
 }
 
-/// The kernel's own limit is lower by default (sysctl net.core.optmem_max).
+/// The longest control data that is searched for descriptors. The kernel's own limit is lower by
+/// default (sysctl net.core.optmem_max).
 const CONTROL_MAX: usize = 1 << 20;
 
 /// Runs a call that opens a TCP socket.
@@ -249,8 +250,8 @@ fn open(call: impl FnOnce() -> c_int) -> c_int {
     fd
 }
 
-/// Returns what a descriptor is that the program waits for. A new descriptor is classified. If it
-/// is a TCP socket, it is tracked from now on, unless another process tracks it.
+/// Returns the kind of a descriptor, and finds it out for a descriptor of unknown kind. A TCP
+/// socket is tracked from then on, unless another process tracks it.
 #[inline]
 pub(crate) fn classify(fd: c_int) -> FdKind {
     match fd_kind::get(fd) {

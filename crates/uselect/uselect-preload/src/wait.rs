@@ -59,7 +59,7 @@ pub unsafe extern "C-unwind" fn __poll_chk(
     bytes: size_t,
 ) -> c_int {
     if bytes / size_of::<pollfd>() < count as usize {
-        // It prints an error and ends the program. SAFETY: by this function's contract.
+        // The C library prints an error and ends the program. SAFETY: by this function's contract.
         return unsafe { libc_next::__poll_chk(fds, count, timeout, bytes) };
     }
     // SAFETY: by this function's contract.

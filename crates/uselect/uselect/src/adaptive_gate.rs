@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Decides whether an attempt that may be wasted is made. It stops while most recent attempts were
-/// wasted, and is tried again later. If threads record results at the same time, one of them may be
-/// lost.
+/// A gate for attempts that may be wasted. It closes when most recent attempts were wasted, and
+/// lets one attempt pass now and then to find out whether that has changed. If two threads record
+/// results at the same time, one result may be lost.
 #[derive(Default)]
 pub(crate) struct AdaptiveGate {
     /// The share of recent attempts that were wasted, in units of 1 / [`WASTED_ALL`].
@@ -22,17 +22,17 @@ pub(crate) enum AttemptResult {
     Harmful,
 }
 
-/// The share if all recent attempts were wasted.
+/// The value of `wasted` if all recent attempts were wasted.
 const WASTED_ALL: u64 = 1 << 16;
-/// Stop trying from this share on.
+/// The gate closes from this value of `wasted` on.
 const WASTED_MAX: u64 = WASTED_ALL / 4 * 3;
 /// Opportunities that are skipped before another attempt.
 pub(crate) const SKIPS: u64 = 64;
 /// Opportunities that are skipped after a harmful attempt.
 pub(crate) const SKIPS_HARMFUL: u64 = 4096;
-/// A new result has this fraction of the weight: 1 / 16.
+/// A new result has 1 / `WEIGHT` of the weight in the moving average.
 const WEIGHT: u64 = 16;
-/// A harmful result has this fraction of the weight: 1 / 4.
+/// A harmful result has 1 / `WEIGHT_HARMFUL` of the weight.
 const WEIGHT_HARMFUL: u64 = 4;
 
 impl AdaptiveGate {
@@ -111,7 +111,7 @@ mod tests {
         skips_left(&gate);
         gate.record(AttemptResult::Harmful);
         assert_eq!(skips_left(&gate), SKIPS_HARMFUL);
-        // Also with useful attempts in between.
+        // Useful attempts in between do not prevent this.
         let gate = AdaptiveGate::default();
         let closed = (0..32).any(|_| {
             gate.record(AttemptResult::Harmful);

@@ -15,7 +15,7 @@ pub(crate) struct ReadinessBitmaps<'a> {
     pub(crate) write: &'a Bitmap,
     /// Whether the descriptor has urgent data.
     pub(crate) urgent: &'a Bitmap,
-    /// Whether the kernel must be called for the descriptor, whatever the wait asks for.
+    /// Whether the kernel must be called for the descriptor, for any requested event.
     pub(crate) except: &'a Bitmap,
     /// Whether the bits are hints. A set bit then means only that something happened, so the kernel
     /// must be called. A clear bit still means that the descriptor is not ready.

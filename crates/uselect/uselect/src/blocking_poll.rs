@@ -12,8 +12,8 @@ use crate::sleeper::Sleeper;
 impl Sleeper {
     /// Calls poll(2) for the collected descriptors, the ring, the daemon connection and
     /// `writable_epoll`. Returns true if poll(2) must be called for more descriptors, because the
-    /// kernel reported send space that memory does not show. This happens once a wait for each
-    /// descriptor.
+    /// kernel reported send space that memory does not show. It does this at most once for each
+    /// descriptor and wait.
     pub(crate) fn poll(
         &mut self,
         region: &ProcessRegion,

@@ -221,8 +221,8 @@ pub(crate) fn is_peer_closed(fd: BorrowedFd<'_>) -> bool {
     ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|count| count > 0)
 }
 
-/// Borrows a descriptor for a call by its number. The caller is responsible for what the number is;
-/// the kernel returns EBADF if it is not open.
+/// Borrows a descriptor for a call by its number. The caller guarantees that the number is the
+/// intended descriptor. If it is not open, the kernel returns EBADF.
 pub(crate) fn borrow_fd<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
     // SAFETY: the number is not -1. If it is not open, the call that uses it fails, as poll(2)
     // does.
@@ -238,9 +238,9 @@ pub struct SignalSet(pub u64);
 const SYNCHRONOUS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
-/// Runs `work` with all signals of this thread blocked. Returns whether a signal was handled
-/// afterwards, which would have interrupted a system call. Returns `None` without running `work` if
-/// a seccomp filter refuses to change the mask.
+/// Runs `work` with all signals of this thread blocked, then unblocks them. Returns whether a
+/// signal handler ran then: a system call in place of `work` would have failed with EINTR. Returns
+/// `None` without running `work` if a seccomp filter refuses to change the mask.
 ///
 /// Ignored signals are delayed too. In a program of several threads the kernel may deliver such a
 /// signal to another thread, whose epoll_wait(2) then ends.
@@ -277,8 +277,8 @@ pub(crate) fn sched_yield() {
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
-/// Calls poll(2), or ppoll(2) with a mask. Not through the C library, whose function a preloaded
-/// library may replace; and not through `rustix`, which has no mask.
+/// Calls poll(2), or ppoll(2) with a mask. This does not use the C library, because a preloaded
+/// library may replace its function, nor `rustix`, whose function takes no mask.
 pub(crate) fn ppoll(
     fds: &mut [PollFd],
     timeout: Option<Duration>,

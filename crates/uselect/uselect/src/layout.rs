@@ -13,20 +13,21 @@ pub const WORDS: usize = SOCKETS / 64;
 /// How many threads can open or accept tracked sockets at the same time. Further threads get
 /// untracked sockets.
 pub const THREADS: usize = 1024;
-/// A thread uses one of this number of slots, beginning at its thread ID modulo [`THREADS`].
+/// The number of slots that a thread may use: those from its thread ID modulo [`THREADS`] on.
 pub const PROBES: usize = 8;
 /// How many processes can be registered at the same time.
 pub const REGIONS: u32 = 256;
 /// How many threads of a process can sleep at the same time, each woken by its own ring. Further
 /// threads sleep in the system call that they replace.
 pub const SLEEPERS: usize = 64;
-/// Bit of a word, besides those of poll(2): memory does not show when the socket is readable.
+/// A bit of a socket's word beside those of poll(2): memory does not show whether the socket is
+/// readable, so the kernel must be called.
 pub const UNCERTAIN: u32 = 0x8000;
 
 /// A bit for each descriptor.
 pub type Bitmap = [AtomicU64; WORDS];
 
-/// Numbers of a socket as of its last event.
+/// Values of a socket as of its last event.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SocketNumbers {
@@ -34,7 +35,7 @@ pub struct SocketNumbers {
     pub readable: AtomicU32,
     /// Bytes of free send space.
     pub send_space: AtomicU32,
-    /// The congestion cwnd, in segments.
+    /// The congestion window, in segments.
     pub cwnd: AtomicU32,
     /// The smoothed round-trip time.
     pub rtt_us: AtomicU32,
@@ -74,8 +75,8 @@ pub struct SleeperFlag {
     /// ring.
     pub sleeping: AtomicU32,
     padding: u32,
-    /// By word of [`WritablePages::changed`]: a bit of that word was set for a descriptor in which
-    /// this sleeper is interested. A watcher clears it.
+    /// One bit for each word of [`WritablePages::changed`]: the programs have set a bit of that
+    /// word for a descriptor in which this sleeper is interested. A watcher clears the bit here.
     pub changed_words: [AtomicU64; WORDS / 64],
     more_padding: [u32; 14],
 }
@@ -104,7 +105,7 @@ pub struct WritablePages {
     pub interest: [AtomicU32; SOCKETS],
     /// By index: the number of bytes that make the socket readable; 0: any byte.
     pub threshold: [AtomicU32; SOCKETS],
-    /// By thread ID, modulo [`THREADS`] and probed.
+    /// The slots of threads. See [`PROBES`] for those that a thread may use.
     pub slot: [ThreadSlot; THREADS],
 }
 

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// The number of consecutive waits that memory alone may serve. The next wait also checks
-/// descriptors that are not tracked, and lets the kernel update the sockets that it reports
-/// (MaxPass in the paper). [`crate::Tracker::set_kernel_check_interval`] changes it.
+/// The number of consecutive waits that memory alone may serve. The next wait also calls the kernel
+/// for descriptors that are not tracked, and to update the state of the sockets that the wait
+/// reports. This is MaxPass in the paper. [`crate::Tracker::set_kernel_check_interval`] changes it.
 pub const KERNEL_CHECK_WAITS_MAX: u32 = 64;
 /// The time for which memory alone may serve waits, if descriptors are not tracked. The next wait
 /// checks these descriptors too.
@@ -16,24 +16,25 @@ pub const DAEMON_CHECK_WAITS_MAX: u32 = 256;
 pub(crate) const EVENTS_MAX: usize = 256;
 /// Sockets that one system call arms. More sockets take more calls.
 pub(crate) const REQUESTS_MAX: u32 = 256;
-/// Completions that a multishot ring holds. If it is full, a poll of the ring ends; poll(2) is
-/// called for its socket until it is armed again.
+/// Completions that a multishot ring holds. If the completion queue overflows, the kernel ends a
+/// multishot poll. The library then calls poll(2) for that socket until the socket is armed again.
 pub(crate) const COMPLETIONS_MAX: u32 = 32 << 10;
 /// How long the close of a descriptor waits for a busy thread that armed it. After that, the
 /// connection ends when that thread next enters the kernel.
 pub(crate) const DISARM_TIME_MAX: Duration = Duration::from_millis(10);
-/// Entries of an upoll from which on it uses the poll cache. With fewer entries a scan of each is
-/// as fast, and needs no memory.
+/// The smallest number of entries for which upoll uses the poll cache. With fewer entries, a scan
+/// of each entry is as fast and needs no memory.
 pub(crate) const POLL_CACHE_ENTRIES_MIN: usize = 64;
 /// How long a registration waits for the daemon, which may still be loading its programs. Then it
 /// fails with [`crate::Error::NoReply`].
 pub(crate) const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
 /// How long a thread waits for a new ring. Then it sleeps in the system call.
 pub(crate) const RING_REPLY_TIME_MAX: Duration = Duration::from_secs(1);
-/// How long a new watcher retries to get a sleeper. Then it works without memory for its lifetime.
+/// How long a new watcher retries to get a sleeper. Then it uses the kernel's instance only, for
+/// its lifetime.
 pub(crate) const WATCHER_SLEEPER_TIME_MAX: Duration = Duration::from_secs(4);
 /// The pause between attempts of a new watcher to get a sleeper, while another thread requests a
 /// ring.
 pub(crate) const WATCHER_SLEEPER_RETRY: Duration = Duration::from_millis(1);
-/// How long no ring is requested after a request without a ring.
+/// The pause after a request for a ring that failed.
 pub(crate) const RING_RETRY_TIME: Duration = Duration::from_secs(1);

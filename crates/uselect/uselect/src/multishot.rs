@@ -30,8 +30,9 @@ pub(crate) struct Multishot {
     table: Mapping<HintTable>,
     /// 1 in the process that created the ring, 0 in its children, which must not use it.
     is_own_process: Mapping<AtomicU8>,
-    /// The state of the thread that waits by the ring, or empty while one does. A second thread
-    /// would have to be woken for completions that the first one takes.
+    /// The state that a thread takes while it waits by the ring; empty while a thread has it. Only
+    /// one thread at a time waits by the ring, because threads would have to wake each other for
+    /// the completions that they take.
     poller: ArrayQueue<HintPoller>,
     /// Whether the thread that waits by the ring sleeps or is about to. Other threads that take
     /// completions then wake it.
@@ -58,7 +59,7 @@ struct HintTable {
     /// A poll of the ring exists, or is being submitted. Written by the thread that has the
     /// [`RingGuard`].
     in_ring: Bitmap,
-    /// How many sockets were untracked at this descriptor. Completions of earlier generations are
+    /// How often a socket of this descriptor was untracked. Completions of earlier generations are
     /// dropped.
     generation: [AtomicU32; SOCKETS],
     /// How often hints were set. A thread that clears hints after poll(2) found nothing sets them
@@ -79,7 +80,7 @@ pub(crate) struct HintPoller {
     arming: Vec<(i32, u64)>,
 }
 
-/// Events of which the kind is unknown: poll(2) must be called, whatever the wait asks for.
+/// An event of unknown kind: it sets all hints, so any wait calls poll(2).
 const UNKNOWN_EVENTS: u32 = bits::ERR;
 
 /// The events that a poll of the ring reports.
@@ -196,7 +197,7 @@ impl Multishot {
         Some(calls)
     }
 
-    /// Returns whether the completion belongs to a tracked socket.
+    /// Sets hints for a completion. Returns false if its socket is not tracked any more.
     fn apply_completion(&self, data: u64, events: Result<u32>, has_more: bool) -> bool {
         let (at, generation) = (data as usize % SOCKETS, (data >> 32) as u32);
         let is_tracked = self.table.generation[at].load(Ordering::SeqCst) == generation;
@@ -299,7 +300,8 @@ impl Multishot {
         }
     }
 
-    /// Clears the hints of the events that poll(2) did not find, unless new ones came meanwhile.
+    /// Clears the hints of the events that poll(2) did not find, unless new hints were set
+    /// meanwhile.
     fn clear_hints(&self, at: usize, polled: u32, change: u32) {
         let table = &*self.table;
         let bitmaps = [
@@ -321,8 +323,8 @@ impl Multishot {
         }
     }
 
-    /// Submits polls, as many at a time as the submission queue holds. A socket whose poll the
-    /// kernel refuses stays with poll(2) and is armed at the next opportunity.
+    /// Submits polls, as many at a time as the submission queue holds. If the kernel refuses a
+    /// poll, waits call poll(2) for that socket, and the next one tries again to arm it.
     fn arm(&self, ring_guard: &mut RingGuard<'_, InternalFd>, arming: &mut Vec<(i32, u64)>) {
         // A socket that the ring still holds, or that is in the poll set twice, is not armed again.
         arming.retain(|(fd, _)| {

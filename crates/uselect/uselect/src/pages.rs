@@ -12,12 +12,14 @@ use crate::bitmap::{ReadinessBitmaps, set_bit};
 use crate::bits;
 use crate::internal_fd::InternalFd;
 use crate::kernel::{Mapping, Result};
-use crate::layout::{UNCERTAIN, ReadOnlyPages, SLEEPERS, SOCKETS, SocketNumbers, WORDS, WritablePages};
+use crate::layout::{
+    ReadOnlyPages, SLEEPERS, SOCKETS, SocketNumbers, UNCERTAIN, WORDS, WritablePages,
+};
 
 pub(crate) struct SharedPages {
     read_only: Mapping<ReadOnlyPages>,
     pub(crate) writable: Mapping<WritablePages>,
-    /// By word of descriptors, how often the interest in one of them has changed.
+    /// For each bitmap word, how often the interest in one of its 64 descriptors has changed.
     interest_versions: Box<[AtomicU64]>,
     /// By sleeper, the number of threads that are replacing one of its interests right now.
     pub(crate) replacing_threads: [AtomicU32; SLEEPERS],
@@ -86,7 +88,8 @@ impl SharedPages {
         self.writable.interest[fd].load(Ordering::SeqCst)
     }
 
-    /// Replaces the interest in a descriptor. Returns false if it is not `found` any more.
+    /// Replaces the interest in a descriptor. Returns false, and changes nothing, if the interest
+    /// is not `found` any more.
     pub(crate) fn replace_interest(&self, fd: usize, found: u32, wanted: u32) -> bool {
         let interest = &self.writable.interest[fd];
         let is_set =
@@ -103,7 +106,8 @@ impl SharedPages {
         self.interest_versions[fd / 64].fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns a number that changes with each interest in a descriptor of this word.
+    /// Returns a number that changes whenever the interest in a descriptor of this bitmap word
+    /// changes.
     pub(crate) fn interest_version(&self, word: usize) -> u64 {
         self.interest_versions[word].load(Ordering::SeqCst)
     }

@@ -19,10 +19,10 @@ impl Tracker {
     /// timeout expires (`None`: never) or a signal is handled. Returns the number of entries with
     /// `revents`.
     ///
-    /// No system call is made while a tracked socket is ready, except after
-    /// [`crate::KERNEL_CHECK_WAITS_MAX`] waits, or after [`crate::KERNEL_CHECK_TIME_MAX`] if some
-    /// descriptors are not tracked. None is made with a timeout of zero either, if all descriptors
-    /// are tracked and no entry waits for missing send space.
+    /// While a tracked socket is ready, most waits make no system call. Every
+    /// [`crate::KERNEL_CHECK_WAITS_MAX`] waits, and after [`crate::KERNEL_CHECK_TIME_MAX`] if some
+    /// descriptors are not tracked, a wait calls the kernel too. With a timeout of zero no system
+    /// call is made if all descriptors are tracked and no entry waits for missing send space.
     ///
     /// # Errors
     /// Those of poll(2), including EINTR.

@@ -1,8 +1,8 @@
 //! `PollCache`: the array of the last large upoll, indexed by descriptor.
 //!
-//! A program that waits with poll(2) passes nearly the same array each time. Comparing it costs
-//! little more than reading it. Then entries that only wait to receive are scanned as bits, 64 at a
-//! time, and not one by one.
+//! A program that waits with poll(2) passes nearly the same array each time. So upoll compares the
+//! array with the cached one, which costs little more than to read it. Entries that wait only to
+//! receive are then scanned as bitmaps, 64 at a time.
 
 use std::sync::atomic::Ordering;
 
@@ -16,8 +16,10 @@ use crate::sleeper::InterestStamp;
 const CHUNK: usize = 16;
 const NO_ENTRY: PollFd = PollFd { fd: -1, events: 0, revents: 0 };
 
-/// Empty before the first update. `words` covers all descriptors of readers, and `entry_indices`
-/// has 64 elements for each word. `others` has a bit for each entry.
+/// The entries of the last large upoll; none before the first update. An entry that waits only to
+/// receive is a reader, unless an earlier entry has the same descriptor. `words` covers all
+/// descriptors of readers, `entry_indices` has 64 elements for each word, and `others` has a bit
+/// for each entry.
 #[derive(Default)]
 pub(crate) struct PollCache {
     /// The array, with `revents` 0.
@@ -34,8 +36,8 @@ pub(crate) struct PollCache {
 pub(crate) struct ReaderWord {
     /// Descriptors with an entry that waits only to receive.
     pub(crate) readers: u64,
-    /// The value of [`crate::view::BlockingWait::stamp`] before all of these were published; `None`
-    /// if they changed since.
+    /// The [`crate::view::BlockingWait::stamp`] that was read before the interest in all readers
+    /// was published; `None` if the readers have changed since.
     pub(crate) stamp: Option<InterestStamp>,
 }
 
@@ -98,7 +100,8 @@ impl PollCache {
         self.others[at / 64] |= 1 << (at % 64);
     }
 
-    /// Records that all readers of a word are published since the waiter had this stamp.
+    /// Records that the interest in all readers of a word was published, and that the stamp was
+    /// this before.
     pub(crate) fn set_stamp(&mut self, word: usize, stamp: InterestStamp) {
         self.words[word].stamp = Some(stamp);
     }

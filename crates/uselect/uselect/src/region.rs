@@ -16,7 +16,7 @@ use crate::internal_fd::InternalFd;
 use crate::kernel::{self, Mapping};
 use crate::layout::{Bitmap, PROBES, SOCKETS, THREADS, ThreadSlot};
 use crate::limits::{
-    DAEMON_CHECK_WAITS_MAX, WATCHER_SLEEPER_RETRY, WATCHER_SLEEPER_TIME_MAX, RING_REPLY_TIME_MAX,
+    DAEMON_CHECK_WAITS_MAX, RING_REPLY_TIME_MAX, WATCHER_SLEEPER_RETRY, WATCHER_SLEEPER_TIME_MAX,
 };
 use crate::pages::{SharedPages, SocketWord};
 use crate::pollfd::PollFd;
@@ -30,8 +30,8 @@ use crate::sleeper_pool::SleeperPool;
 pub(crate) const HANGUP_ONLY: u32 = 0;
 
 thread_local! {
-    /// Whether this thread is in a call that opens a socket, with a slot. It has no destructor, so
-    /// it can be read at any time in the life of the thread.
+    /// Whether this thread has a slot and is in a call that opens a socket. The variable has no
+    /// destructor, so a signal handler can read it at any time in the life of the thread.
     static IS_ARMED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -46,8 +46,9 @@ pub(crate) struct ProcessRegion {
     waits: AtomicU32,
     /// 1 in the process that registered, 0 in its children.
     is_own_process: Mapping<AtomicU8>,
-    /// Indices without a socket, first in, first out. So an index is reused late, when the kernel
-    /// has finished with the old socket. The generation protects as well.
+    /// Indices without a socket, first in, first out. So an index is reused as late as possible,
+    /// when the kernel has usually finished with the old socket. If it has not, the generation in
+    /// the word differs.
     free_indices: ArrayQueue<u32>,
     sleepers: SleeperPool,
     rings: Mutex<RingRequests>,
@@ -116,8 +117,8 @@ impl ProcessRegion {
     }
 
     /// Returns a sleeper for this thread. Returns `None` if all are in use, the daemon sends no
-    /// ring, or another thread is requesting one: a signal handler must not wait for the thread
-    /// that it interrupted.
+    /// ring, or another thread is requesting a ring. It does not wait for that thread, because a
+    /// signal handler may have interrupted it.
     pub(crate) fn take_sleeper(&self) -> Option<Box<Sleeper>> {
         self.sleepers.take().or_else(|| {
             let mut rings = self.rings.try_lock().ok()?;
@@ -126,14 +127,15 @@ impl ProcessRegion {
         })
     }
 
-    /// Like [`ProcessRegion::take_sleeper`], for a caller that keeps the sleeper. Waits for other
-    /// requests and retries, for at most [`WATCHER_SLEEPER_TIME_MAX`].
+    /// Like [`ProcessRegion::take_sleeper`], for a watcher, which has its sleeper for its lifetime.
+    /// Retries while other threads request rings, for at most [`WATCHER_SLEEPER_TIME_MAX`].
     pub(crate) fn take_watcher_sleeper(&self) -> Option<Box<Sleeper>> {
         let begin = Instant::now();
         loop {
             let sleeper = self.take_sleeper();
             let has_all_rings = self.rings.try_lock().is_ok_and(|rings| rings.has_all());
-            let is_over = has_all_rings || !self.is_live() || begin.elapsed() > WATCHER_SLEEPER_TIME_MAX;
+            let is_over =
+                has_all_rings || !self.is_live() || begin.elapsed() > WATCHER_SLEEPER_TIME_MAX;
             if sleeper.is_some() || is_over {
                 return sleeper;
             }
@@ -172,12 +174,13 @@ impl ProcessRegion {
     pub(crate) fn open(&self, call: impl FnOnce() -> i32) -> i32 {
         let Some((slot, index)) = self.arm_slot() else { return call() };
         let fd = call();
-        // The number belongs to a new file. If the previous one was closed without notice, it is
-        // untracked here.
+        // If the program closed the previous socket of this number without untracking it, the
+        // record is removed here.
         self.untrack(fd);
         let was_disarmed =
             slot.armed.load(Ordering::Relaxed) == 0 && slot.taken.load(Ordering::Relaxed) == 0;
         self.finish_open(slot, index, fd);
+        // A signal handler has disarmed the slot (see `arm_slot`).
         if was_disarmed {
             self.track(fd);
         }
@@ -251,7 +254,7 @@ impl ProcessRegion {
         }
     }
 
-    /// Returns whether the socket of the call is tracked, and records its descriptor.
+    /// Records the descriptor of the socket that the call opened. Returns whether it is tracked.
     fn finish_open(&self, slot: &ThreadSlot, index: u32, fd: i32) -> bool {
         // The programs ran in this thread's call, so their writes are ordered before this, like
         // those of a signal handler.
@@ -266,7 +269,8 @@ impl ProcessRegion {
         let is_adopted = is_taken && self.pages.word(index as usize).generation() == generation;
         match fd {
             Some(fd) if is_adopted => {
-                // The previous socket of this descriptor was closed without notice.
+                // For `track`: the previous socket of this descriptor may have been closed without
+                // being untracked.
                 self.untrack(fd as i32);
                 self.pages.publish(fd, index as usize);
             }
@@ -304,14 +308,14 @@ impl ProcessRegion {
         }
     }
 
-    /// Lean mode: completes a receive that returned `got` of at most `max` bytes. If more bytes, or
-    /// something other than bytes, may be there, the kernel updates the word.
+    /// Lean mode: completes a receive that returned `got` of at most `max` bytes. If more bytes,
+    /// the end of the stream or urgent data may be left, one system call updates the word.
     pub(crate) fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
         let Some(index) = self.pages.index(fd).filter(|_| self.mode == TrackingMode::Lean) else {
             return;
         };
-        // An end of the stream was reported before it is reached, and urgent data stops a receive
-        // early.
+        // The end of the stream may follow these bytes: its event came earlier. Urgent data ends a
+        // receive before the buffer is full.
         let has_more = self.pages.word(index).events() & (bits::RDHUP | bits::PRI) != 0;
         let is_drained = got.is_some_and(|got| 0 < got && got < max);
         if !is_drained || has_more {
@@ -319,8 +323,8 @@ impl ProcessRegion {
         }
     }
 
-    /// Lean mode: completes a send of `count` bytes that took `sent` of them. If it took fewer, the
-    /// kernel updates the word.
+    /// Lean mode: completes a send of `count` bytes that took `sent` of them. If it took fewer, one
+    /// system call updates the word.
     pub(crate) fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
         if self.mode == TrackingMode::Lean && sent != Some(count) {
             self.refresh(fd);

@@ -62,8 +62,9 @@ pub enum TrackingMode {
     /// would return.
     Exact = 0,
     /// The process clears them. The kernel only sets them, which saves the programs at each receive
-    /// and send. For a process that waits for changes and reads until nothing is left; other
-    /// processes must use [`crate::TrackedSocket::receive`] and [`crate::TrackedSocket::send`].
+    /// and send. This is sufficient for a process that waits for edges and then reads until nothing
+    /// is left. Other processes must use [`crate::TrackedSocket::receive`] and
+    /// [`crate::TrackedSocket::send`].
     Lean = 1,
 }
 
@@ -191,7 +192,7 @@ mod tests {
         let register =
             || register_within(&path, TrackingMode::Exact, Duration::from_millis(20)).map(drop);
         assert_eq!(register(), Err(Error::NoReply));
-        // The same if the backlog is full. SAFETY: listen(2) takes two numbers.
+        // A full backlog has the same result. SAFETY: listen(2) takes two numbers.
         assert_eq!(unsafe { libc::listen(listener.as_fd().as_raw_fd(), 0) }, 0);
         assert_eq!(register(), Err(Error::NoReply));
         std::fs::remove_file(&path).unwrap();

@@ -30,7 +30,7 @@ pub(crate) struct RingRequests {
 }
 
 impl RingRequests {
-    /// The first ring came with the registration.
+    /// Starts with one ring, which came with the registration.
     pub(crate) fn new(wait: Duration) -> Self {
         Self { count: 1, is_outstanding: false, retry_at: None, reply_time_max: wait }
     }
@@ -55,7 +55,8 @@ impl RingRequests {
             false => request_ring(daemon).and_then(|()| receive_ring(daemon, self.reply_time_max)),
         };
         self.is_outstanding = matches!(received, Err(Error::NoReply));
-        // A ring that could not be mapped counts too: the programs use it for its sleeper.
+        // A ring that could not be mapped counts too, because the programs have it as the ring of
+        // this number already.
         let number = self.count;
         self.count += usize::from(received.is_ok());
         if let Ok(Some(ring)) = received {

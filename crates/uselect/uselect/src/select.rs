@@ -14,8 +14,8 @@ use crate::tracker::Tracker;
 use crate::view::{BlockingWait, MemoryView};
 use crate::wait::{MemoryScan, WaitCall, wait};
 
-/// Sets of descriptors with a bit for each, like `fd_set` of select(2). Each set has any length,
-/// with no limit of 1024; an empty set requests nothing.
+/// Sets of descriptors with a bit for each, like `fd_set` of select(2). A set may have any length,
+/// also beyond FD_SETSIZE (1,024 bits). An empty set requests nothing.
 #[derive(Debug, Default)]
 pub struct FdSets<'a> {
     /// Descriptors to check for reading.
@@ -111,7 +111,8 @@ impl WordScan {
             let hints = active & (found | (requested[0] | requested[1] | requested[2]) & except);
             return Self { requested, known: active & !hints, hints, ..Self::default() };
         }
-        // For urgent data the kernel must be called.
+        // Memory does not show urgent data as such: it sets the except bit, and the kernel is
+        // called.
         let known = active & !except;
         let found = [found[0] & known, found[1] & known, 0];
         Self { requested, found, known, hints: 0, lacking_space: requested[1] & known & !found[1] }
@@ -134,7 +135,8 @@ impl WordScan {
         found.map(|bits| bits.count_ones() as usize).sum()
     }
 
-    /// Returns the bits of poll(2) that correspond to the sets that have a descriptor.
+    /// Returns the bits of poll(2) that are requested for a descriptor: one for each set that has
+    /// it.
     fn events(&self, bit: u32) -> u32 {
         let event_bits = [bits::IN, bits::OUT, bits::PRI].into_iter().zip(self.requested);
         event_bits

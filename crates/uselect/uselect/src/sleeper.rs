@@ -73,9 +73,10 @@ impl Sleeper {
         self.published_now.0.clear();
     }
 
-    /// From here on the kernel wakes this sleeper for its interests. Earlier events must be looked
-    /// for afterwards. Returns false while another sleeper takes over one of its interests, because
-    /// that interest is then unknown. Kept interests work in any case.
+    /// Begins a sleep: from here on the kernel wakes this sleeper for its interests. The caller
+    /// must then scan memory for earlier events. Returns false if another sleeper is taking over
+    /// one of its interests, because that interest may be lost. Persistent interests are not
+    /// affected.
     pub(crate) fn begin_sleep(&self, pages: &SharedPages) -> bool {
         self.ring.drain();
         // Pairs with wake_sleeper() in the kernel: the flag is stored before words and bits are
@@ -90,7 +91,8 @@ impl Sleeper {
         pages.writable.sleeper[self.number].sleeping.swap(0, Ordering::SeqCst);
     }
 
-    /// Returns by word of descriptors whether one in which this sleeper is interested has changed.
+    /// Returns a bit for each word of `WritablePages::changed`: whether a descriptor of that word
+    /// in which this sleeper is interested has changed.
     pub(crate) fn changed_words<'a>(&self, pages: &'a SharedPages) -> &'a [AtomicU64] {
         &pages.writable.sleeper[self.number].changed_words
     }
@@ -127,9 +129,9 @@ impl Sleeper {
         if found == 0 || other == self.number {
             return pages.replace_interest(fd, found, wanted);
         }
-        // Pairs with `begin_sleep` of the other sleeper. It sees this count, or sees that its
-        // interest is gone, or is seen here to sleep. Restoring its interest afterwards would be
-        // too late for events in between.
+        // Pairs with `begin_sleep` of the other sleeper. One of three things is true: it sees this
+        // count, it sees that its interest is gone, or this thread sees that it sleeps. To restore
+        // its interest afterwards would be too late for events in between.
         pages.replacing_threads[other].fetch_add(1, Ordering::SeqCst);
         let is_asleep = pages.writable.sleeper[other].sleeping.load(Ordering::SeqCst) == 1;
         let is_replaced = !is_asleep && pages.replace_interest(fd, found, wanted);
@@ -137,11 +139,10 @@ impl Sleeper {
         is_replaced
     }
 
-    /// Returns a stamp that changes with anything that may change what [`Sleeper::publish`] stored
-    /// for a word of descriptors.
+    /// Returns a stamp. While it stays the same, what [`Sleeper::publish`] stored for a bitmap word
+    /// is unchanged.
     pub(crate) fn stamp(&self, pages: &SharedPages, word: usize) -> InterestStamp {
-        // Pairs with `take_over` of another sleeper, like `begin_sleep`: its replacements are
-        // counted here.
+        // A sleeper that takes over an interest of this word increments the version.
         InterestStamp { sleeper: self.number, version: pages.interest_version(word) }
     }
 
@@ -154,15 +155,16 @@ impl Sleeper {
         is_free && self.take_over(pages, at, found, wanted)
     }
 
-    /// Returns whether an interest is one that this sleeper keeps.
+    /// Returns whether an interest is a persistent one of this sleeper.
     pub(crate) fn has_persistent(&self, interest: u32) -> bool {
         interest & !0xFFFF == PERSISTENT | (self.number as u32) << 16
     }
 
-    /// Returns the stored form of an interest. It includes all events for which memory must ask the
-    /// kernel, because the kernel may return any result.
+    /// Returns the stored form of an interest. It includes the bits for which the library must call
+    /// the kernel: the kernel may then return any of the requested events.
     fn interest(&self, events: u32) -> u32 {
-        (self.number as u32) << 16 | (events | bits::ALWAYS_REPORTED | bits::PRI | UNCERTAIN) & 0xFFFF
+        (self.number as u32) << 16
+            | (events | bits::ALWAYS_REPORTED | bits::PRI | UNCERTAIN) & 0xFFFF
     }
 
     /// Clears the interests of a sleep that is over.

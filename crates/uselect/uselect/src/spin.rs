@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use crate::adaptive_gate::{AdaptiveGate, AttemptResult};
 use crate::kernel;
 
-/// A wake-up costs the sender of a packet some microseconds, and the sleeper its place on the
-/// processor. A look at memory costs tens of nanoseconds. So a wait whose event is near spins until
-/// then. It stops spinning when recent attempts found nothing, or when another thread needs the
-/// processor, as involuntary context switches show.
+/// Spinning of waits. A wake-up costs the sender of a packet some microseconds, and the sleeper its
+/// place on the processor. To read memory costs tens of nanoseconds. So if the next event is near,
+/// it is cheaper to spin until it comes. Waits stop spinning when recent attempts found nothing, or
+/// when another thread needs the processor, which involuntary context switches show.
 #[derive(Default)]
 pub(crate) struct Spin {
     max_ns: AtomicU64,

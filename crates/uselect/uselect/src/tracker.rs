@@ -86,9 +86,9 @@ impl Tracker {
     }
 
     /// Finds idle sockets with multishot polls of an io_uring instance, which needs no privilege.
-    /// Idle sockets then cost a wait nothing. Sockets on which something happened since poll(2)
-    /// last found nothing are passed to poll(2). So a wait that returns a socket always makes a
-    /// system call, and never returns one that poll(2) does not report.
+    /// Idle sockets then cost a wait nothing. All other sockets are passed to poll(2): something
+    /// has happened to them since poll(2) last found them not ready. So a wait that returns a
+    /// socket always makes a system call, and never returns a socket that poll(2) does not report.
     ///
     /// The ring has space for 32,768 completions, 0.5 MB of kernel memory. One thread at a time
     /// waits by the ring; other threads use the system call. A [`crate::Watcher`] is a plain epoll
@@ -295,8 +295,8 @@ impl Tracker {
         self.0.kernel_check.set(count, time);
     }
 
-    /// Lets waits spin on memory for up to `max` before they sleep, while that has recently been
-    /// shorter than sleeping and no other thread needs the processor. The default is 0: no
+    /// Lets waits spin on memory for up to `max` before they sleep. They do so only while recent
+    /// spins have found events and no other thread needs the processor. The default is 0: no
     /// spinning.
     pub fn set_spin(&self, max: Duration) {
         self.0.spin.set(max);
@@ -334,7 +334,8 @@ impl TrackerShared {
         }
     }
 
-    /// Returns what a wait that begins now can use.
+    /// Returns the memory by which a wait that begins now can be served, or `None` if it must be
+    /// the system call.
     #[inline]
     pub(crate) fn begin_view(&self) -> Option<MemoryView<'_>> {
         match &self.memory {

@@ -25,8 +25,8 @@ impl<'a> MemoryView<'a> {
         }
     }
 
-    /// Takes the completions of a multishot ring. Returns the number of system calls, or `None` if
-    /// that is not possible now: then the kernel must be called for everything.
+    /// Takes the completions of a multishot ring. Returns the number of system calls. Returns
+    /// `None` if another thread is taking them: then the kernel must be called for all descriptors.
     pub(crate) fn fetch_completions(self) -> Option<u32> {
         match self {
             Self::Region(_) => Some(0),
@@ -56,7 +56,8 @@ impl<'a> MemoryView<'a> {
         }
     }
 
-    /// Returns `None` if no sleeper is free; then the wait is the system call.
+    /// Begins a wait that may sleep. Returns `None` if no sleeper is free; then the wait is the
+    /// system call.
     pub(crate) fn blocking_wait(self) -> Option<BlockingWait<'a>> {
         match self {
             Self::Region(region) => {
@@ -93,8 +94,9 @@ impl<'a> BlockingWait<'a> {
         }
     }
 
-    /// Begins a sleep. From here on the kernel wakes it for published descriptors. Returns false if
-    /// that is not possible now: then the kernel must be called for everything.
+    /// Begins a sleep. From here on the kernel wakes this thread for published descriptors. Returns
+    /// false if an interest may be lost ([`Sleeper::begin_sleep`]): then the kernel must be called
+    /// for all descriptors.
     pub(crate) fn begin(&mut self) -> bool {
         match self {
             Self::Region(region, sleeper) => {
@@ -149,7 +151,7 @@ impl<'a> BlockingWait<'a> {
     }
 
     /// Calls poll(2) for the poll set and for the descriptors that wake this sleep. Returns true if
-    /// it must be called for more descriptors.
+    /// poll(2) must be called again, for more descriptors.
     pub(crate) fn poll(
         &mut self,
         timeout: Option<Duration>,

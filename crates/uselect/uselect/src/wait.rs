@@ -16,11 +16,10 @@ pub(crate) trait WaitCall {
     /// Like [`WaitCall::scan_memory`], and also publishes the interest in each descriptor or adds
     /// it to the poll set. Returns the number of results.
     fn prepare_sleep(&mut self, blocking: &mut BlockingWait<'_>) -> usize;
-    /// Adds the results of poll(2) for the poll set, after a scan. Returns how many results that
-    /// added.
+    /// Adds the results of poll(2) for the poll set to those of a scan. Returns the number of added
+    /// results.
     ///
-    /// # Errors
-    /// EBADF if the call does not allow closed descriptors.
+    /// # Errors EBADF if a descriptor is not open, for a call that fails then (select(2)).
     fn add_polled(&mut self, poll_set: &PollSet) -> Result<usize>;
     /// Updates the words of the tracked descriptors that are ready.
     fn refresh_ready(&self, view: MemoryView<'_>);
@@ -91,7 +90,8 @@ fn sleep_and_scan(
     let (mut sleep_max, mut is_first_round, view) = (timeout, true, blocking.view());
     loop {
         let had_no_time = sleep_max == Some(Duration::ZERO);
-        // poll(2) checks hints before a spin. For hints that remain, the wait sleeps.
+        // If there are hints, the first round calls poll(2) for them without sleeping, in place of
+        // a spin. A wait with hints after that sleeps.
         if shared.spin.begin_spin(sleep_max)
             && match found.has_hints {
                 true => is_first_round,
@@ -126,7 +126,7 @@ fn sleep_and_scan(
             return Err(Errno::INTR);
         }
         (sleep_max, is_first_round) = (time_left(), false);
-        // If the timeout expires, hints are checked once more.
+        // A wait whose timeout has expired checks new hints in one more round.
         let is_over = sleep_max == Some(Duration::ZERO) && (had_no_time || !found.has_hints);
         if ready > 0 || is_over && !has_more {
             return Ok(ready);

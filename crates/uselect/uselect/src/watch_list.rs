@@ -21,8 +21,8 @@ pub struct DescriptorEvent {
     pub data: u64,
     /// Bits of epoll(7) that are ready.
     pub events: u32,
-    /// The number of events since the descriptor was returned last, modulo 2^16; at least 1 if it
-    /// is edge-triggered. 0 if the descriptor is not tracked.
+    /// The number of events since the descriptor was returned last, modulo 2^16, but at least 1. 0
+    /// if the descriptor is not tracked.
     pub edges: u16,
 }
 
@@ -95,8 +95,8 @@ impl WatchList {
     ) -> bool {
         let can_track =
             events & (bits::EXCLUSIVE | bits::WAKEUP) == 0 && region.pages.index(fd).is_some();
-        // If the kernel's instance has or had the descriptor, epoll_ctl(2) must decide about
-        // errors.
+        // If the kernel's instance may have the descriptor, only epoll_ctl(2) can decide whether
+        // the call fails (EEXIST).
         if !can_track || has_bit(&self.in_kernel, fd as usize) {
             return false;
         }
@@ -157,7 +157,8 @@ impl WatchList {
         }
     }
 
-    /// Returns the descriptors that are in memory, verified while the registration is live.
+    /// Returns the descriptors that are in memory. While the registration is live, those that were
+    /// closed are left out.
     pub(crate) fn verified_fds(&mut self, region: &ProcessRegion, sleeper: &Sleeper) -> Vec<i32> {
         let (is_live, fds) = (region.is_live(), 0..self.in_memory.len() as i32 * 64);
         let is_tracked = |fd: &i32| match is_live {
@@ -199,8 +200,11 @@ impl WatchList {
     /// nothing is added.
     pub(crate) fn hand_over_one(&mut self, region: &ProcessRegion, kernel_set: &Epoll, fd: i32) {
         let entry = self.entries[fd as usize];
-        let events =
-            if entry.is_disabled { entry.events & (bits::EDGE | bits::ONESHOT) } else { entry.events };
+        let events = if entry.is_disabled {
+            entry.events & (bits::EDGE | bits::ONESHOT)
+        } else {
+            entry.events
+        };
         let _ = kernel_set.add(fd, events, entry.data);
         if region.is_live() {
             region.pages.clear_interest(fd as usize);
@@ -344,8 +348,9 @@ impl WatchList {
             self.watch_writable(wake_epoll, fd);
         }
         let found = ready & (entry.events | bits::ALWAYS_REPORTED) & 0xFFFF;
-        // In lean mode the bits are set after the word. A scan in between may have counted the
-        // event without seeing its bits. So a bit that is set was not reported yet.
+        // In lean mode the programs set the bits after the word, and reporting clears them. A scan
+        // between the two may have counted the event without its bits. So a bit that is set belongs
+        // to an unreported event.
         let is_unreported =
             region.mode == TrackingMode::Lean && found & (bits::READABLE | bits::WRITABLE) != 0;
         let is_new = word.edges() != entry.edges || entry.must_report || is_unreported;
@@ -378,7 +383,7 @@ fn clear_reported(region: &ProcessRegion, fd: usize, found: u32) {
     }
 }
 
-/// Calls poll(2) for events that memory does not know.
+/// Calls poll(2) for events that memory does not show.
 fn poll_kernel(fd: usize) -> u32 {
     const ALL: u16 = !(bits::NVAL as u16);
     let mut fds = [PollFd { fd: fd as i32, events: ALL, revents: 0 }];

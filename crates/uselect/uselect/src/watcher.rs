@@ -43,7 +43,7 @@ struct WatcherMemory {
     /// The epoll instance on which a thread sleeps: the ring, the daemon, `kernel_set`, `wakeup`,
     /// and sockets that lack send space.
     wake_epoll: Epoll,
-    /// Written when a thread that sleeps already must look again.
+    /// The eventfd that makes a sleeping thread scan memory again.
     wakeup: InternalFd,
     state: Mutex<WatchList>,
 }
@@ -57,7 +57,8 @@ struct LockedList<'a> {
     is_in_memory: bool,
 }
 
-/// Data of the events of `wake_epoll`. A socket that has send space has its descriptor.
+/// Data of the ring in `wake_epoll`. The data of a socket that waits for send space is its
+/// descriptor.
 const RING: u64 = 1 << 32;
 const DAEMON: u64 = 2 << 32;
 const KERNEL_SET: u64 = 3 << 32;
@@ -85,8 +86,8 @@ impl Watcher {
         let shared = tracker.shared();
         let sleeper = shared.live_region().and_then(|region| {
             let mut sleeper = region.take_watcher_sleeper()?;
-            // Clears interests of the sleeper's previous user, which would keep other threads from
-            // using them.
+            // Clears the interests that the sleeper's previous user left. Once the sleeper sleeps,
+            // no other thread could take them over.
             sleeper.withdraw(&region.pages);
             Some((region, sleeper))
         });
@@ -155,9 +156,9 @@ impl Watcher {
     /// Removes a descriptor that is about to be closed. Makes no system call: the kernel's instance
     /// drops it with the open file. A signal handler may call this.
     pub fn remove_closing(&self, fd: i32) {
-        // Does not wait for the lock, which the code that the handler interrupted may hold. The
-        // next call corrects what is not done here: an untracked descriptor has no interest, and a
-        // reused number is added again.
+        // Does not wait for the lock, because the interrupted code may hold it. If the descriptor
+        // stays in the list, the next call that finds it removes it: an untracked descriptor has no
+        // persistent interest.
         let Some(memory) = &self.memory else { return };
         if let Ok(mut state) = memory.state.try_lock() {
             state.remove_closing(fd);
@@ -203,8 +204,8 @@ impl Watcher {
     /// Waits until a descriptor is ready, the timeout expires (`None`: never) or a signal is
     /// handled. Returns how many of `events`, which must not be empty, were stored. While memory
     /// has events, no system call is made, except at the interval of
-    /// [`Tracker::set_kernel_check_interval`]. None is made with a timeout of zero either, if all
-    /// descriptors are in memory.
+    /// [`Tracker::set_kernel_check_interval`]. With a timeout of zero, no system call is made if
+    /// all descriptors are in memory.
     ///
     /// # Errors
     /// EINTR; EINVAL if `events` is empty.
@@ -243,7 +244,7 @@ impl Watcher {
         if !may_skip {
             drop(state);
             self.kernel_check.record_check();
-            // The kernel first: events from memory alone might fill the array each time.
+            // The kernel comes first, because events from memory might fill the array each time.
             found = self.poll_kernel(memory, region, events);
             state = memory.state();
         }
@@ -276,7 +277,7 @@ impl Watcher {
         Ok(count)
     }
 
-    /// Returns the events that the kernel has now.
+    /// Stores the events that the kernel has now, and returns their number.
     fn poll_kernel(
         &self,
         memory: &WatcherMemory,
@@ -318,7 +319,7 @@ impl Watcher {
                     woken => woken.unwrap_or(false),
                 };
                 if !has_kernel_events || found < events.len() {
-                    // This wake-up has checked the kernel too.
+                    // This wait has checked the kernel too.
                     self.kernel_check.record_check();
                 }
                 if has_kernel_events && found < events.len() {
@@ -357,7 +358,7 @@ impl Watcher {
         self.locked_list(fd).filter(|locked| locked.is_in_memory)
     }
 
-    /// Returns `None` once all descriptors are handed over.
+    /// Returns the memory and the registration, or `None` once all descriptors are handed over.
     fn memory(&self) -> Option<(&WatcherMemory, &ProcessRegion)> {
         let memory = self.memory.as_ref().zip(self.tracker.shared().region());
         memory.filter(|(memory, _)| !memory.state().is_handed_over)
@@ -395,7 +396,7 @@ impl WatcherMemory {
     /// Prepares a sleep. Returns the number of events if there are any.
     fn begin(&self, region: &ProcessRegion, events: &mut [DescriptorEvent]) -> usize {
         let mut state = self.state();
-        // A kept interest is never taken over.
+        // The result does not matter: persistent interests are never taken over.
         let _ = self.sleeper().begin_sleep(&region.pages);
         let found = state.scan(region, self.sleeper(), &self.wake_epoll, events);
         if found == 0 {
@@ -403,7 +404,7 @@ impl WatcherMemory {
         } else if state.waiters == 0 {
             self.sleeper().end_sleep(&region.pages);
         } else if state.has_changes(region, self.sleeper()) {
-            // A thread that sleeps was being woken by the ring, which may just have been drained.
+            // `begin_sleep` may have drained the wake-up of a thread that still sleeps.
             self.wake_sleeper();
         }
         found
@@ -448,7 +449,7 @@ impl WatcherMemory {
     }
 }
 
-/// The kernel's instance, which can be polled, with the descriptors that are not in memory.
+/// Returns the kernel's instance, which has only the descriptors that are not in memory.
 impl AsFd for Watcher {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.kernel_set.as_fd()

@@ -6,20 +6,20 @@ use crate::adaptive_gate::{AdaptiveGate, AttemptResult};
 use crate::deadline::remaining;
 use crate::kernel;
 
-/// Waking a sleeping thread costs the sender an interrupt, and in a closed loop the scheduler may
-/// then run the sleeper for each packet. If the sender shares the processor, sched_yield(2) lets it
-/// run first. Packets that it sends until this thread runs again need no wake-up. This is adaptive,
-/// like [`crate::spin::Spin`]: a thread that is alone on its processor gets it back at once, and
-/// one that shares it with a compute-bound thread would wait for a time slice.
-/// docs/design/uselect.md has measurements.
+/// Yields of waits before they sleep. To wake a sleeping thread costs the sender an interrupt, and
+/// in a closed loop the scheduler may then run the sleeper for each packet. If the sender shares
+/// the processor, sched_yield(2) lets it run first. Packets that it sends until this thread runs
+/// again need no wake-up. Yields stop while they do not pay off, like those of
+/// [`crate::spin::Spin`]: a thread that is alone on its processor gains nothing, and beside a
+/// compute-bound thread it would wait for a time slice. docs/design/uselect.md has measurements.
 #[derive(Default)]
 pub(crate) struct YieldBeforeSleep {
     gate: AdaptiveGate,
 }
 
 /// If yielding took longer than this per descriptor that became ready, the other thread is
-/// compute-bound rather than our peer. A sleeping thread might have been scheduled before that
-/// thread's time slice ended.
+/// compute-bound rather than our peer. A thread that had slept might have been scheduled again
+/// before that time slice ended.
 const TIME_MAX_PER_FD: Duration = Duration::from_micros(50);
 /// With a shorter timeout a yield might end too late.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);
@@ -43,7 +43,7 @@ impl YieldBeforeSleep {
 /// The result of an attempt to yield.
 #[derive(Default)]
 pub(crate) struct Yielded<'a> {
-    /// Which object yielded, and how long that took; `None` if it did not yield.
+    /// The object that yielded and the time that this took; `None` if it did not yield.
     yielded: Option<(&'a YieldBeforeSleep, Duration)>,
     /// A signal was handled meanwhile. The wait must end as if the signal had interrupted its
     /// sleep.

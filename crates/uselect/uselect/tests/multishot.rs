@@ -45,8 +45,9 @@ fn wait(tracker: &Tracker, fd: RawFd, events: u16, timeout: Option<Duration>) ->
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// Waits until memory shows that a descriptor is not ready. That is at once, unless its_tracker number
-/// belonged to a socket whose thread has ended, which the kernel reports after some time.
+/// Waits until memory shows that a descriptor is not ready. This happens at once, except if the
+/// descriptor belonged before to a socket that an ended thread had armed: the kernel then reports
+/// the end of that poll with some delay.
 fn settle(tracker: &Tracker, fd: RawFd) {
     let (before, begin) = (tracker.stats(), Instant::now());
     while tracker.stats().without_syscall == before.without_syscall {
@@ -234,7 +235,7 @@ fn a_child_calls_the_kernel() {
     let (socket, peer) = pair(&tracker);
     let fd = socket.as_raw_fd();
     settle(&tracker, fd);
-    // SAFETY: the child makes system calls, writes its_tracker own memory, and exits.
+    // SAFETY: the child makes system calls, writes its own memory, and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let is_right = tracker.backend() == Backend::Calls

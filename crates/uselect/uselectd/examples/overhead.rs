@@ -22,7 +22,8 @@ use uselectd::{AccessPolicy, Daemon};
 /// The largest allowed overhead of a send and a receive.
 const OVERHEAD_MAX_NS: f64 = 120.0;
 const ROUNDS: usize = 30;
-/// Batches of a case in a round. Their median counts, so that an interrupted batch does not.
+/// Batches of a case in a round. The result is their median, which an interrupted batch does not
+/// change.
 const BATCHES: usize = 60;
 /// Pairs of a send and a receive in a batch.
 const PAIRS: u32 = 1000;
@@ -190,8 +191,8 @@ fn find_link() -> io::Result<Option<PathBuf>> {
 
 /// Runs a batch and returns the mean CPU time of a send and a receive in nanoseconds. Over loopback
 /// the softirqs of the receiving side run in the sends of this thread. If the kernel accounts for
-/// softirqs separately (CONFIG_IRQ_TIME_ACCOUNTING), the result lacks them, and with them one of
-/// the programs.
+/// softirqs separately (CONFIG_IRQ_TIME_ACCOUNTING), the result includes neither them nor the
+/// program that runs in them.
 fn run_batch(one: &mut TcpStream, other: &mut TcpStream) -> io::Result<f64> {
     let mut byte = [0];
     let begin = clock_gettime(ClockId::ThreadCPUTime);
@@ -205,8 +206,7 @@ fn run_batch(one: &mut TcpStream, other: &mut TcpStream) -> io::Result<f64> {
     Ok((elapsed.tv_sec as f64 * 1e9 + elapsed.tv_nsec as f64) / f64::from(PAIRS))
 }
 
-/// Prints a row for each case, with the quartiles, and returns whether all medians are below the
-/// limit.
+/// Prints a row for each case, with the quartiles. Returns failure if a median is above the limit.
 fn report(measured: &mut [Vec<f64>; CASES.len()]) -> ExitCode {
     let without_client = measured[0].clone();
     println!("{:<20} {:>18}   {:>18}", "registered", "ns per send+recv", "overhead");

@@ -7,8 +7,8 @@
 #ifndef USELECT_LAYOUT_H
 #define USELECT_LAYOUT_H
 
-// Tracked sockets have an index, 0 < index < USELECT_SOCKETS. Descriptors are used as they are,
-// 0 <= fd < USELECT_SOCKETS. Programs mask both before use, so this is a power of two.
+// Tracked sockets have an index, 0 < index < USELECT_SOCKETS. Arrays by descriptor are indexed by
+// its number, 0 <= fd < USELECT_SOCKETS. Programs mask both before use, so this is a power of two.
 #define USELECT_SOCKETS 65536
 #define USELECT_WORDS (USELECT_SOCKETS / 64)
 // Slots for threads that open or accept tracked sockets at the same time. A thread uses one of the
@@ -69,8 +69,8 @@ struct uselect_sleeper {
     // 1: the thread sleeps, or is about to. A program or thread that sets this to 0 has to wake it.
     uselect_u32 sleeping;
     uselect_u32 padding;
-    // By word of `changed`: a bit of the word was set, for a descriptor in this sleeper's interest.
-    // A watcher clears it.
+    // One bit for each word of `changed`: a program has set a bit of that word for a descriptor in
+    // which this sleeper is interested. A watcher clears the bit here.
     uselect_u64 changed_words[USELECT_WORDS / 64];
     uselect_u32 more_padding[14];
 };

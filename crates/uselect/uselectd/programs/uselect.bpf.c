@@ -89,9 +89,9 @@ static __always_inline int announce_state(struct sock *sk, __u8 state)
     return 0;
 }
 
-// The state is about to change; the socket is locked, and the kernel stores the state afterwards. A
-// socket that closes in order has been shut down before. A socket that fails has its error already.
-// A socket that connect(2) or shutdown(2) disconnects has neither.
+// The state is about to change; the socket is locked, and the kernel stores the state afterwards.
+// In an orderly close the kernel has set sk_shutdown before. After a failure it has set sk_err. If
+// connect(2) or shutdown(2) disconnects the socket, it has set neither.
 SEC("tp_btf/inet_sock_set_state")
 int BPF_PROG(on_state_change, struct sock *sk, int old_state, int new_state)
 {
@@ -156,9 +156,9 @@ struct new_socket {
     struct tracked tracked;
 };
 
-// Whether the process has gained no privileges since connect(2). It may have executed a set-user-ID
-// program while the daemon registered it. A process that was root at connect(2) may be any user
-// now.
+// Whether the process has the effective user and group that it had at connect(2). If it has others,
+// it may have executed a set-user-ID program while the daemon registered it. A process that was
+// root at connect(2) may be any user now.
 static __always_inline int has_same_credentials(struct process *process)
 {
     struct cred *cred = bpf_get_current_task_btf()->cred;
@@ -202,7 +202,7 @@ static __always_inline void init_word(struct new_socket *new, __u32 mask)
 {
     __u32 index = new->tracked.index & INDEX_MASK;
     __u64 word = (__u64)new->tracked.generation << 32 | mask;
-    // The values of the last socket with this index are not this one's.
+    // Removes the values of the previous socket with this index.
     store_numbers(&new->ro_pages->numbers[index], 0, 0, 0, 0);
     WRITE_ONCE(new->rw_pages->threshold[index], 0);
     __sync_lock_test_and_set(&new->ro_pages->word[index], word);

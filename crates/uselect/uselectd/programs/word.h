@@ -243,9 +243,9 @@ static __always_inline void publish(struct word_update *update,
         return;
     __u32 number = interest >> 16 & (USELECT_SLEEPERS - 1);
     struct uselect_sleeper *sleeper = &rw_pages->sleeper[number];
-    // Set this even if the bit in `changed` was set already: a scan that has cleared this bit may
-    // not have read that word yet. Pairs with WatchList::scan, which clears this bit before it
-    // reads `changed`.
+    // This bit is set even if the bit in `changed` was set before: a scan may have cleared this bit
+    // and may not have read `changed` yet. Pairs with WatchList::scan, which clears this bit before
+    // it reads `changed`.
     set_bit(sleeper->changed_words, (fd & INDEX_MASK) / 64, 1);
     if (update->reported & interest)
         wake_sleeper(sleeper, update->region, number);
@@ -273,8 +273,8 @@ static __always_inline void update_word(struct tcp_sock *tp, struct tracked *tra
         .region = READ_ONCE(tracked->region),
         .index = READ_ONCE(tracked->index),
         .generation = READ_ONCE(tracked->generation),
-        // Without send space, which existed before the arrival: otherwise bytes below the threshold
-        // would be reported because there is send space.
+        // The mask has no bits of send space. They were set before the arrival, so with them each
+        // arrival below the threshold would be reported as an event of send space.
         .arrival_mask = is_event ? ~EPOLL_WRITABLE : 0,
     };
     struct uselect_read_only_pages *ro_pages = lookup_ro_pages(update.region, identity);

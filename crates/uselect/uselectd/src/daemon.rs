@@ -59,8 +59,8 @@ pub struct Daemon {
     clients: BTreeMap<u64, Client>,
     /// The id of the last connection. Ids are never reused.
     last_connection_id: u64,
-    /// Regions of former clients. With `clients` at most [`REGIONS_MAX`], and at most
-    /// [`AccessPolicy::per_user`] of a user.
+    /// Regions of former clients. Together with `clients` there are at most [`REGIONS_MAX`], and at
+    /// most [`AccessPolicy::per_user`] of one user.
     zombies: ZombieRegions,
     /// Runs while there are clients.
     sweeper: Sweeper,
@@ -174,8 +174,8 @@ impl Daemon {
         Ok(true)
     }
 
-    /// Returns what has happened. Clients come before pending peers and new connections, because a
-    /// client that has left and a process that registers may be the same process.
+    /// Waits for events and returns them. Clients come before pending peers and new connections,
+    /// because a client that has left and a process that registers may be the same process.
     fn wait_for_events(&self, shutdown: Option<BorrowedFd<'_>>) -> Result<Vec<DaemonEvent>, Error> {
         let now = Instant::now();
         let is_paused = now < self.accept_paused_until;
@@ -233,8 +233,8 @@ impl Daemon {
         }
     }
 
-    /// Sends a challenge to a process that may be registered. Any other process gets its reply at
-    /// once and disconnected, whatever it would request.
+    /// Sends a challenge to a process that may be registered. Sends a refusal to any other process
+    /// at once, and disconnects it.
     fn admit(&mut self, connection: UnixStream) {
         self.last_connection_id += 1;
         let process = PeerProcess::from_connection(
@@ -281,9 +281,9 @@ impl Daemon {
         self.clients.values().any(|client| client.process.pid == process.pid)
     }
 
-    /// Has the programs watch a process for execve(2), and returns the bytes with which its request
-    /// has to end. The bytes are random and new, so a request that has them was made after this
-    /// call.
+    /// Inserts the placeholder that execve(2) of the process deletes, and returns the bytes with
+    /// which its request has to end. The bytes are random, so a request that has them was made
+    /// after this call.
     fn issue_challenge(&mut self, process: &PeerProcess) -> Result<[u8; CHALLENGE_BYTES], Error> {
         if self.exec_links.is_none() {
             self.exec_links = Some(self.programs.attach_tracepoints(EXEC_TRACEPOINTS)?);
@@ -295,7 +295,7 @@ impl Daemon {
         Ok(challenge)
     }
 
-    /// Whether one more process of a user may be pending.
+    /// Returns whether one more process of a user may be pending.
     fn has_pending_slot(&self, uid: u32) -> bool {
         let is_of_user = |peer: &&PendingPeer| peer.process.uid == uid;
         self.pending_peers.len() < PENDING_MAX
@@ -435,7 +435,8 @@ impl Daemon {
         }
     }
 
-    /// Does nothing if the client is unregistered already: one poll(2) may report two events of it.
+    /// Unregisters a client. Does nothing if it is unregistered already, because one poll(2) may
+    /// report two events of it.
     fn unregister(&mut self, id: u64) -> Result<(), Error> {
         let Some(client) = self.clients.remove(&id) else { return Ok(()) };
         self.regions.remove(&self.programs, &client.region)?;

@@ -34,9 +34,9 @@ pub(crate) const SWEEP_BATCH_MAX: usize = 16 << 10;
 /// Batches of a pass over as many sockets as the previous pass had. More batches would cost more in
 /// total, because the kernel finds the start of a batch by walking over all sockets before it.
 pub(crate) const SWEEP_BATCHES: usize = 10;
-/// Once a pass has visited more sockets than the previous pass in total, a batch is this fraction
-/// of the sockets visited so far. A pass then ends after 11 s if 10,000 sockets are new, and after
-/// 19 s if 65,536 are.
+/// Once a pass has visited more sockets than the whole previous pass, a batch is the number of
+/// sockets visited so far divided by this. A pass then ends after 11 s if 10,000 sockets are new,
+/// and after 19 s if 65,536 are.
 pub(crate) const SWEEP_GROWTH_DIVISOR: usize = 4;
 /// Delay after which sockets with a mismatch are checked again.
 pub(crate) const RECHECK_DELAY: Duration = Duration::from_millis(50);

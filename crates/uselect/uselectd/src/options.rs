@@ -103,7 +103,8 @@ const OPTIONS: [OptionSpec; 5] = [
 
 impl DaemonOptions {
     /// Parses a command line without the name of the program. An `--allow-…` option may occur
-    /// several times and adds to its list; of any other option the last value applies.
+    /// several times and adds to its list. If any other option occurs several times, its last value
+    /// applies.
     ///
     /// # Errors
     /// One line that names the option, the value and what is allowed.

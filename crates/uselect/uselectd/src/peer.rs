@@ -32,7 +32,7 @@ pub(crate) struct PeerProcess {
 
 impl PeerProcess {
     /// Returns the process that called connect(2), or `None` if the policy does not allow it. Looks
-    /// up no more than its credentials if no cgroup could make the policy allow it.
+    /// up only its credentials if they do not suffice and the policy has no cgroups.
     ///
     /// # Errors
     /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH if the process has
@@ -76,8 +76,8 @@ fn has_ended(pidfd: BorrowedFd<'_>) -> Result<bool, Errno> {
     Ok(poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 }))? > 0)
 }
 
-/// Whether the other end of a Unix connection has received everything that was sent (SIOCOUTQ,
-/// which has the same number as TIOCOUTQ).
+/// Returns whether the other end of a Unix connection has received everything that was sent
+/// (SIOCOUTQ, which has the same number as TIOCOUTQ).
 pub(crate) fn has_received_all(connection: BorrowedFd<'_>) -> bool {
     let mut unread: libc::c_int = 0;
     // SAFETY: the kernel stores an int to `unread`, which outlives the call.
@@ -128,7 +128,7 @@ fn getsockopt_u32s(
     Err(Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Whether this process is in the initial pid namespace, whose pids the eBPF programs use.
+/// Returns whether this process is in the initial pid namespace, whose pids the eBPF programs use.
 ///
 /// # Errors
 /// If /proc is not mounted.

@@ -25,8 +25,8 @@ pub(crate) fn insert(programs: &Programs, process: &PeerProcess) -> Result<(), E
     process_map(programs).set(process.pid, &value(process))
 }
 
-/// Whether the placeholder of a connection still exists: since it was inserted, the process has not
-/// executed another program, and the daemon has accepted no later connection of it.
+/// Returns whether the placeholder of a connection still exists: since it was inserted, the process
+/// has not executed another program, and the daemon has accepted no later connection of it.
 ///
 /// # Errors
 /// Errors of bpf(2).

@@ -27,7 +27,7 @@ impl Default for AccessPolicy {
 }
 
 impl AccessPolicy {
-    /// Whether the policy allows a process by its user or groups.
+    /// Returns whether the policy allows a process by its user or groups.
     pub(crate) fn allows_user(&self, uid: u32, groups: &[u32]) -> bool {
         if self.users.is_empty() && self.groups.is_empty() && self.cgroups.is_empty() {
             return uid == 0;
@@ -35,7 +35,7 @@ impl AccessPolicy {
         self.users.contains(&uid) || self.groups.iter().any(|group| groups.contains(group))
     }
 
-    /// Whether the policy allows a process by its cgroup.
+    /// Returns whether the policy allows a process by its cgroup.
     pub(crate) fn allows_cgroup(&self, cgroup: &Path) -> bool {
         self.cgroups.iter().any(|ancestor| cgroup.starts_with(ancestor))
     }

@@ -92,7 +92,8 @@ impl RegionTable {
         fd_map(programs, "writable_maps").set(region.index, &writable.as_raw_fd().to_ne_bytes())?;
         let read_only = create_read_only_map(self.last_identity)?;
         region.map_ids.extend([bpf::map_id(&writable)?, bpf::map_id(&read_only)?]);
-        fd_map(programs, "read_only_maps").set(region.index, &read_only.as_raw_fd().to_ne_bytes())?;
+        fd_map(programs, "read_only_maps")
+            .set(region.index, &read_only.as_raw_fd().to_ne_bytes())?;
         let value = encode_process(self.last_identity, region.index, mode, process);
         // If the process has executed another program meanwhile, its placeholder is gone.
         match process_map(programs).replace(region.pid, &value)? {

@@ -1,6 +1,6 @@
-//! `Sweeper`: has the programs check all tracked sockets, a batch at a time.
+//! `Sweeper`: lets the programs check all tracked sockets, a batch at a time.
 //!
-//! A socket that is in no cache of the CPU takes most of a microsecond. To check 10,000 of them at
+//! To check a socket that is in no CPU cache takes nearly a microsecond. To check 10,000 sockets at
 //! once would block other work on that CPU for milliseconds.
 
 use std::time::Instant;

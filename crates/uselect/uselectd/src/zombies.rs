@@ -1,7 +1,7 @@
 //! `ZombieRegions`: regions of former clients whose memory is still referenced.
 //!
 //! A descriptor or a mapping may outlive the registration, in a child process or in the queue of a
-//! Unix socket. Which regions still exist is therefore looked up among all BPF maps of the machine.
+//! Unix socket. The daemon therefore looks for their maps among all BPF maps of the machine.
 
 use crate::error::Error;
 use crate::programs::Programs;

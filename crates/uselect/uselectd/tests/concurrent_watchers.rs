@@ -26,7 +26,7 @@ fn concurrent_watchers_wait_without_system_calls() {
         // A new socket reports a hang-up.
         let found = watcher.wait(&mut [DescriptorEvent::default()], Some(Duration::ZERO), None);
         assert_eq!(found, Ok(1));
-        // KernelObjects, so that none has a sleeper that another one could take.
+        // All watchers are kept until the end, so that none can take the sleeper of another.
         watcher
     };
     std::thread::scope(|threads| {

@@ -50,7 +50,10 @@ fn image() {
     let (_connection, descriptors) = register(path.as_ref());
     let writable = &descriptors[1];
     eprintln!("image: {}", tracks_new_socket(writable.as_fd()));
-    panic!("{}", reexec_command().env("USELECT_INHERITED_FD", writable.as_raw_fd().to_string()).exec());
+    panic!(
+        "{}",
+        reexec_command().env("USELECT_INHERITED_FD", writable.as_raw_fd().to_string()).exec()
+    );
 }
 
 /// Registers. Returns the connection and the descriptors; none is closed on exec.

@@ -15,8 +15,8 @@ use aya::programs::{ProgramInfo, loaded_programs};
 use sha2::{Digest, Sha256};
 use uselect::Backend;
 use uselect::layout::{
-    UNCERTAIN, PROBES, REGIONS, ReadOnlyPages, SLEEPERS, SOCKETS, SleeperFlag, SocketNumbers, THREADS,
-    ThreadSlot, WritablePages,
+    PROBES, REGIONS, ReadOnlyPages, SLEEPERS, SOCKETS, SleeperFlag, SocketNumbers, THREADS,
+    ThreadSlot, UNCERTAIN, WritablePages,
 };
 
 fn folder() -> PathBuf {
@@ -45,7 +45,7 @@ fn the_object_matches_its_sources() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// The number of files in C, not in subdirectories.
+/// Returns the number of C files in a directory, without subdirectories.
 fn count_sources(path: &Path) -> usize {
     let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
     entries.filter(|path| path.extension().is_some_and(|end| end == "h" || end == "c")).count()

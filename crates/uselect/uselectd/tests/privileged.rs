@@ -165,7 +165,7 @@ impl AttackProcess {
         writeln!(self.child.stdin.as_mut().unwrap(), "{order}").unwrap();
     }
 
-    /// Has the process execute the other program, and checks that this has its privileges.
+    /// Makes the process execute the other program, and checks the privileges of that program.
     fn execute(&mut self, privilege: Privilege) {
         self.send_order("execute");
         let expected = match privilege {
@@ -179,7 +179,7 @@ impl AttackProcess {
         );
     }
 
-    /// Has the process send a request.
+    /// Makes the process send a request.
     fn request_registration(&mut self) {
         self.send_order("request");
         assert_eq!(self.read_line("process: "), "requested");

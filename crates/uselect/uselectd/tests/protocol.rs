@@ -102,7 +102,8 @@ fn register(uselectd: &Uselectd) -> (UnixStream, u8, Vec<OwnedFd>) {
     }
 }
 
-/// Holds the memory of ended registrations in each possible way.
+/// The test holds the memory of ended registrations in each possible way: by a descriptor, by a
+/// mapping, and in the queue of a socket.
 #[test]
 fn a_region_counts_until_its_last_reference_is_gone() {
     let Some(uselectd) = Uselectd::start("memory", &["--per-user", "3"]) else { return };
@@ -140,7 +141,8 @@ impl Mapping {
     fn of(read_only: &OwnedFd) -> Self {
         let (nowhere, bytes) = (std::ptr::null_mut(), size_of::<ReadOnlyPages>());
         // SAFETY: the kernel chooses the address, so no existing mapping is replaced.
-        let start = unsafe { mmap(nowhere, bytes, ProtFlags::READ, MapFlags::SHARED, read_only, 0) };
+        let start =
+            unsafe { mmap(nowhere, bytes, ProtFlags::READ, MapFlags::SHARED, read_only, 0) };
         Self(start.unwrap())
     }
 }

@@ -55,7 +55,8 @@ fn sleepers_are_added_while_others_sleep() {
     assert!(listener.is_tracked(), "the process is still registered");
 }
 
-/// Like epoll(7), when fewer events fit than descriptors are ready.
+/// If more descriptors are ready than events fit into the array, the next waits return the others
+/// first, as with epoll(7).
 #[test]
 fn ready_descriptors_are_reported_round_robin() {
     let Some(tracker) = tracker() else { return };
@@ -104,11 +105,11 @@ fn bytes_below_the_threshold_are_no_event() {
     assert_eq!(reported(Some(Duration::from_millis(30))), 0);
     client.write_all(b"0").unwrap();
     assert_eq!(reported(LONG), bits::IN | bits::OUT);
-    // A threshold is removed without a system call. The next arrival is reported,
+    // A threshold is removed without a system call: the next arrival is reported.
     tracker.expect_bytes(fd, 0);
     client.write_all(b"1").unwrap();
     assert_ne!(reported(LONG) & bits::IN, 0);
-    // and so is data that had arrived before, after a refresh.
+    // Data that had arrived before is reported after a refresh.
     assert_eq!(socket.receive(&mut [0; 100]).unwrap(), 11);
     assert!(tracker.expect_bytes(fd, 10));
     client.write_all(b"1").unwrap();

@@ -38,8 +38,8 @@ fn a_watcher_does_not_report_a_reused_descriptor_of_another() {
         assert_eq!(reused / 64, neighbour.as_raw_fd() / 64, "both are in the same word");
         first.add(reused, EDGES, 1).unwrap();
         first.add(neighbour.as_raw_fd(), EDGES, 2).unwrap();
-        // Connect first, so that no client gets the descriptor. Several clients, because the
-        // daemon, a thread of this process, may get it.
+        // The clients connect before the close, so that none of them gets the descriptor. There are
+        // several, because the daemon, a thread of this process, may get the descriptor first.
         let mut clients = [(); 8].map(|()| TcpStream::connect(address).unwrap()).into_iter();
         // Close the socket without removing it from the watcher.
         drop(socket);

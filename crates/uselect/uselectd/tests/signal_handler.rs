@@ -36,7 +36,8 @@ fn remove_closing_in_a_signal_handler_does_not_deadlock() {
     let _client = TcpStream::connect(address).unwrap();
     watcher.add(listener.as_raw_fd(), 1, 7).unwrap();
     // SAFETY: the handler makes no system calls, takes no lock and allocates nothing.
-    let before = unsafe { libc::signal(libc::SIGUSR1, remove_closing as *const () as libc::sighandler_t) };
+    let before =
+        unsafe { libc::signal(libc::SIGUSR1, remove_closing as *const () as libc::sighandler_t) };
     assert_ne!(before, libc::SIG_ERR);
     // The listener is ready all the time, so the thread holds the lock of the watcher most of the
     // time.

@@ -72,7 +72,7 @@ fn a_sweep_reports_missed_data_once() {
     assert_eq!(watcher.wait(&mut events, Some(Duration::from_secs(3)), None), Ok(0));
 }
 
-/// FdSets the sequence number of the next byte to receive (TCP_QUEUE_SEQ).
+/// Sets the sequence number of the next byte to receive (TCP_QUEUE_SEQ).
 fn set_receive_sequence(socket: &impl AsFd, sequence: libc::c_int) {
     const TCP_RECV_QUEUE: libc::c_int = 1;
     let options = [

@@ -44,15 +44,15 @@ fn uselect_reports_untracked_descriptors() {
     client.write_all(b"x").unwrap();
     assert_eq!(select(LONG), (1, true, false));
     datagrams.send_to(b"x", datagrams.local_addr().unwrap()).unwrap();
-    // The tracked socket is ready, so the kernel is queried about the other one only after
-    // KERNEL_CHECK_WAITS_MAX waits,
+    // While the tracked socket is ready, the kernel is called for the other one only every
+    // KERNEL_CHECK_WAITS_MAX waits.
     let begin = Instant::now();
     let both =
         (0..=uselect::KERNEL_CHECK_WAITS_MAX).filter(|_| select(LONG) == (2, true, true)).count();
-    // or, on a slow machine, after KERNEL_CHECK_TIME_MAX,
+    // On a slow machine it is also called after each KERNEL_CHECK_TIME_MAX.
     let by_time = begin.elapsed().div_duration_f64(uselect::KERNEL_CHECK_TIME_MAX) as usize;
     assert!((1..10 + by_time).contains(&both), "{both}");
-    // and after KERNEL_CHECK_TIME_MAX also without waits.
+    // After a pause of that length the next wait calls it.
     std::thread::sleep(uselect::KERNEL_CHECK_TIME_MAX);
     assert_eq!(select(LONG), (2, true, true));
 }

@@ -42,7 +42,7 @@ impl Library {
         assert_eq!(exported, functions);
     }
 
-    /// Asserts that each structure of the header is in the man page of a function with the same
+    /// Asserts that the man page of a function shows each structure of the header, with the same
     /// fields. Returns the number of structures.
     pub(crate) fn assert_structures(&self) -> usize {
         let (header, mut count) = (self.header(), 0);

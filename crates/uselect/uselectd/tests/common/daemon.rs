@@ -33,7 +33,8 @@ pub(crate) fn load_daemon(path: &Path) -> Option<Daemon> {
     }
 }
 
-/// Whether this process has the capabilities for a daemon. Root in a container may lack them.
+/// Returns whether this process has the capabilities for a daemon. Root in a container may lack
+/// them.
 fn has_capabilities() -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();

@@ -32,8 +32,8 @@ pub(crate) fn mode() -> TrackingMode {
     }
 }
 
-/// Whether MODE=multishot is set: no programs, and io_uring reports for which sockets to call
-/// poll(2).
+/// Returns whether MODE=multishot is set: no programs, and io_uring reports for which sockets to
+/// call poll(2).
 fn wants_multishot() -> bool {
     std::env::var_os("MODE").is_some_and(|mode| mode == "multishot")
 }

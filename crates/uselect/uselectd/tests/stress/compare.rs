@@ -13,7 +13,7 @@ use crate::player::Player;
 /// All events that poll(2) reports for TCP: IN, PRI, OUT, ERR, HUP, RDNORM, WRNORM, RDHUP.
 const ALL: u16 = 0x215F;
 
-/// IN and RDNORM, OUT and WRNORM.
+/// IN and RDNORM.
 const READING: u16 = 0x041;
 const WRITING: u16 = 0x104;
 
@@ -140,7 +140,7 @@ impl SocketView {
         upolled == self.polled && self.bitmaps_agree && self.numbers_agree
     }
 
-    /// Whether no data has come or gone between the two views.
+    /// Returns whether both views have the same events and number of readable bytes.
     fn is_unchanged_since(&self, other: &Self) -> bool {
         (self.polled, self.readable) == (other.polled, other.readable)
     }

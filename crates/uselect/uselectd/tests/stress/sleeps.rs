@@ -77,9 +77,9 @@ pub(crate) fn sleep(
         let end = Instant::now();
         let revents = fds.pop().map(|entry| entry.revents).unwrap_or_default();
         let (peer, done) = other.join().unwrap();
-        // Timers of other connections may end the sleep early. The other thread may run late, and
-        // on a busy machine the kernel may too; poll(2) then does not report the event either. Such
-        // sleeps do not count.
+        // Timers of other connections may end the sleep early. The other thread may run late. On a
+        // busy machine the kernel may deliver late, and then poll(2) does not report the event
+        // either. Such sleeps do not count.
         let is_reported = poll_events(socket.as_fd()) & wanted != 0;
         let is_late = count == 0 && is_reported && end.saturating_duration_since(done) > LATE;
         counts.slept += u64::from(is_late || revents & wanted != 0);
@@ -98,7 +98,7 @@ pub(crate) fn sleep(
     }
 }
 
-/// A new connection without any event.
+/// Returns a new connection without any event.
 fn pair(tracker: &Tracker) -> Option<(TrackedSocket, TcpStream)> {
     let (listener, address) = crate::listener::listener(tracker);
     let peer = TcpStream::connect(address).ok()?;
