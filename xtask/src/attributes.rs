@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_needs_test_is_for_tests() {
+    fn only_code_that_needs_test_is_test_only() {
         for (text, expected) in [
             ("#[cfg(test)] fn f() {}", true),
             ("#[cfg(all(test, unix))] fn f() {}", true),

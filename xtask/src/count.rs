@@ -75,7 +75,7 @@ fn code_lines(source: &Source) -> usize {
             lines.remove(&(at + 1));
         }
     }
-    ForTests { lines: &mut lines }.visit_file(&source.syntax);
+    TestLineRemover { lines: &mut lines }.visit_file(&source.syntax);
     lines.len()
 }
 
@@ -119,11 +119,11 @@ fn is_doc(token: &TokenTree) -> bool {
 }
 
 /// Removes the lines of code that is for tests only.
-struct ForTests<'l> {
+struct TestLineRemover<'l> {
     lines: &'l mut BTreeSet<usize>,
 }
 
-impl ForTests<'_> {
+impl TestLineRemover<'_> {
     fn remove(&mut self, code: &impl Spanned) {
         let span = code.span();
         for line in span.start().line..=span.end().line {
@@ -132,7 +132,7 @@ impl ForTests<'_> {
     }
 }
 
-impl<'ast> Visit<'ast> for ForTests<'_> {
+impl<'ast> Visit<'ast> for TestLineRemover<'_> {
     fn visit_item(&mut self, item: &'ast syn::Item) {
         if attributes::are_test_only(attributes::of_item(item)) {
             self.remove(item);
@@ -175,10 +175,10 @@ impl<'ast> Visit<'ast> for ForTests<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn counted(text: &str) -> usize {
-        code_lines(&planted(&[("a.rs", text)]).sources["a.rs"])
+        code_lines(&test_tree(&[("a.rs", text)]).sources["a.rs"])
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
 
     #[test]
     fn crates_and_others_are_summed_apart() {
-        let tree = planted(&[
+        let tree = test_tree(&[
             ("crates/os/a/Cargo.toml", "[package]\nname = \"a\"\n"),
             ("crates/os/a/src/lib.rs", "mod b;\n#[cfg(test)]\nmod t;\n"),
             ("crates/os/a/src/b.rs", "fn f() {}\n"),
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_parsed_is_an_error() {
+    fn a_file_that_cannot_be_parsed_is_an_error() {
         let tree = Tree::from_texts([("a.rs".to_owned(), "fn".to_owned())]);
         assert!(table(&tree).unwrap_err().starts_with("a.rs:1: cannot be parsed"));
     }

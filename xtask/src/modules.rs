@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ptr;
 
 use crate::defect::Defect;
-use crate::outline::{Child, How, Import, Mention, Outline, Path};
+use crate::outline::{Child, Import, Mention, Outline, Path, Usage};
 use crate::tree::Tree;
 
 /// The outlines of all sources, by their paths.
@@ -46,7 +46,7 @@ pub(crate) struct Module<'a> {
 impl Module<'_> {
     /// Tells whether a path starts with what `use` brought here for this module alone, or with a
     /// place in the crate.
-    pub(crate) fn is_by_use(&self, path: &Path) -> bool {
+    pub(crate) fn starts_with_import(&self, path: &Path) -> bool {
         let first = path.segments[0].as_str();
         matches!(first, "crate" | "super" | "self")
             || self.imports.get(first).is_some_and(|all| all.iter().any(|i| !i.is_public))
@@ -55,7 +55,7 @@ impl Module<'_> {
 
 /// What a path names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Found {
+pub(crate) enum Target {
     Module(Id),
     /// Something that this module defines, perhaps by a macro.
     Item(Id),
@@ -63,12 +63,12 @@ pub(crate) enum Found {
     External,
 }
 
-impl Found {
+impl Target {
     /// Returns the module that is named, or that defines what is named.
     pub(crate) fn module(self) -> Option<Id> {
         match self {
-            Found::Module(id) | Found::Item(id) => Some(id),
-            Found::External => None,
+            Target::Module(id) | Target::Item(id) => Some(id),
+            Target::External => None,
         }
     }
 }
@@ -139,7 +139,7 @@ impl<'a> Modules<'a> {
                 let folder = join(&place.folder, &child.name);
                 let inner = Place { file: place.file, path_folder: folder.clone(), folder };
                 self.add(outlines, body, inner, Some(id), is_test)
-            } else if let Some((file, inner)) = find(outlines, &place, child) {
+            } else if let Some((file, inner)) = find_file(outlines, &place, child) {
                 self.add(outlines, &outlines[file], inner, Some(id), is_test)
             } else {
                 let wrong = format!("no file for the module {}", child.name);
@@ -153,33 +153,33 @@ impl<'a> Modules<'a> {
     }
 
     /// Returns what an import names: a module and an item may have the same name.
-    pub(crate) fn imported(&self, module: Id, import: &Import) -> Vec<Found> {
+    pub(crate) fn resolve_import(&self, module: Id, import: &Import) -> Vec<Target> {
         self.resolve(module, &import.path, &mut vec![ptr::from_ref(import)])
     }
 
     /// Returns what a path in code names. A name that stands alone may be a variable, a type
     /// parameter, or come from the prelude: then it names nothing.
-    pub(crate) fn mentioned(&self, module: Id, mention: &Mention) -> Option<Found> {
-        let found = self.named(module, &mention.path);
-        if found.is_none() && mention.how == How::Macro && mention.path.segments.len() == 1 {
+    pub(crate) fn resolve_mention(&self, module: Id, mention: &Mention) -> Option<Target> {
+        let found = self.resolve_path(module, &mention.path);
+        if found.is_none() && mention.usage == Usage::Macro && mention.path.segments.len() == 1 {
             return self.macro_in_scope(module, &mention.path.segments[0]);
         }
         found
     }
 
     /// Returns what a path names by imports and definitions.
-    pub(crate) fn named(&self, module: Id, path: &Path) -> Option<Found> {
+    pub(crate) fn resolve_path(&self, module: Id, path: &Path) -> Option<Target> {
         let found = self.resolve(module, path, &mut Vec::new());
-        let item = found.iter().find(|found| !matches!(found, Found::Module(_)));
+        let item = found.iter().find(|found| !matches!(found, Target::Module(_)));
         item.or(found.first()).copied()
     }
 
     /// Finds a `macro_rules!` that is in scope because it stands before a `mod` declaration.
-    fn macro_in_scope(&self, module: Id, name: &str) -> Option<Found> {
+    fn macro_in_scope(&self, module: Id, name: &str) -> Option<Target> {
         let mut id = Some(module);
         while let Some(at) = id {
             if self.list[at].outline.macros.contains(name) {
-                return Some(Found::Item(at));
+                return Some(Target::Item(at));
             }
             id = self.list[at].parent;
         }
@@ -187,7 +187,7 @@ impl<'a> Modules<'a> {
     }
 
     /// Resolves a path. An import that leads back to itself names nothing.
-    fn resolve(&self, module: Id, path: &Path, trail: &mut Trail) -> Vec<Found> {
+    fn resolve(&self, module: Id, path: &Path, trail: &mut Trail) -> Vec<Target> {
         let mut at = module;
         let mut is_anchored = false;
         let mut rest = path.segments.as_slice();
@@ -203,11 +203,11 @@ impl<'a> Modules<'a> {
             rest = after;
         }
         while let [name, after @ ..] = rest {
-            let mut found = self.look(at, name, !is_anchored, trail);
+            let mut found = self.look_up(at, name, !is_anchored, trail);
             if found.is_empty() {
                 // A name that this crate has not is of another crate, if it is the first one; else
                 // a macro makes it.
-                return if is_anchored { vec![Found::Item(at)] } else { Vec::new() };
+                return if is_anchored { vec![Target::Item(at)] } else { Vec::new() };
             }
             is_anchored = true;
             rest = after;
@@ -216,28 +216,28 @@ impl<'a> Modules<'a> {
                 found.dedup();
                 return found;
             }
-            match found.iter().find(|found| matches!(found, Found::Module(_))) {
-                Some(Found::Module(id)) => at = *id,
+            match found.iter().find(|found| matches!(found, Target::Module(_))) {
+                Some(Target::Module(id)) => at = *id,
                 _ => return vec![found[0]],
             }
         }
-        vec![Found::Module(at)]
+        vec![Target::Module(at)]
     }
 
     /// Looks a name up in a module; `is_inside` if it is used there, where local imports count.
-    fn look(&self, id: Id, name: &str, is_inside: bool, trail: &mut Trail) -> Vec<Found> {
+    fn look_up(&self, id: Id, name: &str, is_inside: bool, trail: &mut Trail) -> Vec<Target> {
         let module = &self.list[id];
-        let mut found: Vec<Found> =
-            module.children.get(name).map(|child| Found::Module(*child)).into_iter().collect();
+        let mut found: Vec<Target> =
+            module.children.get(name).map(|child| Target::Module(*child)).into_iter().collect();
         if module.outline.items.contains(name) {
-            found.push(Found::Item(id));
+            found.push(Target::Item(id));
             return found;
         }
         if id == 0
             && !is_inside
             && let Some(definer) = self.exported.get(name)
         {
-            found.push(Found::Item(*definer));
+            found.push(Target::Item(*definer));
             return found;
         }
         let named = module.imports.get(name).map(Vec::as_slice).unwrap_or_default();
@@ -249,11 +249,11 @@ impl<'a> Modules<'a> {
         }
         for import in module.outline.imports.iter().filter(|import| import.is_glob) {
             for target in self.follow(id, import, trail).unwrap_or_default() {
-                if let Found::Module(target) = target
+                if let Target::Module(target) = target
                     && (is_inside || !import.is_local)
                 {
                     trail.push(import);
-                    found.extend(self.look(target, name, false, trail));
+                    found.extend(self.look_up(target, name, false, trail));
                     trail.pop();
                 }
             }
@@ -262,7 +262,7 @@ impl<'a> Modules<'a> {
     }
 
     /// Returns what an import names; None if it is being followed already.
-    fn follow(&self, id: Id, import: &Import, trail: &mut Trail) -> Option<Vec<Found>> {
+    fn follow(&self, id: Id, import: &Import, trail: &mut Trail) -> Option<Vec<Target>> {
         if trail.contains(&ptr::from_ref(import)) {
             return None;
         }
@@ -270,7 +270,7 @@ impl<'a> Modules<'a> {
         let mut found = self.resolve(id, &import.path, trail);
         trail.pop();
         if found.is_empty() {
-            found.push(Found::External);
+            found.push(Target::External);
         }
         Some(found)
     }
@@ -301,7 +301,7 @@ pub(crate) fn strays<'a>(
 }
 
 /// Finds the file of `mod x;`, and where that file looks for its own.
-fn find<'a>(
+fn find_file<'a>(
     outlines: &'a Outlines,
     place: &Place<'_>,
     child: &Child,
@@ -343,7 +343,7 @@ fn join(folder: &str, path: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     const TREE: &[(&str, &str)] = &[
         ("src/lib.rs", "mod a; mod n; pub use a::b::Deep; #[path = \"odd/p.rs\"] mod q;"),
@@ -364,7 +364,7 @@ mod tests {
     ];
 
     fn check(with: impl Fn(&Modules<'_>)) {
-        let outlines = outlines(&planted(TREE));
+        let outlines = outlines(&test_tree(TREE));
         let modules = Modules::load(&outlines, "src/lib.rs").unwrap();
         assert_eq!(modules.missing, []);
         with(&modules);
@@ -373,11 +373,11 @@ mod tests {
     fn found(modules: &Modules<'_>, file: &str, path: &str) -> Option<String> {
         let id = modules.iter().find(|(_, module)| module.file == file).unwrap().0;
         let segments = path.split("::").map(str::to_owned).collect();
-        let mention = Mention { path: Path { segments, line: 1 }, how: How::Value };
-        Some(match modules.mentioned(id, &mention)? {
-            Found::Module(id) => format!("module {}", modules.get(id).file),
-            Found::Item(id) => format!("item {}", modules.get(id).file),
-            Found::External => "external".to_owned(),
+        let mention = Mention { path: Path { segments, line: 1 }, usage: Usage::Value };
+        Some(match modules.resolve_mention(id, &mention)? {
+            Target::Module(id) => format!("module {}", modules.get(id).file),
+            Target::Item(id) => format!("item {}", modules.get(id).file),
+            Target::External => "external".to_owned(),
         })
     }
 
@@ -417,7 +417,7 @@ mod tests {
 
     #[test]
     fn a_module_without_a_file_is_a_defect() {
-        let outlines = outlines(&planted(&[("src/lib.rs", "\nmod gone;")]));
+        let outlines = outlines(&test_tree(&[("src/lib.rs", "\nmod gone;")]));
         let modules = Modules::load(&outlines, "src/lib.rs").unwrap();
         let expected = Defect::new("src/lib.rs", 2, "no file for the module gone", "src/gone.rs");
         assert_eq!(modules.missing, [expected]);
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_file_of_no_module_is_a_stray() {
-        let outlines = outlines(&planted(TREE));
+        let outlines = outlines(&test_tree(TREE));
         let modules = Modules::load(&outlines, "src/lib.rs").unwrap();
         assert_eq!(strays(&outlines, "src", &[modules]), ["src/stray.rs"]);
     }

@@ -48,7 +48,7 @@ pub(crate) struct Import {
 
 /// How a path is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum How {
+pub(crate) enum Usage {
     Called,
     /// As a value, or in a pattern.
     Value,
@@ -65,7 +65,7 @@ pub(crate) enum How {
 #[derive(Debug)]
 pub(crate) struct Mention {
     pub(crate) path: Path,
-    pub(crate) how: How,
+    pub(crate) usage: Usage,
 }
 
 /// A `mod` in a module.
@@ -122,8 +122,8 @@ impl Collector {
         self.outline.items.insert(plain(name));
     }
 
-    fn mention(&mut self, path: &syn::Path, how: How) {
-        self.mention_names(path.segments.iter(), path, how);
+    fn mention(&mut self, path: &syn::Path, usage: Usage) {
+        self.mention_names(path.segments.iter(), path, usage);
     }
 
     /// Adds a path of these segments that starts where another does.
@@ -131,12 +131,12 @@ impl Collector {
         &mut self,
         segments: impl Iterator<Item = &'s syn::PathSegment>,
         start: &syn::Path,
-        how: How,
+        usage: Usage,
     ) {
         if start.leading_colon.is_none() {
             let segments = segments.map(|segment| plain(&segment.ident)).collect();
             let path = Path { segments, line: start.span().start().line };
-            self.outline.mentions.push(Mention { path, how });
+            self.outline.mentions.push(Mention { path, usage });
         }
     }
 
@@ -216,7 +216,7 @@ impl Collector {
         }
         // Alone, as in `pub(crate)` and `self.field`, these use nothing.
         if path.segments.len() > 1 || !matches!(&*path.segments[0], "crate" | "super" | "self") {
-            self.outline.mentions.push(Mention { path, how: How::Tokens });
+            self.outline.mentions.push(Mention { path, usage: Usage::Tokens });
         }
     }
 }
@@ -366,7 +366,7 @@ impl<'ast> Visit<'ast> for Collector {
     fn visit_expr_call(&mut self, call: &'ast syn::ExprCall) {
         match &*call.func {
             syn::Expr::Path(function) => {
-                self.mention(&function.path, How::Called);
+                self.mention(&function.path, Usage::Called);
                 visit_parts(self, function);
             }
             function => self.visit_expr(function),
@@ -375,17 +375,17 @@ impl<'ast> Visit<'ast> for Collector {
     }
 
     fn visit_expr_path(&mut self, path: &'ast syn::ExprPath) {
-        self.mention(&path.path, How::Value);
+        self.mention(&path.path, Usage::Value);
         visit_parts(self, path);
     }
 
     fn visit_path(&mut self, path: &'ast syn::Path) {
-        self.mention(path, How::Type);
+        self.mention(path, Usage::Type);
         visit::visit_path(self, path);
     }
 
     fn visit_macro(&mut self, mac: &'ast syn::Macro) {
-        self.mention(&mac.path, How::Macro);
+        self.mention(&mac.path, Usage::Macro);
         self.scan(&mac.tokens);
     }
 }
@@ -396,7 +396,7 @@ fn visit_parts(collector: &mut Collector, path: &syn::ExprPath) {
     if let Some(qualified) = &path.qself {
         collector.visit_qself(qualified);
         if let (syn::Type::Path(of), Some(last)) = (&*qualified.ty, path.path.segments.last()) {
-            collector.mention_names(of.path.segments.iter().chain([last]), &of.path, How::Value);
+            collector.mention_names(of.path.segments.iter().chain([last]), &of.path, Usage::Value);
         }
     }
     path.path.segments.iter().for_each(|segment| collector.visit_path_segment(segment));
@@ -423,11 +423,11 @@ mod tests {
 
     fn mentions(text: &str) -> Vec<String> {
         let mentions = outline(text).mentions;
-        mentions.iter().map(|m| format!("{:?} {}", m.how, m.path.segments.join("::"))).collect()
+        mentions.iter().map(|m| format!("{:?} {}", m.usage, m.path.segments.join("::"))).collect()
     }
 
     #[test]
-    fn imports_are_taken_apart() {
+    fn imports_are_split_into_names() {
         assert_eq!(
             imports("use a::{self, b::{C as D, *}, T as _}; use self::e; use ::f::g;"),
             ["a as a", "a::b::C as D", "a::b as *", "a::T as _", "self::e as e"]
@@ -463,7 +463,7 @@ mod tests {
     }
 
     #[test]
-    fn names_in_macros_are_told_apart() {
+    fn paths_in_macros_are_recognised() {
         for (tokens, expected) in [
             ("on(x, 1)", &["on", "x"][..]),
             ("a.b.c()", &["a"]),

@@ -74,11 +74,11 @@ pub(crate) fn of(tree: &Tree) -> (Vec<Package>, Vec<Defect>) {
 mod tests {
     use super::*;
     use crate::modules::outlines;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     #[test]
     fn roots_are_found_where_cargo_finds_them() {
-        let tree = planted(&[
+        let tree = test_tree(&[
             ("crates/a/b/Cargo.toml", "[package]\nname = \"b\"\n[[bin]]\npath = \"src/x/y.rs\"\n"),
             ("crates/a/b/src/lib.rs", ""),
             ("crates/a/b/src/x/y.rs", ""),

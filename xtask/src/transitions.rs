@@ -106,7 +106,7 @@ impl<'ast> Visit<'ast> for Body {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     #[test]
     fn transitions_are_counted_with_and_without_assertions() {
@@ -115,7 +115,7 @@ mod tests {
             impl A { fn two(&mut self) { self.read_state = 1; } fn three(&self) { debug_assert!(true); } }
             #[cfg(test)] mod tests { fn four(a: &mut A) { a.state = 2; } }
         ";
-        let report = report(&planted(&[("crates/os/a/src/lib.rs", text)]));
+        let report = report(&test_tree(&[("crates/os/a/src/lib.rs", text)]));
         let row = "os/a                       1 of   2 transitions,    2 in all\n";
         assert!(report.ends_with(row), "{report}");
     }

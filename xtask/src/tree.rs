@@ -173,7 +173,7 @@ fn walk(root: &Path, inside: &str, paths: &mut Vec<String>) -> std::io::Result<(
 
 /// Makes a tree for a test.
 #[cfg(test)]
-pub(crate) fn planted(texts: &[(&str, &str)]) -> Tree {
+pub(crate) fn test_tree(texts: &[(&str, &str)]) -> Tree {
     let tree = Tree::from_texts(texts.iter().map(|(path, text)| ((*path).into(), (*text).into())));
     assert_eq!(tree.unparsed, []);
     tree
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rust_is_a_defect() {
+    fn a_file_that_is_not_rust_is_a_defect() {
         let tree = Tree::from_texts([("a.rs".into(), "fn a() {}\nfn b( {}\n".into())]);
         assert_eq!(tree.unparsed.len(), 1);
         assert_eq!((tree.unparsed[0].path.as_str(), tree.unparsed[0].line), ("a.rs", 2));

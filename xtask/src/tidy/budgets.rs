@@ -66,10 +66,10 @@ fn words(path: &str, text: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn defects(texts: &[(&str, &str)]) -> Vec<String> {
-        check(&planted(texts)).iter().map(Defect::to_string).collect()
+        check(&test_tree(texts)).iter().map(Defect::to_string).collect()
     }
 
     #[test]

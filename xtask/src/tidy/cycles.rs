@@ -11,8 +11,8 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::defect::Defect;
-use crate::modules::{self, Found, Id, Modules, Outlines};
-use crate::outline::{How, Mention, Path};
+use crate::modules::{self, Id, Modules, Outlines, Target};
+use crate::outline::{Mention, Path, Usage};
 use crate::packages::Package;
 
 /// Returns the cycles of each crate, and what keeps this rule from seeing the whole of a crate.
@@ -51,7 +51,7 @@ impl<'a> Graph<'a> {
         let mut graph = Graph::default();
         for (id, module) in modules.iter().filter(|(_, module)| !module.is_test) {
             for import in &module.outline.imports {
-                for found in modules.imported(id, import) {
+                for found in modules.resolve_import(id, import) {
                     let is_own = |target| modules.is_within(target, id);
                     if !(import.is_public && found.module().is_some_and(is_own)) {
                         graph.add(modules, id, found, &import.path);
@@ -59,8 +59,8 @@ impl<'a> Graph<'a> {
                 }
             }
             for mention in &module.outline.mentions {
-                if (is_strict && names_item(mention) || module.is_by_use(&mention.path))
-                    && let Some(found) = modules.mentioned(id, mention)
+                if (is_strict && names_item(mention) || module.starts_with_import(&mention.path))
+                    && let Some(found) = modules.resolve_mention(id, mention)
                 {
                     graph.add(modules, id, found, &mention.path);
                 }
@@ -69,7 +69,7 @@ impl<'a> Graph<'a> {
         graph
     }
 
-    fn add(&mut self, modules: &Modules<'a>, from: Id, found: Found, path: &Path) {
+    fn add(&mut self, modules: &Modules<'a>, from: Id, found: Target, path: &Path) {
         let Some(to) = found.module() else { return };
         let (from, to) = (modules.get(from).file, modules.get(to).file);
         if from == to {
@@ -122,17 +122,17 @@ impl<'a> Graph<'a> {
                 }
             }
         }
-        let mut way = vec![start];
+        let mut path_back = vec![start];
         let mut at = start;
         while let Some(previous) = before.get(at) {
-            way.push(previous);
+            path_back.push(previous);
             at = previous;
             if at == start {
                 break;
             }
         }
-        way.reverse();
-        way
+        path_back.reverse();
+        path_back
     }
 
     fn report(&self, package: &Package, cycle: &BTreeSet<&'a str>) -> Defect {
@@ -140,24 +140,24 @@ impl<'a> Graph<'a> {
             let inside = file.strip_prefix(&package.folder).and_then(|f| f.strip_prefix("/src/"));
             inside.unwrap_or(file)
         };
-        let ways = cycle.iter().map(|file| self.shortest_from(file));
-        let way = ways.min_by_key(Vec::len).unwrap_or_default();
+        let paths_back = cycle.iter().map(|file| self.shortest_from(file));
+        let path_back = paths_back.min_by_key(Vec::len).unwrap_or_default();
         let mut wrong = format!("import cycle of {} files: ", cycle.len());
         let mut first_line = 1;
-        for (at, step) in way.windows(2).enumerate() {
+        for (at, step) in path_back.windows(2).enumerate() {
             let edge = &self.edges[step[0]][step[1]];
             if at == 0 {
                 first_line = edge.line;
             }
             wrong += &format!("{}:{} ({}) -> ", short(step[0]), edge.line, edge.path);
         }
-        wrong += short(way[0]);
+        wrong += short(path_back[0]);
         let others: Vec<&str> =
-            cycle.iter().filter(|file| !way.contains(file)).map(|file| short(file)).collect();
+            cycle.iter().filter(|file| !path_back.contains(file)).map(|file| short(file)).collect();
         if !others.is_empty() {
             wrong += &format!("; in it too: {}", others.join(", "));
         }
-        let mut defect = Defect::new(way[0], first_line, wrong, "no cycle");
+        let mut defect = Defect::new(path_back[0], first_line, wrong, "no cycle");
         for from in cycle {
             for (to, edge) in self.uses(from).filter(|(to, _)| cycle.contains(to)) {
                 let Edge { line, path } = edge;
@@ -172,7 +172,7 @@ impl<'a> Graph<'a> {
 /// often than a function that is not called.
 fn names_item(mention: &Mention) -> bool {
     let segments = &mention.path.segments;
-    !matches!(mention.how, How::Value | How::Tokens)
+    !matches!(mention.usage, Usage::Value | Usage::Tokens)
         || segments.len() > 1
         || segments[0].starts_with(|c: char| c.is_uppercase())
 }
@@ -182,7 +182,7 @@ mod tests {
     use super::*;
     use crate::modules::outlines;
     use crate::packages;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn defects(sources: &[(&str, &str)]) -> Vec<String> {
         found(sources, false)
@@ -192,7 +192,7 @@ mod tests {
         let mut texts = vec![("c/Cargo.toml".to_owned(), "[package]\nname = \"c\"\n")];
         texts.extend(sources.iter().map(|(name, text)| (format!("c/src/{name}"), *text)));
         let texts: Vec<_> = texts.iter().map(|(path, text)| (path.as_str(), *text)).collect();
-        let tree = planted(&texts);
+        let tree = test_tree(&texts);
         let (packages, _) = packages::of(&tree);
         check(&packages, &outlines(&tree), is_strict).iter().map(Defect::to_string).collect()
     }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_count_is_no_cycle() {
+    fn uses_that_do_not_count_make_no_cycle() {
         for a in [
             "pub struct A;",
             "use std::b::B; pub struct A;",
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_strict_check_counts_what_no_import_shows() {
+    fn a_strict_check_counts_uses_without_an_import() {
         for root in [
             "pub struct C; fn f() { a::f() }",
             "pub struct C; pub use a::A; fn f(a: A) {}",
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn details_are_the_edges_within_a_cycle() {
-        let tree = planted(&[
+        let tree = test_tree(&[
             ("c/Cargo.toml", "[package]\nname = \"c\"\n"),
             ("c/src/lib.rs", "mod a; mod b; mod d;"),
             ("c/src/a.rs", "use crate::b::B; use crate::d::D; pub struct A;"),

@@ -7,8 +7,8 @@
 //! the driver, a macro, or an `impl` for a type of another file.
 
 use crate::defect::Defect;
-use crate::modules::{Found, Id, Module, Modules, Outlines};
-use crate::outline::{How, Path};
+use crate::modules::{Id, Module, Modules, Outlines, Target};
+use crate::outline::{Path, Usage};
 use crate::packages::Package;
 
 /// The package that has the stages.
@@ -32,8 +32,8 @@ pub(super) fn check(packages: &[Package], outlines: &Outlines) -> Vec<Defect> {
     for package in packages.iter().filter(|package| package.folder == PACKAGE) {
         for modules in package.crates(outlines) {
             for (id, module) in modules.iter().filter(|(_, module)| !module.is_test) {
-                search.names(&modules, id, module);
-                search.definitions(&modules, id, module);
+                search.check_names(&modules, id, module);
+                search.check_definitions(&modules, id, module);
             }
         }
     }
@@ -55,7 +55,7 @@ fn stage_of(file: &str) -> Option<&str> {
 }
 
 /// Tells whether a macro could make a path of a name that leads a file where it must not go.
-fn may_lead(file: &str, name: &str) -> bool {
+fn may_name_forbidden(file: &str, name: &str) -> bool {
     match name {
         "stage" => file != DRIVER,
         "driver" => ![DRIVER, LOOP].contains(&file),
@@ -76,22 +76,22 @@ impl Search {
     }
 
     /// Checks what a module names.
-    fn names(&mut self, modules: &Modules<'_>, id: Id, module: &Module<'_>) {
+    fn check_names(&mut self, modules: &Modules<'_>, id: Id, module: &Module<'_>) {
         for import in &module.outline.imports {
-            for found in modules.imported(id, import) {
-                self.named(modules, module, &import.path, found);
+            for found in modules.resolve_import(id, import) {
+                self.check_target(modules, module, &import.path, found);
             }
         }
         for mention in &module.outline.mentions {
             let path = &mention.path;
-            if let Some(found) = modules.mentioned(id, mention) {
-                self.named(modules, module, path, found);
+            if let Some(found) = modules.resolve_mention(id, mention) {
+                self.check_target(modules, module, path, found);
                 self.is_driven |= module.file == DRIVER
-                    && mention.how == How::Called
+                    && mention.usage == Usage::Called
                     && path.segments.last().is_some_and(|last| last == ENTRY)
                     && found.module().is_some_and(|to| stage_of(modules.get(to).file).is_some());
-            } else if mention.how == How::Tokens
-                && path.segments.iter().any(|name| may_lead(module.file, name))
+            } else if mention.usage == Usage::Tokens
+                && path.segments.iter().any(|name| may_name_forbidden(module.file, name))
             {
                 let expected = "paths that are written out".to_owned();
                 self.report(module, path, "in a macro may name a stage or the driver", expected);
@@ -99,7 +99,13 @@ impl Search {
         }
     }
 
-    fn named(&mut self, modules: &Modules<'_>, module: &Module<'_>, path: &Path, found: Found) {
+    fn check_target(
+        &mut self,
+        modules: &Modules<'_>,
+        module: &Module<'_>,
+        path: &Path,
+        found: Target,
+    ) {
         let Some(to) = found.module().map(|to| modules.get(to).file) else { return };
         if to == DRIVER && ![DRIVER, LOOP].contains(&module.file) {
             self.report(module, path, "names the driver", format!("only {LOOP} names it"));
@@ -116,7 +122,7 @@ impl Search {
 
     /// Checks that the driver and the stages define nothing by which others reach a stage without
     /// its name.
-    fn definitions(&mut self, modules: &Modules<'_>, id: Id, module: &Module<'_>) {
+    fn check_definitions(&mut self, modules: &Modules<'_>, id: Id, module: &Module<'_>) {
         let stage = stage_of(module.file);
         if module.file == DRIVER {
             for import in module.outline.imports.iter().filter(|import| import.is_public) {
@@ -131,10 +137,11 @@ impl Search {
             self.defects.push(Defect::new(module.file, 1, wrong, "a function"));
         }
         for path in &module.outline.impls {
-            let is_own = modules.named(id, path).and_then(Found::module).is_some_and(|of| {
-                let of = modules.get(of);
-                of.file == module.file || stage.is_some() && stage_of(of.file) == stage
-            });
+            let is_own =
+                modules.resolve_path(id, path).and_then(Target::module).is_some_and(|of| {
+                    let of = modules.get(of);
+                    of.file == module.file || stage.is_some() && stage_of(of.file) == stage
+                });
             if !is_own {
                 let expected = "functions that are called by their path".to_owned();
                 self.report(module, path, "has an impl here, but is defined elsewhere", expected);
@@ -148,7 +155,7 @@ mod tests {
     use super::*;
     use crate::modules::outlines;
     use crate::packages;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     const CALLS: &str = "use crate::stage; pub(crate) fn drive() { stage::parse::on() }";
     const STAGE: &str = "pub(crate) fn on() {} pub(crate) fn begin() {} pub(crate) struct Parse;";
@@ -175,7 +182,7 @@ mod tests {
         ];
         texts.retain(|(path, _)| *path != file);
         texts.push((file, text));
-        let tree = planted(&texts);
+        let tree = test_tree(&texts);
         let found = check(&packages::of(&tree).0, &outlines(&tree));
         found.iter().map(Defect::to_string).collect()
     }
@@ -230,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn macros_hide_no_stage() {
+    fn macros_cannot_hide_a_stage() {
         for other in [
             "fn f() { m!(crate::stage::parse::on()) }",
             "macro_rules! enter { ($s:ident) => { crate::stage::$s::on } }",
@@ -277,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_the_name_of_a_stage_is_a_defect() {
+    fn hiding_the_name_of_a_stage_is_a_defect() {
         for driver in [
             "pub(crate) use crate::stage::parse::on as finish;",
             "pub(super) use crate::stage::parse;",

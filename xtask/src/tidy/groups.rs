@@ -103,7 +103,7 @@ fn allowed(rank: usize, is_dev: bool) -> String {
 mod tests {
     use super::*;
     use crate::packages;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     const SYS: (&str, &str) = ("crates/os/sys/Cargo.toml", "[package]\nname = \"millrace-sys\"\n");
     const SIM: (&str, &str) =
@@ -112,7 +112,7 @@ mod tests {
         ("crates/cache/store/Cargo.toml", "[package]\nname = \"millrace-store\"\n");
 
     fn defects(path: &str, text: &str) -> Vec<String> {
-        let (packages, defects) = packages::of(&planted(&[SYS, SIM, STORE, (path, text)]));
+        let (packages, defects) = packages::of(&test_tree(&[SYS, SIM, STORE, (path, text)]));
         assert_eq!(defects, []);
         check(&packages).iter().map(Defect::to_string).collect()
     }
@@ -163,7 +163,7 @@ mod tests {
     #[test]
     fn the_tests_are_used_by_no_crate() {
         let sim = "[dev-dependencies]\nmillrace-tests.workspace = true\n";
-        let tree = planted(&[
+        let tree = test_tree(&[
             ("tests/Cargo.toml", "[package]\nname = \"millrace-tests\"\n"),
             (SIM.0, &format!("{}{sim}", SIM.1)),
         ]);

@@ -33,10 +33,10 @@ pub(super) fn check(tree: &Tree) -> Vec<Defect> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn defects(text: &str) -> Vec<String> {
-        check(&planted(&[("a.md", text)])).iter().map(Defect::to_string).collect()
+        check(&test_tree(&[("a.md", text)])).iter().map(Defect::to_string).collect()
     }
 
     #[test]

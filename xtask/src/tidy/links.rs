@@ -103,10 +103,10 @@ fn headings(tree: &Tree, path: &str) -> BTreeSet<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn defects(text: &str) -> Vec<String> {
-        let tree = planted(&[
+        let tree = test_tree(&[
             ("docs/a.md", text),
             ("docs/b.md", "# A title: one\n"),
             ("README.md", ""),

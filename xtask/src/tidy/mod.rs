@@ -130,11 +130,11 @@ pub(crate) fn check(tree: &Tree, choice: &Choice) -> Vec<Defect> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     #[test]
     fn defects_of_all_rules_are_sorted_by_place() {
-        let tree = planted(&[
+        let tree = test_tree(&[
             ("crates/z/z/Cargo.toml", "[package]\nname = \"millrace-z\"\n"),
             ("crates/os/a/Cargo.toml", "[package]\nname = \"millrace-a\"\n"),
             ("crates/os/a/src/lib.rs", &"\n".repeat(801)),
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_parsed_is_reported_by_every_choice() {
+    fn files_that_cannot_be_parsed_are_reported_by_every_choice() {
         let tree = Tree::from_texts([
             ("crates/os/a/src/lib.rs".to_owned(), "fn".to_owned()),
             ("crates/os/a/Cargo.toml".to_owned(), "[".to_owned()),

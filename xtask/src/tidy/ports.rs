@@ -44,10 +44,10 @@ fn has_number(line: &str, number: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn defects(path: &str, text: &str) -> Vec<String> {
-        check(&planted(&[(path, text)])).iter().map(Defect::to_string).collect()
+        check(&test_tree(&[(path, text)])).iter().map(Defect::to_string).collect()
     }
 
     #[test]

@@ -40,10 +40,10 @@ impl<'ast> Visit<'ast> for Predicates<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn defects(text: &str) -> Vec<String> {
-        check(&planted(&[("a.rs", text)])).iter().map(Defect::to_string).collect()
+        check(&test_tree(&[("a.rs", text)])).iter().map(Defect::to_string).collect()
     }
 
     #[test]

@@ -221,10 +221,10 @@ impl<'ast> Visit<'ast> for Sizes<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn defects(text: &str) -> Vec<String> {
-        check(&planted(&[("a.rs", text)])).iter().map(Defect::to_string).collect()
+        check(&test_tree(&[("a.rs", text)])).iter().map(Defect::to_string).collect()
     }
 
     /// A function of so many lines, with something before and after it.
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_macro_contains_is_as_small() {
+    fn items_in_macros_have_the_same_limits() {
         let fields = |count: usize| (0..count).map(|n| format!("f{n}: M<u8, u8>,"));
         let fields = |count| fields(count).collect::<String>();
         for (before, after) in [

@@ -128,10 +128,10 @@ fn is_at(words: &[Word], phrase: &[&str]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tree::planted;
+    use crate::tree::test_tree;
 
     fn defects(path: &str, text: &str) -> Vec<String> {
-        check(&planted(&[(path, text)])).iter().map(Defect::to_string).collect()
+        check(&test_tree(&[(path, text)])).iter().map(Defect::to_string).collect()
     }
 
     #[test]

@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_held_is_charged_until_dropped() {
+    fn held_bytes_are_charged_until_dropped() {
         let budget = Budget::new(8);
         let mut held = HeldBytes::copy(&budget, &[b"abc", b"", b"de"]);
         assert_eq!((&held[..], budget.used(), budget.is_exhausted()), (&b"abcde"[..], 5, false));
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_consumed_costs_nothing_though_something_is_always_unread() {
+    fn consumed_bytes_use_no_memory_while_others_stay_unread() {
         let budget = Budget::new(1 << 20);
         let mut held = HeldBytes::copy(&budget, &[b"x"]);
         for _ in 0..1000 {

@@ -93,9 +93,9 @@ impl LogSink {
             self.0.changed.notify_one();
             return Ok(());
         }
-        let of_writer = self.0.clone();
-        let named = std::thread::Builder::new().name("access-log".to_owned());
-        *writer = Some(named.spawn(move || of_writer.write(file))?);
+        let shared = self.0.clone();
+        let builder = std::thread::Builder::new().name("access-log".to_owned());
+        *writer = Some(builder.spawn(move || shared.write(file))?);
         lock(&self.0.state).path = Some(path);
         Ok(())
     }
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_is_turned_to_another_file_and_to_none() {
+    fn a_sink_switches_to_another_file_and_to_none() {
         let path = std::env::temp_dir().join(format!("millrace-turned-{}", std::process::id()));
         let other = path.with_extension("other");
         let log = LogSink::without_file();
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_slow_disk_cannot_take_is_counted() {
+    fn dropped_records_are_counted() {
         let log = LogSink::open(Path::new("/dev/full")).unwrap();
         log.append(b"one\ntwo\n");
         log.append(&vec![b'\n'; LOG_PENDING_MAX]);

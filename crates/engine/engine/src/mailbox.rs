@@ -111,15 +111,15 @@ pub struct PeerMailboxes<T, W> {
 /// indexed by worker.
 pub fn mailbox_mesh<T: Send, W: Wake>(workers: usize, capacity: usize) -> Vec<PeerMailboxes<T, W>> {
     let empty = |_| PeerMailboxes { outboxes: Vec::new(), inboxes: Vec::new() };
-    let mut mails: Vec<PeerMailboxes<T, W>> = (0..workers).map(empty).collect();
+    let mut by_worker: Vec<PeerMailboxes<T, W>> = (0..workers).map(empty).collect();
     for from in 0..workers {
         for into in 0..workers {
             let (outbox, inbox) = (from != into).then(|| mailbox(capacity)).unzip();
-            mails[from].outboxes.push(outbox);
-            mails[into].inboxes.push(inbox);
+            by_worker[from].outboxes.push(outbox);
+            by_worker[into].inboxes.push(inbox);
         }
     }
-    mails
+    by_worker
 }
 
 impl<T: Send, W: Wake> PeerMailboxes<T, W> {
@@ -196,20 +196,20 @@ mod tests {
 
     #[test]
     fn every_worker_reaches_every_other() {
-        let mut mails = mailbox_mesh::<(usize, usize), CountingWaker>(3, 4);
+        let mut by_worker = mailbox_mesh::<(usize, usize), CountingWaker>(3, 4);
         let wakes = [(); 3].map(|()| CountingWaker::default());
-        for (mail, wake) in mails.iter().zip(&wakes) {
-            mail.set_waker(wake);
+        for (mailboxes, wake) in by_worker.iter().zip(&wakes) {
+            mailboxes.set_waker(wake);
         }
-        for (from, mail) in mails.iter_mut().enumerate() {
+        for (from, mailboxes) in by_worker.iter_mut().enumerate() {
             for into in (0..3).filter(|&into| into != from) {
-                mail.send(into, (from, into)).unwrap();
+                mailboxes.send(into, (from, into)).unwrap();
             }
-            mail.flush();
+            mailboxes.flush();
         }
-        for (worker, mail) in mails.iter_mut().enumerate() {
+        for (worker, mailboxes) in by_worker.iter_mut().enumerate() {
             let mut got = Vec::new();
-            mail.drain(|from, message| got.push((from, message)));
+            mailboxes.drain(|from, message| got.push((from, message)));
             let others = (0..3).filter(|&other| other != worker);
             assert_eq!(got, others.map(|from| (from, (from, worker))).collect::<Vec<_>>());
             assert_eq!(wakes[worker].0.load(Ordering::Relaxed), 2);

@@ -257,10 +257,10 @@ impl<W: Watch> ReadinessEngine<W> {
             return assert!(added.is_ok(), "{added:?}");
         }
         let Some(descriptor) = self.descriptors.get(key_of(data)) else { return };
-        let (fd, role) = (descriptor.fd.as_fd(), descriptor.kind);
+        let (fd, kind) = (descriptor.fd.as_fd(), descriptor.kind);
         let added = match descriptor.receiving {
             ReceiveOperation::Accept { .. } => self.watch.add_listener(fd, data),
-            _ if role == DescriptorKind::Listener => Ok(()),
+            _ if kind == DescriptorKind::Listener => Ok(()),
             _ => self.watch.add_connection(fd, data),
         };
         // Only a failed submission gets here, after which the ring is unusable.

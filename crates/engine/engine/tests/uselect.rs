@@ -10,7 +10,7 @@ use std::io::Write;
 use std::net::{Shutdown, TcpStream};
 use std::time::{Duration, Instant};
 
-use conformance::common::{all, engine, pair, received, token};
+use conformance::common::{engine, pair, poll_all, received, token};
 use millrace_engine::{CompletionEvent, Engine, Error, Fd};
 
 type Tested = millrace_engine::UselectEngine;
@@ -34,7 +34,7 @@ const BODY: u64 = 1 << 20;
 const SHORT: Duration = Duration::from_millis(4);
 
 /// Repeats an attempt until it takes no longer than [`SHORT`]. The attempt returns its duration.
-fn shortly(mut attempt: impl FnMut() -> Duration) {
+fn repeat_until_short(mut attempt: impl FnMut() -> Duration) {
     let is_short = (0..1000).any(|_| attempt() < SHORT);
     assert!(is_short, "it always waits until the time is over");
 }
@@ -44,7 +44,7 @@ fn drained_pair(engine: &mut Tested) -> (Fd, TcpStream) {
     let (fd, mut peer) = pair(engine);
     engine.recv(&fd, 1000, token(1));
     // A descriptor that is added is reported once, with its readiness.
-    assert!(all(engine).is_empty());
+    assert!(poll_all(engine).is_empty());
     peer.write_all(b"a").unwrap();
     assert_eq!(received(engine).1.unwrap(), b"a");
     (fd, peer)
@@ -56,7 +56,7 @@ fn receive_expected(engine: &mut Tested, fd: &Fd, bytes: u64) {
 }
 
 #[test]
-fn a_body_that_trickles_comes_byte_by_byte() {
+fn a_slow_body_is_reported_byte_by_byte() {
     let mut engine = engine();
     let (fd, mut peer) = drained_pair(&mut engine);
     for left in (BODY - 100..BODY).rev() {
@@ -71,7 +71,7 @@ fn a_body_that_trickles_comes_byte_by_byte() {
 #[test]
 fn few_bytes_of_an_expected_body_wait_for_others() {
     let mut engine = engine();
-    shortly(|| {
+    repeat_until_short(|| {
         let (fd, mut peer) = drained_pair(&mut engine);
         let begun = Instant::now();
         receive_expected(&mut engine, &fd, 10);
@@ -80,7 +80,7 @@ fn few_bytes_of_an_expected_body_wait_for_others() {
         let found = engine.next_completion();
         let took = begun.elapsed();
         assert!(found.is_none() || took >= SHORT);
-        let mut came = match found.map(|found| found.event) {
+        let mut bytes_received = match found.map(|found| found.event) {
             Some(CompletionEvent::Received(Ok(buffer))) => {
                 let bytes = buffer.to_vec();
                 engine.recycle(buffer);
@@ -93,11 +93,11 @@ fn few_bytes_of_an_expected_body_wait_for_others() {
             }
         };
         peer.write_all(b"4567890").unwrap();
-        while came.len() < 10 {
-            came.extend(received(&mut engine).1.unwrap());
+        while bytes_received.len() < 10 {
+            bytes_received.extend(received(&mut engine).1.unwrap());
             engine.recv(&fd, 1000, token(1));
         }
-        assert_eq!(came, b"1234567890");
+        assert_eq!(bytes_received, b"1234567890");
         engine.close(fd);
         took
     });
@@ -106,7 +106,7 @@ fn few_bytes_of_an_expected_body_wait_for_others() {
 #[test]
 fn an_end_before_the_expected_bytes_is_reported_at_once() {
     let mut engine = engine();
-    shortly(|| {
+    repeat_until_short(|| {
         let (fd, mut peer) = drained_pair(&mut engine);
         let begun = Instant::now();
         receive_expected(&mut engine, &fd, BODY);
@@ -124,7 +124,7 @@ fn an_end_before_the_expected_bytes_is_reported_at_once() {
 #[test]
 fn a_reset_before_the_expected_bytes_is_reported_at_once() {
     let mut engine = engine();
-    shortly(|| {
+    repeat_until_short(|| {
         let (fd, mut peer) = drained_pair(&mut engine);
         receive_expected(&mut engine, &fd, BODY);
         let begun = Instant::now();
@@ -141,9 +141,9 @@ fn a_reset_before_the_expected_bytes_is_reported_at_once() {
 }
 
 #[test]
-fn what_follows_an_expected_body_comes_as_ever() {
+fn bytes_after_an_expected_body_are_reported_at_once() {
     let mut engine = engine();
-    shortly(|| {
+    repeat_until_short(|| {
         let (fd, mut peer) = drained_pair(&mut engine);
         receive_expected(&mut engine, &fd, 10);
         peer.write_all(b"1234567890").unwrap();

@@ -28,19 +28,19 @@ impl Identity {
         Self { user: process::geteuid().as_raw(), group: process::getegid().as_raw() }
     }
 
-    /// Calls `look` with the rights of this identity, and then restores the old ones.
+    /// Calls `action` with the rights of this identity, and then restores the old ones.
     ///
     /// # Errors
     /// EPERM without CAP_SETUID and CAP_SETGID; EINVAL for an id that the user namespace does not
-    /// have. `look` is not called then.
+    /// have. `action` is not called then.
     ///
     /// # Panics
     /// Panics if the kernel refuses to restore the old rights, which it never does.
-    pub fn run_as<T>(self, look: impl FnOnce() -> T) -> Result<T> {
+    pub fn run_as<T>(self, action: impl FnOnce() -> T) -> Result<T> {
         let groups = process::getgroups()?;
         let own = Self::current();
-        let given = self.assume(own);
-        let seen = given.map(|()| look());
+        let assumed = self.assume(own);
+        let result = assumed.map(|()| action());
         // The old user is the saved one, so returning to it is allowed.
         let all = thread::Uid::from_raw(own.user);
         thread::set_thread_res_uid(all, all, all).expect("the saved user may return");
@@ -48,7 +48,7 @@ impl Identity {
         thread::set_thread_res_gid(all, all, all).expect("the saved group may return");
         // If setgroups(2) is denied, the groups were not changed either.
         let _ = thread::set_thread_groups(&groups);
-        seen
+        result
     }
 
     /// Takes the identity, with `saved` as the saved one.

@@ -18,14 +18,14 @@ use millrace_confine::{ExtraCalls, Grant, Identity};
 use millrace_sys::{Errno, OpenMode};
 use millrace_uring::Ring;
 
-const ALONE: &str = "MILLRACE_TEST_ALONE";
+const PART: &str = "MILLRACE_TEST_PART";
 const FOLDER: &str = "MILLRACE_TEST_FOLDER";
 
 /// Runs `part` in a child process, with a directory of its own, and returns its exit status; `None`
 /// inside the child, once `part` has ended. `test` is the full name of the calling test.
-fn alone(test: &str, part: &str, run: impl FnOnce(&Path)) -> Option<ExitStatus> {
+fn run_in_child(test: &str, part: &str, run: impl FnOnce(&Path)) -> Option<ExitStatus> {
     let name = format!("{test} {part}");
-    if let Ok(asked) = std::env::var(ALONE) {
+    if let Ok(asked) = std::env::var(PART) {
         if asked == name {
             run(Path::new(&std::env::var_os(FOLDER).unwrap()));
         }
@@ -36,16 +36,16 @@ fn alone(test: &str, part: &str, run: impl FnOnce(&Path)) -> Option<ExitStatus> 
     std::fs::create_dir(&folder).unwrap();
     let status = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", test, "--nocapture", "--test-threads=1"])
-        .envs([(ALONE, OsStr::new(&name)), (FOLDER, folder.as_os_str())])
+        .envs([(PART, OsStr::new(&name)), (FOLDER, folder.as_os_str())])
         .stdout(Stdio::null())
         .status();
     std::fs::remove_dir_all(&folder).unwrap();
     Some(status.unwrap())
 }
 
-/// Like [`alone`], and asserts that the part succeeds.
-fn well(test: &str, part: &str, run: impl FnOnce(&Path)) {
-    if let Some(status) = alone(test, part, run) {
+/// Like [`run_in_child`], and asserts that the part succeeds.
+fn succeed_in_child(test: &str, part: &str, run: impl FnOnce(&Path)) {
+    if let Some(status) = run_in_child(test, part, run) {
         assert!(status.success(), "{test} {part}: {status}");
     }
 }
@@ -76,8 +76,8 @@ fn echo() {
 }
 
 #[test]
-fn what_a_proxy_does_goes_on_under_the_filter() {
-    well("what_a_proxy_does_goes_on_under_the_filter", "all", |folder| {
+fn the_calls_of_a_proxy_succeed_under_the_filter() {
+    succeed_in_child("the_calls_of_a_proxy_succeed_under_the_filter", "all", |folder| {
         millrace_confine::restrict_syscalls(ExtraCalls { rings: true, select: true, stores: true })
             .unwrap();
         echo();
@@ -131,8 +131,8 @@ fn store(folder: &Path) {
 }
 
 #[test]
-fn what_it_never_does_does_not_exist() {
-    well("what_it_never_does_does_not_exist", "all", |_| {
+fn other_calls_do_not_exist_under_the_filter() {
+    succeed_in_child("other_calls_do_not_exist_under_the_filter", "all", |_| {
         millrace_confine::restrict_syscalls(ExtraCalls::default()).unwrap();
         let missing = Err(Errno::NOSYS);
         let (stream, raw) = (libc::SOCK_STREAM.into(), libc::SOCK_RAW.into());
@@ -180,7 +180,7 @@ fn fatal_calls_kill_the_process() {
         ("process_vm_readv", libc::SYS_process_vm_readv),
         ("open_by_handle_at", libc::SYS_open_by_handle_at),
     ] {
-        let ended = alone(test, name, |_| {
+        let ended = run_in_child(test, name, |_| {
             millrace_confine::restrict_syscalls(ExtraCalls::default()).unwrap();
             let _ = call(number, [0, 0, 0]);
         });
@@ -196,7 +196,7 @@ fn files_that_were_not_granted_are_out_of_reach() {
         println!("skip: no Landlock here: {error}");
         return;
     }
-    well("files_that_were_not_granted_are_out_of_reach", "all", |folder| {
+    succeed_in_child("files_that_were_not_granted_are_out_of_reach", "all", |folder| {
         let in_folder = |name: &str| folder.join(name);
         for name in ["read", "append", "sockets", "store", "other"] {
             std::fs::create_dir(in_folder(name)).unwrap();
@@ -249,19 +249,19 @@ fn files_that_were_not_granted_are_out_of_reach() {
 }
 
 #[test]
-fn processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for() {
+fn processes_outside_and_abstract_sockets_are_out_of_reach() {
     match millrace_confine::landlock_version() {
         Ok(6..) => {}
         other => return println!("skip: this needs Landlock 6, of Linux 6.12; here: {other:?}"),
     }
-    let test = "processes_outside_are_out_of_reach_and_abstract_sockets_if_asked_for";
+    let test = "processes_outside_and_abstract_sockets_are_out_of_reach";
     // The process that runs the parts is not restricted.
-    let is_outside = std::env::var_os(ALONE).is_none();
+    let is_outside = std::env::var_os(PART).is_none();
     let outside = if is_outside { std::process::id() } else { parent_id() };
     let address = SocketAddr::from_abstract_name(format!("millrace-outside-{outside}")).unwrap();
     let _listener = is_outside.then(|| UnixListener::bind_addr(&address).unwrap());
     for (part, allowed) in [("without sockets", false), ("with sockets", true)] {
-        well(test, part, |folder| {
+        succeed_in_child(test, part, |folder| {
             millrace_confine::restrict_files(&[(folder, Grant::Read)], allowed).unwrap();
             let refused = UnixStream::connect_addr(&address).map_err(|error| error.raw_os_error());
             assert_eq!(refused.err(), (!allowed).then_some(Some(libc::EPERM)));
@@ -282,14 +282,14 @@ const LOW_PORTS: &str = "0000000000000400";
 const NONE: &str = "0000000000000000";
 
 #[test]
-fn what_is_given_up_does_not_come_back() {
+fn dropped_privileges_do_not_come_back() {
     if Identity::current().user != 0 {
         println!("skip: only root has what is given up here");
         return;
     }
-    let test = "what_is_given_up_does_not_come_back";
+    let test = "dropped_privileges_do_not_come_back";
     for (part, low_ports, kept) in [("all", false, NONE), ("but low ports", true, LOW_PORTS)] {
-        well(test, part, |folder| {
+        succeed_in_child(test, part, |folder| {
             let private = folder.join("private");
             std::fs::write(&private, "secret").unwrap();
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
@@ -321,7 +321,7 @@ fn what_is_given_up_does_not_come_back() {
             assert_eq!(low, if low_ports { Ok(()) } else { Err(Errno::ACCESS) });
         });
     }
-    well(test, "of root itself", |_| {
+    succeed_in_child(test, "of root itself", |_| {
         millrace_confine::drop_privileges(None, false).unwrap();
         assert_eq!((status("Uid"), status("CapPrm")), ("0 0 0 0".into(), NONE.to_owned()));
         assert_eq!(millrace_confine::capabilities(), Ok(0));

@@ -65,7 +65,7 @@ mod tests {
     use std::os::unix::net::UnixStream;
 
     #[test]
-    fn connections_inherit_what_their_listener_was_given() {
+    fn connections_inherit_the_algorithm_of_their_listener() {
         let listener = crate::listen_tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let bound = crate::local_address(listener.as_fd()).unwrap().unwrap();
         let accepted = || {

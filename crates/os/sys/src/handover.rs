@@ -71,8 +71,8 @@ pub fn receive_with_descriptors(
         }
     };
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(came) = message {
-            descriptors.extend(came);
+        if let RecvAncillaryMessage::ScmRights(received_descriptors) = message {
+            descriptors.extend(received_descriptors);
         }
     }
     match received.flags.contains(ReturnFlags::CTRUNC) {
@@ -128,10 +128,11 @@ pub fn listening_address(fd: BorrowedFd<'_>) -> Result<Option<BoundAddress>> {
 pub fn take_passed_descriptors() -> Result<Vec<(OwnedFd, String)>> {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     let variable = |name| std::env::var(name).ok();
-    let is_meant = variable("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
+    let is_for_this_process =
+        variable("LISTEN_PID").is_some_and(|pid| pid == std::process::id().to_string());
     // The first caller owns the descriptors. The swap pairs with itself; no other memory depends on
     // it.
-    if !is_meant || TAKEN.swap(true, Ordering::Relaxed) {
+    if !is_for_this_process || TAKEN.swap(true, Ordering::Relaxed) {
         return Ok(Vec::new());
     }
     let count = variable("LISTEN_FDS").and_then(|count| count.parse().ok());
@@ -184,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_listen_is_known() {
+    fn only_a_listening_socket_has_a_listening_address() {
         let (one, _other) = UnixStream::pair().unwrap();
         assert_eq!(listening_address(one.as_fd()), Ok(None));
         let path = std::env::temp_dir().join(format!("millrace-at-{}", std::process::id()));

@@ -167,7 +167,7 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream};
 
     #[test]
-    fn little_is_taken_for_a_client_that_reads_nothing() {
+    fn a_client_that_reads_nothing_fills_little_kernel_memory() {
         let opened = listen_tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
         let handed = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         prepare_listener(handed.as_fd()).unwrap();
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_is_shared_only_when_asked() {
+    fn a_port_is_shared_only_on_request() {
         for address in ["127.0.0.1:0", "[::1]:0"] {
             let first = listen_tcp(address.parse().unwrap(), true).unwrap();
             let bound = local_address(first.as_fd()).unwrap().unwrap();

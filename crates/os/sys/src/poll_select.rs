@@ -48,8 +48,8 @@ pub struct PollSet {
     entries: Vec<libc::pollfd>,
     /// The numbers of `entries`, in the same order.
     data: Vec<u64>,
-    /// Number of entries that were scanned: `looked <= entries.len()`.
-    looked: usize,
+    /// Number of entries that were scanned: `scanned <= entries.len()`.
+    scanned: usize,
     /// Number of ready entries that were not scanned yet.
     left: usize,
 }
@@ -62,7 +62,7 @@ impl LevelSet for PollSet {
     ) -> Result<()> {
         self.entries.clear();
         self.data.clear();
-        (self.looked, self.left) = (0, 0);
+        (self.scanned, self.left) = (0, 0);
         for Interest { fd, data, readable, writable } in interests {
             let read_events = if readable { POLL_READABLE } else { 0 };
             let write_events = if writable { libc::POLLOUT } else { 0 };
@@ -81,14 +81,14 @@ impl LevelSet for PollSet {
     }
 
     fn next_ready(&mut self) -> Option<(u64, Readiness)> {
-        while self.left > 0 && self.looked < self.entries.len() {
-            let events = self.entries[self.looked].revents;
-            self.looked += 1;
+        while self.left > 0 && self.scanned < self.entries.len() {
+            let events = self.entries[self.scanned].revents;
+            self.scanned += 1;
             if events != 0 {
                 assert_eq!(events & libc::POLLNVAL, 0, "a borrowed descriptor is open");
                 self.left -= 1;
                 let readiness = Readiness::from_bits(u32::from(events.cast_unsigned()));
-                return Some((self.data[self.looked - 1], readiness));
+                return Some((self.data[self.scanned - 1], readiness));
             }
         }
         None
@@ -110,7 +110,7 @@ pub struct SelectSet {
     /// The end of the last wait's result: all ready descriptors are below it.
     end: usize,
     /// The scan has passed all descriptors below it.
-    looked: usize,
+    scanned: usize,
 }
 
 impl LevelSet for SelectSet {
@@ -120,7 +120,7 @@ impl LevelSet for SelectSet {
         wait_max: Option<Duration>,
     ) -> Result<()> {
         let end = self.set_interests(interests);
-        (self.end, self.looked) = (0, 0);
+        (self.end, self.scanned) = (0, 0);
         let timeout = wait_max.map(timespec);
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
         let count = c_int::try_from(end).expect("a descriptor's number and one is a number");
@@ -141,15 +141,15 @@ impl LevelSet for SelectSet {
     }
 
     fn next_ready(&mut self) -> Option<(u64, Readiness)> {
-        while self.looked < self.end {
-            let (word, shift) = (self.looked / WORD_BITS, self.looked % WORD_BITS);
+        while self.scanned < self.end {
+            let (word, shift) = (self.scanned / WORD_BITS, self.scanned % WORD_BITS);
             let found = (self.readable[word] | self.writable[word] | self.urgent[word]) >> shift;
             if found == 0 {
-                self.looked = (word + 1) * WORD_BITS;
+                self.scanned = (word + 1) * WORD_BITS;
                 continue;
             }
-            let number = self.looked + found.trailing_zeros() as usize;
-            self.looked = number + 1;
+            let number = self.scanned + found.trailing_zeros() as usize;
+            self.scanned = number + 1;
             let has = |set: &[c_ulong], flag: EventFlags| {
                 let found = set[word] >> (number % WORD_BITS) & 1 == 1;
                 if found { flag } else { EventFlags::empty() }
@@ -219,14 +219,19 @@ mod tests {
     /// limited to the awaited directions.
     fn found(interests: &[Interest<'_>], wait_max: Option<Duration>) -> Vec<(u64, bool, bool)> {
         let (mut poll, mut select) = (PollSet::default(), SelectSet::default());
-        let told = |(data, ready): (u64, Readiness)| {
-            let asked = interests.iter().find(|it| it.data == data).unwrap();
-            (data, ready.is_readable() && asked.readable, ready.is_writable() && asked.writable)
+        let result = |(data, ready): (u64, Readiness)| {
+            let interest = interests.iter().find(|it| it.data == data).unwrap();
+            (
+                data,
+                ready.is_readable() && interest.readable,
+                ready.is_writable() && interest.writable,
+            )
         };
         poll.wait(interests.iter().copied(), wait_max).unwrap();
-        let by_poll: Vec<_> = std::iter::from_fn(|| poll.next_ready()).map(told).collect();
+        let by_poll: Vec<_> = std::iter::from_fn(|| poll.next_ready()).map(result).collect();
         select.wait(interests.iter().copied(), wait_max).unwrap();
-        let mut by_select: Vec<_> = std::iter::from_fn(|| select.next_ready()).map(told).collect();
+        let mut by_select: Vec<_> =
+            std::iter::from_fn(|| select.next_ready()).map(result).collect();
         // In the order of the descriptors, not in that of the call.
         by_select.sort_unstable();
         assert_eq!(by_poll, by_select);
@@ -282,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_ends_not_before_its_time() {
+    fn a_wait_does_not_end_before_its_timeout() {
         let (near, _far) = UnixStream::pair().unwrap();
         let before = std::time::Instant::now();
         assert!(

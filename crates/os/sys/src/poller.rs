@@ -63,7 +63,7 @@ impl Poller {
             tv_sec: (ms / 1000).into(),
             tv_nsec: (ms % 1000 * 1_000_000).into(),
         });
-        (events.filled, events.given) = (0, 0);
+        (events.filled, events.returned) = (0, 0);
         events.filled = epoll::wait(&self.0, &mut events.block[..], timeout.as_ref())?;
         Ok(())
     }
@@ -78,16 +78,16 @@ impl AsFd for Poller {
 /// Space for the result of one wait.
 pub struct Events {
     block: Box<[epoll::Event]>,
-    /// `given <= filled <= block.len()`.
+    /// `returned <= filled <= block.len()`.
     filled: usize,
-    given: usize,
+    returned: usize,
 }
 
 impl Events {
     /// Creates space for `count` events. Further ones are returned by the next wait.
     pub fn new(count: usize) -> Self {
         let empty = epoll::Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
-        Self { block: vec![empty; count].into_boxed_slice(), filled: 0, given: 0 }
+        Self { block: vec![empty; count].into_boxed_slice(), filled: 0, returned: 0 }
     }
 
     /// Returns whether the last wait filled the space, so that there may be more events.
@@ -101,8 +101,8 @@ impl Iterator for Events {
     type Item = (u64, Readiness);
 
     fn next(&mut self) -> Option<(u64, Readiness)> {
-        let event = self.block[..self.filled].get(self.given)?;
-        self.given += 1;
+        let event = self.block[..self.filled].get(self.returned)?;
+        self.returned += 1;
         Some((event.data.u64(), Readiness(event.flags)))
     }
 }
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn every_moment_of_an_unread_timer_is_an_edge() {
+    fn every_expiration_of_an_unread_timer_is_an_edge() {
         let (poller, timer) = (Poller::new().unwrap(), Timer::new().unwrap());
         poller.add_listener(timer.as_fd(), 7).unwrap();
         let mut events = Events::new(4);

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_what_the_peer_sees() {
+    fn the_peer_sees_a_reset() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (fd, _) = connect_tcp(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
@@ -268,7 +268,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connection_tells_its_state_and_gives_bytes_up_unread() {
+    fn state_peek_and_discard_of_a_connection() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let (fd, _) = connect_tcp(listener.local_addr().unwrap()).unwrap();
         let (mut peer, _) = listener.accept().unwrap();

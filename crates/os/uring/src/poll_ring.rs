@@ -42,17 +42,21 @@ pub struct PollCompletion {
 
 impl<F: AsFd> PollRing<F> {
     /// Sets up a ring with room for `requests` between two submissions, and for `completions` that
-    /// have not been taken. The kernel keeps further completions itself. `keep` converts the
+    /// have not been taken. The kernel keeps further completions itself. `convert` converts the
     /// descriptor.
     ///
     /// # Errors
     /// ENOSYS: the kernel has no io_uring, or a filter of system calls hides it. EPERM:
     /// kernel.io_uring_disabled or a filter forbids it. EINVAL: the kernel is older than Linux 6.0.
     /// ENOMEM, EMFILE, ENFILE.
-    pub fn new(requests: u32, completions: u32, keep: impl FnOnce(OwnedFd) -> F) -> Result<Self> {
+    pub fn new(
+        requests: u32,
+        completions: u32,
+        convert: impl FnOnce(OwnedFd) -> F,
+    ) -> Result<Self> {
         let flags = IoringSetupFlags::COOP_TASKRUN | IoringSetupFlags::TASKRUN_FLAG;
         let (fd, layout) = setup(requests, completions, flags, IoringFeatureFlags::empty())?;
-        let fd = keep(fd);
+        let fd = convert(fd);
         let queues = Queues::map(fd.as_fd(), layout)?;
         let ring = Self { fd, queues, lock: Mutex::new(()) };
         // Synchronous cancelling is the newest feature used, of Linux 6.0. Older kernels return

@@ -174,10 +174,10 @@ impl DisabledRing {
         let Self { fd, layout } = self;
         let queues = Queues::map(fd.as_fd(), layout)?;
         // This comes before the restriction, which forbids registering the descriptor.
-        let name = register_ring_fd(fd.as_fd()).unwrap_or((fd.as_raw_fd(), Flags::empty()));
+        let enter_fd = register_ring_fd(fd.as_fd()).unwrap_or((fd.as_raw_fd(), Flags::empty()));
         restriction::restrict(fd.as_fd())?;
-        let (lent, places, queued) = (Vec::new(), Vec::new(), queues.submission_tail());
-        let mut ring = Ring { fd, enter_fd: name, queues, queued, lent, free_slots: places };
+        let (lent, free_slots, queued) = (Vec::new(), Vec::new(), queues.submission_tail());
+        let mut ring = Ring { fd, enter_fd, queues, queued, lent, free_slots };
         // A filter may allow the set-up and refuse this call.
         ring.call(0, Flags::GETEVENTS, None)?;
         Ok(ring)
@@ -252,14 +252,14 @@ impl Ring {
             Some(argument) => (std::ptr::from_ref(argument), size_of_val(argument), Flags::EXT_ARG),
             None => (std::ptr::null(), 0, Flags::empty()),
         };
-        let (name, registered) = self.enter_fd;
+        let (fd, registered) = self.enter_fd;
         // SAFETY: this thread owns the ring; the argument and its timeout outlive the call; the
         // queued requests are complete, and the memory that they name is in `lent` until they
         // complete.
         let result = unsafe {
             libc::syscall(
                 libc::SYS_io_uring_enter,
-                name,
+                fd,
                 waiting,
                 wanted,
                 (flags | extended | registered).bits(),
@@ -290,10 +290,10 @@ impl Ring {
         if entry.data & LENT_BIT == 0 {
             return RingCompletion::Watched { data: entry.data, result, more: entry.has_more() };
         }
-        let place = entry.data as u32 & !(LENT_BIT as u32);
-        let lent = self.lent.get_mut(place as usize).and_then(Option::take);
+        let slot = entry.data as u32 & !(LENT_BIT as u32);
+        let lent = self.lent.get_mut(slot as usize).and_then(Option::take);
         let LentMemory { data, memory } = lent.expect("a request completes once");
-        self.free_slots.push(place);
+        self.free_slots.push(slot);
         let result = result.map(|count| count as usize);
         match memory {
             RequestMemory::ToFill(memory) => {

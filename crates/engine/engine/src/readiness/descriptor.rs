@@ -141,10 +141,10 @@ pub(super) struct HeldBeforeSplice {
 }
 
 impl Descriptor {
-    pub(super) fn new(fd: OwnedFd, role: DescriptorKind) -> Self {
+    pub(super) fn new(fd: OwnedFd, kind: DescriptorKind) -> Self {
         Self {
             fd,
-            kind: role,
+            kind: kind,
             readable: false,
             writable: false,
             must_drain: false,

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_parked_go_first_once_they_may() {
+    fn parked_receives_come_first_once_the_budget_allows() {
         let mut queue = ReadyQueue::default();
         queue.parked.push_back(ready(1));
         queue.parked.push_back(ready(2));
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_that_come_and_go_while_parked_leave_nothing() {
+    fn closed_connections_leave_no_parked_entries() {
         let mut queue = ReadyQueue::default();
         queue.parked.push_back(ready(0));
         for slot in 1..10_000 {

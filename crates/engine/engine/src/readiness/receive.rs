@@ -55,7 +55,7 @@ impl<W: Watch> ReadinessEngine<W> {
     /// Runs the operation of a descriptor that may find something.
     pub(super) fn run_receive(&mut self, key: Key) -> Option<Completion> {
         let may_receive = !self.budget.is_exhausted();
-        let gathers = self.should_batch();
+        let may_batch = self.should_batch();
         let descriptor = self.descriptors.get_mut(key)?;
         descriptor.receive_queued = false;
         descriptor.parked = false;
@@ -68,7 +68,7 @@ impl<W: Watch> ReadinessEngine<W> {
                 None
             }
             ReceiveOperation::Receive { .. }
-                if gathers && descriptor.kind == DescriptorKind::Stream =>
+                if may_batch && descriptor.kind == DescriptorKind::Stream =>
             {
                 descriptor.receive_queued = true;
                 self.batch.receives.push(key);

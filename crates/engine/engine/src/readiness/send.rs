@@ -14,13 +14,13 @@ impl<W: Watch> ReadinessEngine<W> {
     /// Errors of the address itself and local errors are returned at once. Errors of the network
     /// and of the peer are reported by a completion, even if they are known already.
     pub(super) fn begin_connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
-        let (opened, role) = match address {
+        let (opened, kind) = match address {
             Address::Tcp(address) => (sys::connect_tcp(*address), DescriptorKind::Stream),
             Address::Udp(address) => (sys::connect_udp(*address), DescriptorKind::Datagram),
             Address::Unix(path) => (sys::connect_unix(path), DescriptorKind::Stream),
         };
         let (fd, connected) = opened.map_err(Error::from_errno)?;
-        let mut descriptor = Descriptor::new(fd, role);
+        let mut descriptor = Descriptor::new(fd, kind);
         descriptor.sending = match connected {
             Ok(false) => SendOperation::Connect { token },
             Ok(true) => SendOperation::Connected { token, result: Ok(()) },
@@ -43,11 +43,11 @@ impl<W: Watch> ReadinessEngine<W> {
     pub(super) fn begin_send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token) {
         let total = parts.iter().map(|part| part.len()).sum();
         let key = self.lookup(fd).0;
-        let gathers = self.should_batch() && self.batch.sends.len() < BATCH_MAX;
+        let may_batch = self.should_batch() && self.batch.sends.len() < BATCH_MAX;
         let Some(descriptor) = self.descriptors.get_mut(key) else { return };
         assert!(matches!(descriptor.kind, DescriptorKind::Stream | DescriptorKind::Datagram));
         descriptor.begin_sending(SendOperation::Idle);
-        if gathers
+        if may_batch
             && descriptor.writable
             && descriptor.kind == DescriptorKind::Stream
             && (1..=BATCHED_SEND_MAX).contains(&total)

@@ -25,11 +25,11 @@ impl<W: Watch> ReadinessEngine<W> {
         if capacity < Buffer::SIZE {
             return Err(Error::OutOfMemory);
         }
-        let mut keep = |fd| {
+        let mut insert = |fd| {
             let key = self.descriptors.insert(Descriptor::new(fd, DescriptorKind::Pipe));
             Fd(key.expect("there is room for both").slot)
         };
-        Ok((keep(read), keep(write)))
+        Ok((insert(read), insert(write)))
     }
 
     pub(super) fn begin_splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {

@@ -35,7 +35,7 @@ struct Expectation {
     fd: i32,
     /// Whether bytes arrived quickly at the last measurement, as far as is known. A threshold that
     /// is not reached costs an extra wake, so it does not help a body that arrives slowly.
-    is_quick: bool,
+    is_fast: bool,
     state: ExpectationState,
 }
 
@@ -55,14 +55,14 @@ impl ExpectedBytes {
         if bytes < 2 {
             return;
         }
-        let new = Expectation { fd, is_quick: true, state: ExpectationState::Inactive };
+        let new = Expectation { fd, is_fast: true, state: ExpectationState::Inactive };
         let expectation = self.expectations.entry(data).or_insert(new);
         if expectation.state != ExpectationState::Inactive {
             return;
         }
         let now = Instant::now();
         let threshold = bytes.min(u64::from(EXPECTED_BYTES_MAX)) as u32;
-        if !expectation.is_quick {
+        if !expectation.is_fast {
             expectation.state = ExpectationState::Measuring(now);
         } else if tracker.expect_bytes(fd, threshold) {
             let deadline = now + EXPECTED_TIME_MAX;
@@ -86,7 +86,7 @@ impl ExpectedBytes {
         match std::mem::replace(&mut expectation.state, ExpectationState::Inactive) {
             ExpectationState::Inactive => return,
             ExpectationState::Measuring(since) => {
-                expectation.is_quick = now.saturating_duration_since(since) < EXPECTED_GAP_MAX;
+                expectation.is_fast = now.saturating_duration_since(since) < EXPECTED_GAP_MAX;
             }
             ExpectationState::Thresholded(_) => {
                 tracker.expect_bytes(expectation.fd, 0);
@@ -98,9 +98,9 @@ impl ExpectedBytes {
     /// Removes a connection that the engine no longer watches. Its threshold ends when it is no
     /// longer tracked.
     pub(super) fn remove(&mut self, data: u64) {
-        let forgotten = self.expectations.remove(&data);
+        let removed = self.expectations.remove(&data);
         let is_waiting = |it: Expectation| it.state != ExpectationState::Inactive;
-        self.active -= usize::from(forgotten.is_some_and(is_waiting));
+        self.active -= usize::from(removed.is_some_and(is_waiting));
     }
 
     /// Returns the time from `now` until the next threshold ends; `None` if there is none.
@@ -117,7 +117,7 @@ impl ExpectedBytes {
     /// Ends all overdue thresholds, with a system call each, so that the bytes that are there are
     /// reported. Returns whether there were any.
     pub(super) fn end_overdue(&mut self, tracker: &Tracker, now: Instant) -> bool {
-        let mut is_any = false;
+        let mut has_ended_any = false;
         while self.time_left(now) == Some(Duration::ZERO) {
             let (_, data) = self.deadlines.pop_front().expect("it was looked at");
             let expectation = self.expectations.get_mut(&data).expect("it is held");
@@ -125,11 +125,11 @@ impl ExpectedBytes {
             self.active -= 1;
             tracker.expect_bytes(expectation.fd, 0);
             tracker.refresh(expectation.fd);
-            let came = tracker.state(expectation.fd).map_or(0, |state| state.readable);
-            expectation.is_quick = came >= EXPECTED_BYTES_MIN;
-            is_any = true;
+            let readable = tracker.state(expectation.fd).map_or(0, |state| state.readable);
+            expectation.is_fast = readable >= EXPECTED_BYTES_MIN;
+            has_ended_any = true;
         }
-        is_any
+        has_ended_any
     }
 
     fn has_threshold_until(&self, data: u64, deadline: Instant) -> bool {

@@ -10,7 +10,7 @@ use crate::Tested;
 use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd};
 
 /// Accepts without waiting. Returns the connections, and the most accepted in one turn.
-fn drain(engine: &mut Tested) -> (Vec<Fd>, usize) {
+fn accept_all(engine: &mut Tested) -> (Vec<Fd>, usize) {
     let (mut accepted, mut most) = (Vec::new(), 0);
     loop {
         engine.submit_and_wait(Some(engine.now()));
@@ -27,7 +27,7 @@ fn drain(engine: &mut Tested) -> (Vec<Fd>, usize) {
 }
 
 #[test]
-fn clients_are_known_by_their_addresses() {
+fn accepting_returns_the_addresses_of_clients() {
     let mut engine = engine();
     let (listener, address) = listener(&mut engine);
     let clients: Vec<_> = (0..10).map(|_| TcpStream::connect(address).unwrap()).collect();
@@ -43,7 +43,7 @@ fn clients_are_known_by_their_addresses() {
 }
 
 #[test]
-fn the_address_that_a_client_reached_is_known_behind_a_wildcard() {
+fn a_connection_to_a_wildcard_listener_has_the_address_that_the_client_used() {
     let mut engine = engine();
     let listener = millrace_sys::listen_tcp("0.0.0.0:0".parse().unwrap(), false).unwrap();
     let listener = engine.adopt(listener).unwrap();
@@ -64,7 +64,7 @@ fn a_burst_takes_several_turns_and_is_accepted_whole() {
     let mut engine = engine();
     let (listener, address) = listener(&mut engine);
     let clients: Vec<_> = (0..200).map(|_| TcpStream::connect(address).unwrap()).collect();
-    let (accepted, most) = drain(&mut engine);
+    let (accepted, most) = accept_all(&mut engine);
     assert_eq!((accepted.len(), most), (clients.len(), 64));
     accepted.into_iter().for_each(|fd| engine.close(fd));
     engine.close(listener);
@@ -74,13 +74,13 @@ fn a_burst_takes_several_turns_and_is_accepted_whole() {
 fn a_listener_that_stopped_accepting_keeps_its_backlog() {
     let mut engine = engine();
     let (listener, address) = listener(&mut engine);
-    assert!(drain(&mut engine).0.is_empty());
+    assert!(accept_all(&mut engine).0.is_empty());
     let mut client = TcpStream::connect(address).unwrap();
     engine.submit_and_wait(None);
     engine.cancel_accept(&listener);
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     let _second = TcpStream::connect(address).unwrap();
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     engine.accept(&listener, token(5));
     let Completion { token: of, event } = next(&mut engine);
     assert!(of == token(5) && matches!(event, CompletionEvent::Accepted(Ok(_))));
@@ -97,18 +97,18 @@ fn a_listener_that_stopped_accepting_keeps_its_backlog() {
 fn engines_share_a_unix_listener_that_outlives_them() {
     let folder = Folder::new("shared");
     let path = folder.0.join("socket");
-    let supervised = millrace_sys::listen_unix(&path, 0o600).unwrap();
+    let listener = millrace_sys::listen_unix(&path, 0o600).unwrap();
     let mut engines = [engine(), engine()];
     let listeners = [0, 1].map(|index| {
         let engine: &mut Tested = &mut engines[index];
-        let fd = engine.adopt(supervised.try_clone().unwrap()).unwrap();
+        let fd = engine.adopt(listener.try_clone().unwrap()).unwrap();
         engine.accept(&fd, token(0));
         fd
     });
     let clients: Vec<_> = (0..50).map(|_| UnixStream::connect(&path).unwrap()).collect();
     let mut count = 0;
     for engine in &mut engines {
-        let (accepted, _) = drain(engine);
+        let (accepted, _) = accept_all(engine);
         count += accepted.len();
         accepted.into_iter().for_each(|fd| engine.close(fd));
     }
@@ -118,15 +118,15 @@ fn engines_share_a_unix_listener_that_outlives_them() {
     }
     // Pending events of the closed connections do not affect the listener.
     for engine in &mut engines {
-        assert!(all(engine).is_empty());
+        assert!(poll_all(engine).is_empty());
     }
     let _waiting = UnixStream::connect(&path).unwrap();
     for engine in &mut engines {
         let before = engine.stats().stale_events;
-        assert!(all(engine).is_empty());
+        assert!(poll_all(engine).is_empty());
         assert_eq!(engine.stats().stale_events, before);
     }
-    let fd = engines[0].adopt(supervised).unwrap();
+    let fd = engines[0].adopt(listener).unwrap();
     engines[0].accept(&fd, token(1));
     let (connection, peer) = accepted(&mut engines[0]);
     assert_eq!(peer, None);
@@ -152,9 +152,9 @@ fn is_child() -> bool {
 
 /// The limit applies to the whole process, so the test runs in one of its own.
 #[test]
-fn without_descriptors_accepting_stops_and_later_finds_the_backlog() {
+fn accepting_stops_without_descriptors_and_resumes_with_the_backlog() {
     if !is_child() {
-        return in_child("without_descriptors_accepting_stops_and_later_finds_the_backlog");
+        return in_child("accepting_stops_without_descriptors_and_resumes_with_the_backlog");
     }
     let mut engine = engine();
     let (listener, address) = listener(&mut engine);
@@ -175,7 +175,7 @@ fn without_descriptors_accepting_stops_and_later_finds_the_backlog() {
     assert_eq!(engine.pipe().unwrap_err(), Error::OutOfDescriptors);
     let to_itself = millrace_engine::Address::Tcp(address);
     assert_eq!(engine.connect(&to_itself, token(1)).unwrap_err(), Error::OutOfDescriptors);
-    assert!(all(&mut engine).is_empty(), "a disarmed listener gives nothing");
+    assert!(poll_all(&mut engine).is_empty(), "a disarmed listener gives nothing");
     let mut served = connections.len();
     while served < clients.len() {
         connections.drain(..).for_each(|fd| engine.close(fd));

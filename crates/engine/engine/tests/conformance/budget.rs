@@ -7,18 +7,18 @@ use super::common::*;
 use millrace_engine::{CompletionEvent, Engine, HeldBytes};
 
 #[test]
-fn ready_receives_wait_in_order_while_the_rest_goes_on() {
+fn ready_receives_wait_in_order_while_other_operations_continue() {
     let mut engine = engine_holding(1000);
     let (_listener, address) = listener(&mut engine);
     let mut pairs: Vec<_> = (0..4).map(|_| pair(&mut engine)).collect();
     for (number, (fd, _)) in pairs.iter().enumerate() {
         engine.recv(fd, 100, token(number as u32));
     }
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     let held = HeldBytes::copy(engine.budget(), &[&[0; 1000]]);
     for number in [2, 0, 3, 1] {
         pairs[number].1.write_all(b"now").unwrap();
-        assert!(all(&mut engine).is_empty());
+        assert!(poll_all(&mut engine).is_empty());
     }
     assert_eq!(engine.stats().parked_receives, 4);
     // Accepting and sending continue.
@@ -35,7 +35,7 @@ fn ready_receives_wait_in_order_while_the_rest_goes_on() {
 }
 
 #[test]
-fn the_rest_of_a_send_stops_receiving_until_it_is_gone() {
+fn held_bytes_of_a_send_stop_receives_until_they_are_released() {
     let mut engine = engine_holding(1000);
     let (slow, slow_peer) = narrow_pair(&mut engine);
     let (fd, mut peer) = pair(&mut engine);
@@ -43,7 +43,7 @@ fn the_rest_of_a_send_stops_receiving_until_it_is_gone() {
     assert!(engine.unsent_bytes(&slow) > 0 && engine.budget().is_exhausted());
     peer.write_all(b"patience").unwrap();
     engine.recv(&fd, 100, token(2));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     // Waiting does not spin: each turn finds nothing to do.
     let before = *engine.stats();
     engine.submit_and_wait(Some(engine.now() + std::time::Duration::from_millis(20)));

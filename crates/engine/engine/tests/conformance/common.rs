@@ -86,7 +86,7 @@ pub(crate) fn next(engine: &mut Tested) -> Completion {
 
 /// Returns all completions that are available without waiting. It polls the kernel repeatedly,
 /// since one turn may submit what another one found.
-pub(crate) fn all(engine: &mut Tested) -> Vec<Completion> {
+pub(crate) fn poll_all(engine: &mut Tested) -> Vec<Completion> {
     let mut completions = Vec::new();
     let mut empty_turns = 0;
     while empty_turns < 2 {

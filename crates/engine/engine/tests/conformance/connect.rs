@@ -10,7 +10,7 @@ use super::common::*;
 use millrace_engine::{Address, Engine, Error};
 
 #[test]
-fn a_server_that_speaks_first_is_heard() {
+fn bytes_that_a_server_sends_first_are_received() {
     for local in ["127.0.0.1:0", "[::1]:0"] {
         let mut engine = engine();
         let listener = TcpListener::bind(local).unwrap();
@@ -29,7 +29,7 @@ fn a_server_that_speaks_first_is_heard() {
         engine.send(&fd, &[b"hello"], token(2));
         assert_eq!(sent(&mut engine).1, Ok(()));
         engine.close(fd);
-        assert!(all(&mut engine).is_empty());
+        assert!(poll_all(&mut engine).is_empty());
         assert_eq!(server.join().unwrap(), "hello");
     }
 }
@@ -54,7 +54,7 @@ fn connecting_without_a_listener_fails() {
 }
 
 #[test]
-fn an_address_that_no_network_leads_to() {
+fn an_invalid_address_is_an_error() {
     let mut engine = engine();
     // A link-local address without its link (ipv6(7), sin6_scope_id): EINVAL on every host.
     let address = Address::Tcp("[fe80::1]:1".parse().unwrap());
@@ -126,7 +126,7 @@ fn datagrams_come_one_at_a_time_and_empty_ones_not_at_all() {
         assert_eq!(received(&mut engine).1.unwrap(), expected.as_bytes());
     }
     engine.recv(&fd, 512, token(2));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     drop(server);
     engine.send(&fd, &[b"anybody?"], token(3));
     assert_eq!(sent(&mut engine).1, Ok(()));
@@ -163,7 +163,7 @@ fn congestion_is_set_on_a_connection_and_handed_down_by_a_listener() {
 }
 
 #[test]
-fn a_unix_socket_has_no_congestion_control_and_goes_on() {
+fn congestion_control_of_a_unix_socket_is_ignored() {
     let mut engine = engine();
     let (end, mut peer) = UnixStream::pair().unwrap();
     let fd = engine.adopt(end.into()).unwrap();

@@ -23,7 +23,7 @@ fn read_until_reset(mut peer: TcpStream) {
 }
 
 #[test]
-fn what_is_under_way_is_reset_and_what_is_queued_is_taken_over() {
+fn connections_are_reset_and_queued_connections_and_messages_taken_over() {
     let mut engine = engine();
     let listener = millrace_sys::listen_tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
     let copy = listener.try_clone().unwrap();
@@ -36,7 +36,7 @@ fn what_is_under_way_is_reset_and_what_is_queued_is_taken_over() {
     engine.recv(&receives, 100, token(1));
     let (sends, reads_late) = narrow_pair(&mut engine);
     engine.send(&sends, &[&vec![b'x'; 8 << 20]], token(2));
-    assert_eq!(all(&mut engine).len(), 0);
+    assert_eq!(poll_all(&mut engine).len(), 0);
     assert!(engine.unsent_bytes(&sends) > 0);
     engine.accept(&listener, token(3));
     let _queued = TcpStream::connect(address).unwrap();

@@ -18,7 +18,7 @@ struct Part {
     file: Option<Rc<File>>,
     bytes: Rc<Vec<u8>>,
     from: usize,
-    asked: Rc<Cell<bool>>,
+    file_was_used: Rc<Cell<bool>>,
 }
 
 impl Part {
@@ -27,7 +27,12 @@ impl Part {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::memfd_create("part", flags).unwrap());
         file.write_all(&bytes).unwrap();
-        Self { file: Some(Rc::new(file)), bytes: Rc::new(bytes), from, asked: Rc::default() }
+        Self {
+            file: Some(Rc::new(file)),
+            bytes: Rc::new(bytes),
+            from,
+            file_was_used: Rc::default(),
+        }
     }
 }
 
@@ -47,7 +52,7 @@ impl SharedBytes for Part {
 
     fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
         let file = self.file.as_ref()?;
-        self.asked.set(true);
+        self.file_was_used.set(true);
         Some((file.as_fd(), self.from as u64))
     }
 
@@ -57,13 +62,13 @@ impl SharedBytes for Part {
 }
 
 #[test]
-fn a_head_and_a_part_of_a_file_arrive_as_one() {
+fn a_header_and_a_part_of_a_file_arrive_in_order() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     let part = Part::new(pattern(20_000), 5_000);
     engine.send_shared(&fd, &[b"he", b"ad"], &part, token(1));
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
-    assert!(part.asked.get(), "its owner is told that its pages are referred to");
+    assert!(part.file_was_used.get(), "its owner is told that its pages are referred to");
     let mut read = vec![0; 4 + 15_000];
     peer.read_exact(&mut read).unwrap();
     assert_eq!((&read[..4], &read[4..]), (&b"head"[..], part.bytes()));
@@ -72,7 +77,7 @@ fn a_head_and_a_part_of_a_file_arrive_as_one() {
 }
 
 #[test]
-fn a_head_and_bytes_that_are_copied_take_one_call() {
+fn a_header_and_copied_bytes_take_one_call() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     let part = Part { file: None, ..Part::new(pattern(20_000), 5_000) };
@@ -86,7 +91,7 @@ fn a_head_and_bytes_that_are_copied_take_one_call() {
 }
 
 #[test]
-fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
+fn a_slow_reader_gets_everything_and_no_copy_is_held() {
     let mut engine = engine();
     let (fd, peer) = narrow_pair(&mut engine);
     let part = Part::new(pattern(8 << 20), 0);
@@ -103,7 +108,7 @@ fn a_slow_reader_gets_all_of_it_without_a_copy_being_held() {
 }
 
 #[test]
-fn what_may_not_be_referred_to_goes_by_copy_and_is_not_held_twice() {
+fn bytes_without_a_file_are_sent_by_copying_and_not_held_twice() {
     let mut engine = engine();
     let (fd, peer) = narrow_pair(&mut engine);
     let part = Part { file: None, ..Part::new(pattern(8 << 20), 0) };
@@ -120,7 +125,7 @@ fn what_may_not_be_referred_to_goes_by_copy_and_is_not_held_twice() {
 }
 
 #[test]
-fn what_goes_before_it_waits_for_room_too() {
+fn parts_before_shared_bytes_wait_for_room_too() {
     let mut engine = engine();
     let (fd, peer) = narrow_pair(&mut engine);
     let (before, part) = (pattern(4 << 20), Part::new(pattern(100_000), 1));
@@ -148,7 +153,7 @@ fn closing_ends_a_send_by_reference() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_an_error() {
+fn a_peer_that_closed_is_an_error() {
     let mut engine = engine();
     let (fd, peer) = narrow_pair(&mut engine);
     let part = Part::new(pattern(8 << 20), 0);
@@ -159,7 +164,7 @@ fn a_peer_that_is_gone_is_an_error() {
 }
 
 #[test]
-fn a_file_that_is_shorter_than_it_said_is_an_error() {
+fn a_file_that_is_shorter_than_its_bytes_is_an_error() {
     let mut engine = engine();
     let (fd, _peer) = pair(&mut engine);
     let mut part = Part::new(pattern(1000), 0);

@@ -52,7 +52,7 @@ fn a_body_is_moved_to_a_slow_reader() {
 }
 
 #[test]
-fn a_splice_moves_no_more_than_was_asked_for() {
+fn a_splice_moves_no_more_than_requested() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let (pipe_out, pipe_in) = engine.pipe().unwrap();
@@ -67,18 +67,18 @@ fn a_splice_moves_no_more_than_was_asked_for() {
 }
 
 #[test]
-fn either_side_closed_ends_the_splice() {
+fn closing_either_side_ends_the_splice() {
     let mut engine = engine();
     for close_pipe in [false, true] {
         let (source, mut writer) = pair(&mut engine);
         let (pipe_out, pipe_in) = engine.pipe().unwrap();
         engine.splice(&source, &pipe_in, 100, token(1));
-        assert!(all(&mut engine).is_empty());
+        assert!(poll_all(&mut engine).is_empty());
         writer.write_all(b"too late").unwrap();
         engine.submit_and_wait(None);
         let (closed, left) = if close_pipe { (pipe_in, source) } else { (source, pipe_in) };
         engine.close(closed);
-        assert!(all(&mut engine).is_empty());
+        assert!(poll_all(&mut engine).is_empty());
         if close_pipe {
             engine.recv(&left, 100, token(2));
             assert_eq!(received(&mut engine).1.unwrap(), b"too late");
@@ -125,13 +125,13 @@ fn fill(engine: &mut Tested, source: &Fd, into: &Fd, max: usize) -> Result<usize
 }
 
 #[test]
-fn a_fill_takes_what_is_there_and_no_more_than_was_asked_for() {
+fn try_splice_in_moves_no_more_than_requested() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let (pipe_out, pipe_in) = engine.pipe().unwrap();
     assert_eq!(engine.try_splice_in(&source, &pipe_in, 5), None);
     engine.poll_readable(&source, token(1));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     writer.write_all(b"body;next request").unwrap();
     assert!(matches!(next(&mut engine), Completion { event: CompletionEvent::Readable, .. }));
     assert_eq!(engine.try_splice_in(&source, &pipe_in, 5), Some(Ok(5)));
@@ -148,7 +148,7 @@ fn a_fill_takes_what_is_there_and_no_more_than_was_asked_for() {
 }
 
 #[test]
-fn what_is_behind_urgent_data_is_left_to_a_receive() {
+fn bytes_behind_urgent_data_are_left_to_a_receive() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let (pipe_out, pipe_in) = engine.pipe().unwrap();
@@ -166,18 +166,18 @@ fn what_is_behind_urgent_data_is_left_to_a_receive() {
 }
 
 #[test]
-fn a_watch_ends_with_its_connection() {
+fn polling_ends_with_its_connection() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     engine.poll_readable(&source, token(1));
     writer.write_all(b"too late").unwrap();
     engine.submit_and_wait(None);
     engine.close(source);
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
 }
 
 #[test]
-fn what_goes_before_a_pipe_reaches_a_slow_reader_before_it() {
+fn parts_before_a_pipe_reach_a_slow_reader_first() {
     let mut engine = engine();
     for before in [0, 3, 100_000, 3_000_000] {
         let (source, mut writer) = pair(&mut engine);
@@ -212,7 +212,7 @@ fn what_goes_before_a_pipe_reaches_a_slow_reader_before_it() {
 }
 
 #[test]
-fn a_pipe_closed_while_something_goes_before_it_frees_its_socket() {
+fn closing_the_pipe_ends_a_send_then_splice() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let (target, reader) = narrow_pair(&mut engine);
@@ -222,7 +222,7 @@ fn a_pipe_closed_while_something_goes_before_it_frees_its_socket() {
     engine.send_then_splice(&[&pattern(3_000_000)], &pipe_out, &target, filled, token(1));
     engine.close(pipe_out);
     engine.close(pipe_in);
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     engine.send(&target, &[b"x"], token(2));
     engine.close(target);
     engine.close(source);
@@ -345,7 +345,7 @@ fn read(mut stream: TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_in_a_pipe_is_in_another_one_too() {
+fn tee_duplicates_the_bytes_of_a_pipe() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let (target, mut reader) = pair(&mut engine);

@@ -23,12 +23,12 @@ fn bytes_come_then_the_end_without_another_wait() {
 }
 
 #[test]
-fn the_end_is_found_when_it_came_with_bytes_before_the_first_receive() {
+fn the_end_of_the_stream_is_found_when_it_arrives_together_with_bytes() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     // There is nothing yet: from now on only edges announce bytes.
     engine.recv(&fd, 100, token(1));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     peer.write_all(&pattern(100_000)).unwrap();
     peer.shutdown(Shutdown::Write).unwrap();
     let mut bytes = received(&mut engine).1.unwrap();
@@ -92,7 +92,7 @@ fn a_send_is_reported_before_the_response_to_it() {
             engine.recv(fd, 100, token(number));
         }
         // There is nothing yet.
-        assert!(all(&mut engine).is_empty());
+        assert!(poll_all(&mut engine).is_empty());
         for (fd, number) in fds.iter().zip(0..) {
             engine.send(fd, &[b"request"], token(PAIRS + number));
         }
@@ -127,13 +127,13 @@ fn a_receive_of_a_quiet_connection_costs_no_system_call() {
     assert_eq!(received(&mut engine).1.unwrap(), b"x");
     // The first receive was tried at once. The event for its bytes may have arrived since.
     engine.recv(&fd, 100, token(1));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     peer.write_all(b"x").unwrap();
     assert_eq!(received(&mut engine).1.unwrap(), b"x");
     let before = *engine.stats();
     for _ in 0..10 {
         engine.recv(&fd, 100, token(1));
-        assert!(all(&mut engine).is_empty());
+        assert!(poll_all(&mut engine).is_empty());
         peer.write_all(b"y").unwrap();
         assert_eq!(received(&mut engine).1.unwrap(), b"y");
     }
@@ -144,7 +144,7 @@ fn a_receive_of_a_quiet_connection_costs_no_system_call() {
 }
 
 #[test]
-fn no_receive_brings_more_than_was_asked_for() {
+fn no_receive_returns_more_than_requested() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     peer.write_all(b"abcdefg").unwrap();
@@ -180,7 +180,7 @@ fn a_send_that_the_kernel_cannot_take_is_held_and_finished() {
 }
 
 #[test]
-fn small_sends_end_in_order_and_nothing_sent_is_no_call() {
+fn small_sends_complete_in_order_and_empty_ones_make_no_call() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     engine.send(&fd, &[], token(1));
@@ -191,7 +191,7 @@ fn small_sends_end_in_order_and_nothing_sent_is_no_call() {
     engine.send(&fd, &[b"one", b"", b" two"], token(3));
     assert_eq!(sent(&mut engine), (token(3), Ok(())));
     engine.close(fd);
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     let mut read = String::new();
     peer.read_to_string(&mut read).unwrap();
     assert_eq!(read, "one two");
@@ -245,7 +245,7 @@ fn half_closed_both_ways() {
 }
 
 #[test]
-fn reset_is_what_the_peer_reads() {
+fn the_peer_reads_a_reset() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     engine.send(&fd, &[b"part of it"], token(1));
@@ -254,7 +254,7 @@ fn reset_is_what_the_peer_reads() {
     peer.read_exact(&mut bytes).unwrap();
     engine.recv(&fd, 100, token(2));
     engine.reset(fd);
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     let error = peer.read(&mut bytes).unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset);
 }
@@ -264,7 +264,7 @@ fn urgent_data_does_not_hide_what_follows() {
     let mut engine = engine();
     let (fd, peer) = pair(&mut engine);
     engine.recv(&fd, 1000, token(1));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     let flags = rustix::net::SendFlags::empty();
     rustix::net::send(&peer, b"before", flags).unwrap();
     rustix::net::send(&peer, b"!", rustix::net::SendFlags::OOB).unwrap();
@@ -279,7 +279,7 @@ fn urgent_data_does_not_hide_what_follows() {
 }
 
 #[test]
-fn nothing_is_given_after_close() {
+fn nothing_completes_after_close() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     peer.write_all(b"unread").unwrap();
@@ -287,30 +287,30 @@ fn nothing_is_given_after_close() {
     engine.send(&fd, &[b"x"], token(2));
     engine.submit_and_wait(Some(engine.now()));
     engine.close(fd);
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
 }
 
 /// Two connections become ready in one poll of the kernel. The completion of the first one closes
 /// the second one, and a third connection immediately reuses its number and slot.
 #[test]
-fn an_event_under_way_is_not_given_to_the_next_owner() {
+fn a_stale_event_does_not_reach_the_next_owner_of_a_slot() {
     let mut engine = engine();
     let (first, mut first_peer) = pair(&mut engine);
     let (second, mut second_peer) = pair(&mut engine);
     engine.recv(&first, 100, token(1));
     engine.recv(&second, 100, token(2));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     first_peer.write_all(b"first").unwrap();
     second_peer.write_all(b"second").unwrap();
     engine.submit_and_wait(None);
     let (of, _) = received(&mut engine);
-    let (left, closed_token) = if of == token(1) { (first, second) } else { (second, first) };
-    let slot = closed_token.0;
-    engine.close(closed_token);
+    let (left, closed) = if of == token(1) { (first, second) } else { (second, first) };
+    let slot = closed.0;
+    engine.close(closed);
     let (third, mut third_peer) = pair(&mut engine);
     assert_eq!(third.0, slot, "the slot is reused");
     engine.recv(&third, 100, token(3));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     third_peer.write_all(b"third").unwrap();
     assert_eq!(received(&mut engine), (token(3), Ok(b"third".to_vec())));
     engine.close(left);
@@ -326,15 +326,15 @@ fn events_of_a_closed_descriptor_that_lives_elsewhere_are_dropped() {
     let copy = engine.detach(fd);
     let fd = engine.adopt(copy.try_clone().unwrap()).unwrap();
     let slot = fd.0;
-    all(&mut engine);
+    poll_all(&mut engine);
     engine.close(fd);
     let (next_owner, mut next_peer) = pair(&mut engine);
     assert_eq!(next_owner.0, slot);
     engine.recv(&next_owner, 100, token(1));
-    all(&mut engine);
+    poll_all(&mut engine);
     let before = *engine.stats();
     peer.write_all(b"for nobody").unwrap();
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     let after = *engine.stats();
     assert!(after.stale_events - before.stale_events <= 1);
     assert_eq!(after.receives, before.receives);
@@ -349,11 +349,11 @@ fn a_connection_moves_to_another_engine_with_what_it_has_not_read() {
     let mut engine = engine();
     let (fd, mut peer) = pair(&mut engine);
     engine.recv(&fd, 100, token(1));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     assert!(!engine.is_recv_ready(&fd));
     let detached: OwnedFd = engine.detach(fd);
     peer.write_all(b"for the other").unwrap();
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     std::thread::spawn(move || {
         let mut other = super::common::engine();
         let fd = other.adopt(detached).unwrap();

@@ -4,11 +4,11 @@ use std::io::Write;
 
 use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd};
 
-use super::common::{all, engine, next, pair, pattern, received, token};
+use super::common::{engine, next, pair, pattern, poll_all, received, token};
 use crate::Tested;
 
 /// Receives as soon as there are bytes.
-fn take(engine: &mut Tested, source: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
+fn receive(engine: &mut Tested, source: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
     loop {
         if let Some(result) = engine.try_recv_into(source, memory) {
             return result;
@@ -19,13 +19,13 @@ fn take(engine: &mut Tested, source: &Fd, memory: &mut [u8]) -> Result<usize, Er
 }
 
 #[test]
-fn what_is_there_is_taken_and_no_more_than_fits() {
+fn a_receive_returns_no_more_than_fits() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let mut memory = [0; 100];
     assert_eq!(engine.try_recv_into(&source, &mut memory), None);
     engine.poll_readable(&source, token(1));
-    assert!(all(&mut engine).is_empty());
+    assert!(poll_all(&mut engine).is_empty());
     writer.write_all(b"body;next request").unwrap();
     assert!(matches!(next(&mut engine), Completion { event: CompletionEvent::Readable, .. }));
     assert_eq!(engine.try_recv_into(&source, &mut memory[..5]), Some(Ok(5)));
@@ -34,13 +34,13 @@ fn what_is_there_is_taken_and_no_more_than_fits() {
     assert_eq!(received(&mut engine).1.unwrap(), b"next request");
     assert_eq!(engine.try_recv_into(&source, &mut memory), None);
     drop(writer);
-    assert_eq!(take(&mut engine, &source, &mut memory), Ok(0));
+    assert_eq!(receive(&mut engine, &source, &mut memory), Ok(0));
     engine.close(source);
     assert_eq!((engine.descriptors(), engine.budget().used()), (0, 0));
 }
 
 #[test]
-fn all_of_a_long_stream_is_taken() {
+fn a_long_stream_is_received_completely() {
     let mut engine = engine();
     let (source, mut writer) = pair(&mut engine);
     let sent = pattern(3_000_000);
@@ -48,24 +48,24 @@ fn all_of_a_long_stream_is_taken() {
         writer.write_all(&sent).unwrap();
         sent
     });
-    let (mut memory, mut came) = (vec![0; 100_000], Vec::new());
+    let (mut memory, mut bytes_received) = (vec![0; 100_000], Vec::new());
     loop {
-        match take(&mut engine, &source, &mut memory).unwrap() {
+        match receive(&mut engine, &source, &mut memory).unwrap() {
             0 => break,
-            count => came.extend_from_slice(&memory[..count]),
+            count => bytes_received.extend_from_slice(&memory[..count]),
         }
     }
-    assert!(came == thread.join().unwrap());
+    assert!(bytes_received == thread.join().unwrap());
     engine.close(source);
 }
 
 #[test]
-fn a_break_is_reported() {
+fn a_reset_is_reported() {
     let mut engine = engine();
     let (source, writer) = pair(&mut engine);
     rustix::net::sockopt::set_socket_linger(&writer, Some(std::time::Duration::ZERO)).unwrap();
     drop(writer);
-    assert_eq!(take(&mut engine, &source, &mut [0; 100]), Err(Error::Reset));
+    assert_eq!(receive(&mut engine, &source, &mut [0; 100]), Err(Error::Reset));
     engine.close(source);
     assert_eq!(engine.descriptors(), 0);
 }

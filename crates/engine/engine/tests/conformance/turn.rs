@@ -10,7 +10,7 @@ use millrace_engine::{
 };
 
 #[test]
-fn a_deadline_is_past_when_its_turn_is_over() {
+fn a_deadline_has_passed_when_its_wait_ends() {
     let mut engine = engine();
     for wait_us in [0, 1, 999, 5_500] {
         let deadline = engine.now() + Duration::from_micros(wait_us);
@@ -46,11 +46,11 @@ fn another_thread_ends_the_wait_once_for_a_batch() {
     sender.join().unwrap();
     assert!(received.into_iter().eq(0..10_000));
     let waker = engine.waker();
-    all(&mut engine);
+    poll_all(&mut engine);
     for _ in 0..3 {
         waker.wake();
     }
-    assert_eq!(all(&mut engine).len(), 1);
+    assert_eq!(poll_all(&mut engine).len(), 1);
 }
 
 #[test]

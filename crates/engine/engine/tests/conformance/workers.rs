@@ -19,25 +19,25 @@ const CLIENTS: usize = 4;
 /// Sends back the bytes of each connection, until its end.
 struct Echo {
     engine: Tested,
-    mail: PeerMailboxes<OwnedFd, EventWaker>,
+    mailboxes: PeerMailboxes<OwnedFd, EventWaker>,
     /// Connections to hand over that the full mailbox has not taken yet.
     waiting: VecDeque<OwnedFd>,
     connections: HashMap<u32, Fd>,
     /// Number of connections that this worker has served.
-    answered: usize,
+    finished: usize,
     next_token: u32,
 }
 
 impl Echo {
-    fn new(mail: PeerMailboxes<OwnedFd, EventWaker>) -> Self {
+    fn new(mailboxes: PeerMailboxes<OwnedFd, EventWaker>) -> Self {
         let engine = engine();
-        mail.set_waker(&engine.waker());
+        mailboxes.set_waker(&engine.waker());
         Self {
             engine,
-            mail,
+            mailboxes,
             waiting: VecDeque::new(),
             connections: HashMap::new(),
-            answered: 0,
+            finished: 0,
             next_token: 1,
         }
     }
@@ -57,7 +57,7 @@ impl Echo {
                 if buffer.is_empty() {
                     self.engine.shutdown(fd, ShutdownHow::Write);
                     self.engine.close(self.connections.remove(&number).unwrap());
-                    self.answered += 1;
+                    self.finished += 1;
                 } else {
                     self.engine.send(fd, &[&buffer], completion.token);
                 }
@@ -70,17 +70,17 @@ impl Echo {
             // Every other connection stays here; the others are handed over.
             CompletionEvent::Accepted(result) => {
                 let fd = result.unwrap().0;
-                if (self.answered + self.connections.len()).is_multiple_of(2) {
+                if (self.finished + self.connections.len()).is_multiple_of(2) {
                     self.begin(fd);
                 } else {
-                    self.answered += 1;
+                    self.finished += 1;
                     let detached = self.engine.detach(fd);
                     self.waiting.push_back(detached);
                 }
             }
             CompletionEvent::Woken => {
                 let mut arrived = Vec::new();
-                self.mail.drain(|_, detached| arrived.push(detached));
+                self.mailboxes.drain(|_, detached| arrived.push(detached));
                 for detached in arrived {
                     let fd = self.engine.adopt(detached).unwrap();
                     self.begin(fd);
@@ -92,7 +92,7 @@ impl Echo {
 
     /// Runs turns until `count` connections were served or handed over.
     fn run(mut self, into: usize, count: usize) -> usize {
-        while self.answered < count || !self.waiting.is_empty() {
+        while self.finished < count || !self.waiting.is_empty() {
             // A full mailbox is retried at once, since the sender is not notified when it has room.
             let deadline = (!self.waiting.is_empty()).then(|| self.engine.now());
             self.engine.submit_and_wait(deadline);
@@ -100,26 +100,26 @@ impl Echo {
                 self.handle(completion);
             }
             while let Some(detached) = self.waiting.pop_front() {
-                if let Err(refused) = self.mail.send(into, detached) {
+                if let Err(refused) = self.mailboxes.send(into, detached) {
                     self.waiting.push_front(refused);
                     break;
                 }
             }
-            self.mail.flush();
+            self.mailboxes.flush();
         }
         assert!(self.connections.is_empty());
         self.next_token as usize - 1
     }
 }
 
-fn ask(address: SocketAddr, number: usize) {
+fn exchange(address: SocketAddr, number: usize) {
     let mut stream = TcpStream::connect(address).unwrap();
     for round in 0..3 {
-        let question = format!("{number} {round}");
-        stream.write_all(question.as_bytes()).unwrap();
-        let mut answer = vec![0; question.len()];
-        stream.read_exact(&mut answer).unwrap();
-        assert_eq!(answer, question.as_bytes());
+        let request = format!("{number} {round}");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut response = vec![0; request.len()];
+        stream.read_exact(&mut response).unwrap();
+        assert_eq!(response, request.as_bytes());
     }
     stream.shutdown(std::net::Shutdown::Write).unwrap();
     assert_eq!(stream.read(&mut [0]).unwrap(), 0);
@@ -127,11 +127,11 @@ fn ask(address: SocketAddr, number: usize) {
 
 #[test]
 fn connections_are_served_by_the_worker_that_gets_them() {
-    let mut mails = mailbox_mesh(2, 4);
-    let (second, first) = (mails.pop().unwrap(), mails.pop().unwrap());
+    let mut by_worker = mailbox_mesh(2, 4);
+    let (second, first) = (by_worker.pop().unwrap(), by_worker.pop().unwrap());
     let mut accepting = Echo::new(first);
     let (_listener, address) = listener(&mut accepting.engine);
-    let answering = std::thread::spawn(move || {
+    let serving = std::thread::spawn(move || {
         // A drain finds messages that were sent before this thread set its waker.
         let mut worker = Echo::new(second);
         worker.handle(Completion { token: token(0), event: CompletionEvent::Woken });
@@ -140,11 +140,11 @@ fn connections_are_served_by_the_worker_that_gets_them() {
     let clients: Vec<_> = (0..CLIENTS)
         .map(|client| {
             std::thread::spawn(move || {
-                (client..CONNECTIONS).step_by(CLIENTS).for_each(|number| ask(address, number));
+                (client..CONNECTIONS).step_by(CLIENTS).for_each(|number| exchange(address, number));
             })
         })
         .collect();
     assert_eq!(accepting.run(1, CONNECTIONS), CONNECTIONS / 2);
     clients.into_iter().for_each(|client| client.join().unwrap());
-    assert_eq!(answering.join().unwrap(), CONNECTIONS / 2);
+    assert_eq!(serving.join().unwrap(), CONNECTIONS / 2);
 }

@@ -97,14 +97,14 @@ impl Ring {
     }
 
     fn push_lent(&mut self, mut request: io_uring_sqe, lent: LentMemory) -> Result<()> {
-        let place = self.free_slots.pop().unwrap_or_else(|| {
+        let slot = self.free_slots.pop().unwrap_or_else(|| {
             self.lent.push(None);
             self.lent.len() as u32 - 1
         });
-        request.user_data.u64_ = u64::from(place) | LENT_BIT;
+        request.user_data.u64_ = u64::from(slot) | LENT_BIT;
         // The memory is stored before the request is pushed. If the queue is full, it is submitted
         // without this request.
-        self.lent[place as usize] = Some(lent);
+        self.lent[slot as usize] = Some(lent);
         self.push(request)
     }
 
@@ -148,7 +148,7 @@ mod tests {
     use crate::ring::test_ring;
 
     #[test]
-    fn memory_of_receives_comes_back_with_the_bytes_of_each() {
+    fn each_receive_returns_its_memory_with_its_bytes() {
         let Some(mut ring) = test_ring(64) else { return };
         let mut pairs: Vec<_> = (0..40).map(|_| UnixStream::pair().unwrap()).collect();
         // The vector of lent memory grows, and moves, while the first requests are queued.
@@ -158,7 +158,7 @@ mod tests {
             ring.receive(pair.0.as_fd(), number.into(), memory, 50).unwrap();
         }
         ring.enter(Some(Duration::ZERO)).unwrap();
-        let mut came = Vec::new();
+        let mut numbers = Vec::new();
         while let Some(completion) = ring.next_completion() {
             let RingCompletion::Received { data, memory, result } = completion else {
                 panic!("{completion:?}");
@@ -166,10 +166,10 @@ mod tests {
             assert_eq!((result, memory.len()), (Ok(50), 64));
             assert!(memory[..50].iter().all(|byte| u64::from(*byte) == data), "{memory:?}");
             assert_eq!(memory[50..], [0; 14]);
-            came.push(data);
+            numbers.push(data);
         }
-        came.sort_unstable();
-        assert_eq!(came, (1..=40).collect::<Vec<u64>>());
+        numbers.sort_unstable();
+        assert_eq!(numbers, (1..=40).collect::<Vec<u64>>());
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::BorrowedFd;
 
 use rustix::io_uring::{
     IoringOp, IoringRegisterOp, IoringRestrictionOp, IoringSqeFlags, io_uring_register,
-    io_uring_restriction, register_or_sqe_op_or_sqe_flags_union as What,
+    io_uring_restriction, register_or_sqe_op_or_sqe_flags_union as RuleValue,
 };
 
 use crate::Result;
@@ -22,13 +22,13 @@ const OPERATIONS: [IoringOp; 4] =
 /// # Errors
 /// EBADFD if the ring is enabled already; EINVAL before Linux 5.10.
 pub(super) fn restrict(fd: BorrowedFd<'_>) -> Result<()> {
-    let operation = |sqe_op| rule(IoringRestrictionOp::SqeOp, What { sqe_op });
+    let operation = |sqe_op| rule(IoringRestrictionOp::SqeOp, RuleValue { sqe_op });
     let mut rules: Vec<_> = OPERATIONS.into_iter().map(operation).collect();
     let sqe_flags = IoringSqeFlags::CQE_SKIP_SUCCESS;
-    rules.push(rule(IoringRestrictionOp::SqeFlagsAllowed, What { sqe_flags }));
+    rules.push(rule(IoringRestrictionOp::SqeFlagsAllowed, RuleValue { sqe_flags }));
     // The registered descriptor is unregistered when the ring is dropped.
     let register_op = IoringRegisterOp::UnregisterRingFds;
-    rules.push(rule(IoringRestrictionOp::RegisterOp, What { register_op }));
+    rules.push(rule(IoringRestrictionOp::RegisterOp, RuleValue { register_op }));
     let count = rules.len() as u32;
     let (rules, what) = (rules.as_ptr().cast(), IoringRegisterOp::RegisterRestrictions);
     // SAFETY: the argument is `count` restrictions, which outlive the call.
@@ -39,7 +39,7 @@ pub(super) fn restrict(fd: BorrowedFd<'_>) -> Result<()> {
     Ok(())
 }
 
-fn rule(opcode: IoringRestrictionOp, what: What) -> io_uring_restriction {
+fn rule(opcode: IoringRestrictionOp, what: RuleValue) -> io_uring_restriction {
     let mut rule = io_uring_restriction::default();
     rule.opcode = opcode;
     rule.register_or_sqe_op_or_sqe_flags = what;
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_ring_was_not_made_for_it_refuses() {
+    fn other_operations_are_refused() {
         let Some(mut ring) = test_ring(8) else { return };
         let plain = |opcode| io_uring_sqe { opcode, fd: -1, ..io_uring_sqe::default() };
         for opcode in [
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_more_is_registered() {
+    fn other_registrations_are_refused() {
         let Some(ring) = test_ring(8) else { return };
         let fd: i32 = -1;
         for what in [
