@@ -5,8 +5,8 @@ use syn::{
     punctuated::Punctuated,
 };
 
-/// Tells whether attributes leave code out of everything but tests: `#[cfg(test)]`, `#[test]` and
-/// `#[bench]`. `any(test, …)` does so only if each of its parts does.
+/// Returns whether attributes restrict code to tests: `#[cfg(test)]`, `#[test]` and `#[bench]`.
+/// `any(test, …)` does so only if each of its parts does.
 pub(crate) fn are_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let path = attribute.path();
@@ -32,7 +32,7 @@ fn needs_test(predicate: &Meta) -> bool {
     }
 }
 
-/// Returns the attributes of an item; none of what syn does not know.
+/// Returns the attributes of an item; none if syn does not know its kind.
 pub(crate) fn of_item(item: &Item) -> &[Attribute] {
     match item {
         Item::Const(item) => &item.attrs,
@@ -54,7 +54,7 @@ pub(crate) fn of_item(item: &Item) -> &[Attribute] {
     }
 }
 
-/// Returns the attributes of what is in an `impl`.
+/// Returns the attributes of an item of an `impl`.
 pub(crate) fn of_impl_item(item: &ImplItem) -> &[Attribute] {
     match item {
         ImplItem::Const(item) => &item.attrs,
@@ -65,7 +65,7 @@ pub(crate) fn of_impl_item(item: &ImplItem) -> &[Attribute] {
     }
 }
 
-/// Returns the attributes of what is in a trait.
+/// Returns the attributes of an item of a trait.
 pub(crate) fn of_trait_item(item: &TraitItem) -> &[Attribute] {
     match item {
         TraitItem::Const(item) => &item.attrs,
@@ -76,7 +76,7 @@ pub(crate) fn of_trait_item(item: &TraitItem) -> &[Attribute] {
     }
 }
 
-/// Returns the attributes of what is in an `extern` block.
+/// Returns the attributes of an item of an `extern` block.
 pub(crate) fn of_foreign_item(item: &ForeignItem) -> &[Attribute] {
     match item {
         ForeignItem::Fn(item) => &item.attrs,

@@ -25,7 +25,7 @@ pub(crate) fn table(tree: &Tree) -> Result<String, String> {
         return Err(defect.to_string());
     }
     let outlines = modules::outlines(tree);
-    // Files of which each crate that has them says that they are for tests.
+    // Whether a file is for tests only, in every crate that contains it.
     let mut are_for_tests: BTreeMap<&str, bool> = BTreeMap::new();
     for modules in packages.iter().flat_map(|package| package.crates(&outlines)) {
         for (file, is_for_tests) in modules.files() {
@@ -34,7 +34,7 @@ pub(crate) fn table(tree: &Tree) -> Result<String, String> {
     }
     let mut counts = vec![0; packages.len()];
     for (path, source) in &tree.sources {
-        // A package may stand within another's folder.
+        // A package may be in another package's folder.
         let owner = packages
             .iter()
             .enumerate()
@@ -79,8 +79,8 @@ fn code_lines(source: &Source) -> usize {
     lines.len()
 }
 
-/// Adds the lines of tokens, but for doc comments, which are attributes to the parser. The lines of
-/// a literal are those from its first to its last.
+/// Adds the lines of tokens, except doc comments, which the parser sees as attributes. All lines of
+/// a literal are added.
 fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
     let mut tokens = tokens.into_iter().peekable();
     while let Some(token) = tokens.next() {
@@ -108,7 +108,7 @@ fn mark(tokens: TokenStream, lines: &mut BTreeSet<usize>) {
     }
 }
 
-/// Tells whether a token is the `[doc = "…"]` of a doc comment.
+/// Returns whether a token is the `[doc = "…"]` of a doc comment.
 fn is_doc(token: &TokenTree) -> bool {
     let TokenTree::Group(group) = token else { return false };
     let mut tokens = group.stream().into_iter();
@@ -118,7 +118,7 @@ fn is_doc(token: &TokenTree) -> bool {
         && matches!(tokens.next(), Some(TokenTree::Literal(_)))
 }
 
-/// Removes the lines of code that is for tests only.
+/// A visitor that removes the lines of code for tests only.
 struct TestLineRemover<'l> {
     lines: &'l mut BTreeSet<usize>,
 }

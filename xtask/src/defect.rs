@@ -1,4 +1,4 @@
-//! What a rule reports.
+//! The reports of the rules.
 
 use std::fmt;
 
@@ -11,7 +11,7 @@ pub(crate) struct Defect {
     pub(crate) line: usize,
     pub(crate) wrong: String,
     pub(crate) expected: String,
-    /// What helps to mend it, one line each. Printed on demand.
+    /// Details that help to mend the defect, one line each. Printed only with `--edges`.
     pub(crate) details: Vec<String>,
 }
 

@@ -1,5 +1,4 @@
-//! What automates the repository: `cargo xtask COMMAND`. It reads a tree and reports, and never
-//! changes it.
+//! Checks and reports about the repository: `cargo xtask COMMAND`. No command changes the tree.
 
 #![forbid(unsafe_code)]
 
@@ -29,9 +28,9 @@ Usage: cargo xtask COMMAND [OPTION…]
     --only RULE,…   Check only these: cycles, groups, driver, sizes, predicates, collisions, words,
                     links, budgets, ports, lines [default: all]
     --edges         Print below each cycle which of its files use which
-    --strict        Count cycles that no `use` shows, such as by a parent's `child::f()`
+    --strict        Also report cycles by paths without a `use`, such as `child::f()` in a parent
   count             Print the lines of code of each crate, without tests and comments
-  transitions       Print how many functions of each crate that change a state assert something
+  transitions       Print, for each crate, how many functions that change a state have an assertion
 
   --root DIR        The tree to read [default: the one that xtask belongs to]
 ";
@@ -39,7 +38,7 @@ Usage: cargo xtask COMMAND [OPTION…]
 /// The exit status for a wrong command line, or a tree that cannot be read.
 const EXIT_MISUSE: u8 = 2;
 
-/// What the command line asks for.
+/// The command that the command line selects, with its options.
 #[derive(Debug, PartialEq)]
 enum Command {
     Help,
@@ -51,7 +50,7 @@ enum Command {
 fn main() -> ExitCode {
     match parse(env::args().skip(1)).and_then(run) {
         Ok((text, status)) => {
-            // A reader such as head(1) may have left: it has what it wants.
+            // A reader such as head(1) may have closed the pipe. That is no error.
             let _ = io::stdout().write_all(text.as_bytes());
             status
         }
@@ -131,8 +130,9 @@ fn run(command: Command) -> Result<(String, ExitCode), String> {
     }
 }
 
-/// Returns the tree to read. Cargo names the package's folder when it runs the program, so that a
-/// program that several trees share through one target folder reads the tree it was started from.
+/// Returns the tree to read: by default, the one from which cargo runs xtask. Cargo passes the
+/// folder in CARGO_MANIFEST_DIR. A folder set at compile time would be wrong if several trees share
+/// a target folder.
 fn folder(root: Option<PathBuf>) -> PathBuf {
     root.or_else(|| Some(PathBuf::from(env::var_os("CARGO_MANIFEST_DIR")?).join("..")))
         .unwrap_or_else(|| PathBuf::from("."))

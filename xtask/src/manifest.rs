@@ -1,4 +1,4 @@
-//! What a `Cargo.toml` says that rules look at.
+//! The parts of a `Cargo.toml` that the rules check.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -25,7 +25,8 @@ pub(crate) struct Dependency {
     pub(crate) line: usize,
 }
 
-/// What a workspace calls packages that have another name.
+/// The names under which a workspace imports packages, and the names of the packages, where the two
+/// differ.
 pub(crate) type Renames = BTreeMap<String, String>;
 
 /// Returns the renamed packages of `[workspace.dependencies]`. A manifest that cannot be parsed has
@@ -40,7 +41,7 @@ pub(crate) fn renames(text: &str) -> Renames {
     dependencies.into_iter().flat_map(DeTable::iter).filter_map(renamed).collect()
 }
 
-/// Parses a manifest. None if it is of a workspace and of no package.
+/// Parses a manifest. Returns `None` if it has a workspace but no package.
 ///
 /// # Errors
 ///
@@ -89,7 +90,7 @@ pub(crate) fn parse(text: &str, renames: &Renames) -> Result<Option<Manifest>, (
     Ok(Some(manifest))
 }
 
-/// Returns the name of a package that a dependency calls otherwise.
+/// Returns the name of the package if the dependency is renamed (`package = "…"`).
 fn package<'t>(dependency: &'t DeValue<'_>) -> Option<&'t str> {
     dependency.get("package")?.get_ref().as_str()
 }

@@ -15,7 +15,7 @@ pub(crate) fn outlines(tree: &Tree) -> Outlines {
     tree.sources.iter().map(|(path, file)| (path.clone(), Outline::of(&file.syntax))).collect()
 }
 
-/// The modules that one root file, such as `src/lib.rs`, brings in.
+/// The modules of the crate that has one root file, such as `src/lib.rs`.
 pub(crate) struct Modules<'a> {
     list: Vec<Module<'a>>,
     /// Macros in the root of the crate, and the modules that define them.
@@ -32,20 +32,20 @@ type Trail = Vec<*const Import>;
 
 /// A module of a crate.
 pub(crate) struct Module<'a> {
-    /// The file that it stands in.
+    /// The file that contains the module.
     pub(crate) file: &'a str,
     pub(crate) outline: &'a Outline,
-    /// It, or a module around it, is for tests only.
+    /// Whether this module, or a module around it, is for tests only.
     pub(crate) is_test: bool,
     parent: Option<Id>,
     children: BTreeMap<&'a str, Id>,
-    /// By the names that they have here.
+    /// The imports, by the names that they have in this module.
     imports: BTreeMap<&'a str, Vec<&'a Import>>,
 }
 
 impl Module<'_> {
-    /// Tells whether a path starts with what `use` brought here for this module alone, or with a
-    /// place in the crate.
+    /// Returns whether a path starts with `crate`, `super` or `self`, or with a name that this
+    /// module imports privately.
     pub(crate) fn starts_with_import(&self, path: &Path) -> bool {
         let first = path.segments[0].as_str();
         matches!(first, "crate" | "super" | "self")
@@ -53,18 +53,18 @@ impl Module<'_> {
     }
 }
 
-/// What a path names.
+/// The target of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Target {
     Module(Id),
-    /// Something that this module defines, perhaps by a macro.
+    /// An item that this module defines, perhaps by a macro.
     Item(Id),
-    /// Something of another crate.
+    /// An item or a module of another crate.
     External,
 }
 
 impl Target {
-    /// Returns the module that is named, or that defines what is named.
+    /// Returns the module itself, or the module that defines the item.
     pub(crate) fn module(self) -> Option<Id> {
         match self {
             Target::Module(id) | Target::Item(id) => Some(id),
@@ -103,7 +103,7 @@ impl<'a> Modules<'a> {
         &self.list[id]
     }
 
-    /// Tells whether a module stands within another, at whatever depth, or is that one.
+    /// Returns whether `inner` is `outer`, or is inside it at any depth.
     pub(crate) fn is_within(&self, inner: Id, outer: Id) -> bool {
         let mut id = Some(inner);
         while let Some(at) = id {
@@ -152,13 +152,13 @@ impl<'a> Modules<'a> {
         id
     }
 
-    /// Returns what an import names: a module and an item may have the same name.
+    /// Returns the targets of an import: a module and an item may have the same name.
     pub(crate) fn resolve_import(&self, module: Id, import: &Import) -> Vec<Target> {
         self.resolve(module, &import.path, &mut vec![ptr::from_ref(import)])
     }
 
-    /// Returns what a path in code names. A name that stands alone may be a variable, a type
-    /// parameter, or come from the prelude: then it names nothing.
+    /// Returns the target of a path in code. A single name may be a variable, a type parameter, or
+    /// a name of the prelude, and then has no target.
     pub(crate) fn resolve_mention(&self, module: Id, mention: &Mention) -> Option<Target> {
         let found = self.resolve_path(module, &mention.path);
         if found.is_none() && mention.usage == Usage::Macro && mention.path.segments.len() == 1 {
@@ -167,7 +167,7 @@ impl<'a> Modules<'a> {
         found
     }
 
-    /// Returns what a path names by imports and definitions.
+    /// Returns the target of a path, by imports and definitions.
     pub(crate) fn resolve_path(&self, module: Id, path: &Path) -> Option<Target> {
         let found = self.resolve(module, path, &mut Vec::new());
         let item = found.iter().find(|found| !matches!(found, Target::Module(_)));
@@ -205,8 +205,8 @@ impl<'a> Modules<'a> {
         while let [name, after @ ..] = rest {
             let mut found = self.look_up(at, name, !is_anchored, trail);
             if found.is_empty() {
-                // A name that this crate has not is of another crate, if it is the first one; else
-                // a macro makes it.
+                // An unknown first name is another crate. An unknown later name is an item that a
+                // macro of the module generates.
                 return if is_anchored { vec![Target::Item(at)] } else { Vec::new() };
             }
             is_anchored = true;
@@ -224,7 +224,8 @@ impl<'a> Modules<'a> {
         vec![Target::Module(at)]
     }
 
-    /// Looks a name up in a module; `is_inside` if it is used there, where local imports count.
+    /// Looks up a name in a module. `is_inside`: the name is used in that module, so imports inside
+    /// functions count too.
     fn look_up(&self, id: Id, name: &str, is_inside: bool, trail: &mut Trail) -> Vec<Target> {
         let module = &self.list[id];
         let mut found: Vec<Target> =
@@ -261,7 +262,7 @@ impl<'a> Modules<'a> {
         found
     }
 
-    /// Returns what an import names; None if it is being followed already.
+    /// Returns the targets of an import; `None` if the import is being followed already.
     fn follow(&self, id: Id, import: &Import, trail: &mut Trail) -> Option<Vec<Target>> {
         if trail.contains(&ptr::from_ref(import)) {
             return None;
@@ -275,7 +276,7 @@ impl<'a> Modules<'a> {
         Some(found)
     }
 
-    /// Returns the files of the crate, and of each whether only tests have it.
+    /// Returns the files of the crate, each with whether only modules for tests are in it.
     pub(crate) fn files(&self) -> BTreeMap<&'a str, bool> {
         let mut files = BTreeMap::new();
         for module in &self.list {

@@ -1,4 +1,5 @@
-//! What a file defines, imports and mentions: the text of paths, not yet what they mean.
+//! The definitions, imports and paths of a file, as they are written. `modules.rs` resolves the
+//! paths.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +14,7 @@ use crate::attributes;
 /// One module without the code that is for tests only.
 #[derive(Default)]
 pub(crate) struct Outline {
-    /// Names of items but modules, imports and what macros make.
+    /// The names of items, without modules, imports, and items that macros generate.
     pub(crate) items: BTreeSet<String>,
     /// Names of `macro_rules!`.
     pub(crate) macros: BTreeSet<String>,
@@ -37,12 +38,12 @@ pub(crate) struct Path {
 #[derive(Debug)]
 pub(crate) struct Import {
     pub(crate) path: Path,
-    /// What it is called here. None if it is `*` or `_`.
+    /// The name under which this module imports it; `None` for `*` and `_`.
     pub(crate) name: Option<String>,
     pub(crate) is_glob: bool,
-    /// It has a visibility of its own, such as `pub(crate)`.
+    /// Whether the import has a visibility, such as `pub(crate)`.
     pub(crate) is_public: bool,
-    /// It stands in a body, and no other module sees it.
+    /// Whether the import is in the body of a function, where no other module can use it.
     pub(crate) is_local: bool,
 }
 
@@ -56,8 +57,8 @@ pub(crate) enum Usage {
     Type,
     /// As the name of a macro.
     Macro,
-    /// Among the tokens that a macro takes or is defined by: it may be anything. A name that the
-    /// macro replaces starts with `$`, but for `$crate`.
+    /// Among the arguments or the definition of a macro, so its meaning is not known. A variable of
+    /// the macro starts with `$`; `$crate` is written as `crate`.
     Tokens,
 }
 
@@ -93,7 +94,7 @@ impl Outline {
 #[derive(Default)]
 struct Collector {
     outline: Outline,
-    /// How many bodies are around what is visited.
+    /// The number of blocks around the current position of the visit.
     depth: usize,
 }
 
@@ -126,7 +127,7 @@ impl Collector {
         self.mention_names(path.segments.iter(), path, usage);
     }
 
-    /// Adds a path of these segments that starts where another does.
+    /// Adds a path with these segments. `start` gives its line, and whether it is global.
     fn mention_names<'s>(
         &mut self,
         segments: impl Iterator<Item = &'s syn::PathSegment>,
@@ -177,7 +178,7 @@ impl Collector {
         });
     }
 
-    /// Finds paths among tokens, also those of one name: it may be an item's or a module's.
+    /// Finds paths among tokens. A single name counts too, since it may name an item or a module.
     fn scan(&mut self, tokens: &TokenStream) {
         let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
         let mut at = 0;
@@ -202,7 +203,7 @@ impl Collector {
         }
     }
 
-    /// Adds a path that stands behind these tokens, unless they show that it is something else.
+    /// Adds a path that follows these tokens, unless they show that it is no path.
     fn scanned(&mut self, before: &[TokenTree], mut path: Path) {
         let is = |back: usize, sign| {
             before.len().checked_sub(back).is_some_and(|at| is_punct(before.get(at), sign))
@@ -221,23 +222,23 @@ impl Collector {
     }
 }
 
-/// Tells whether a token is this sign.
+/// Returns whether a token is this punctuation.
 pub(crate) fn is_punct(token: Option<&TokenTree>, sign: char) -> bool {
     matches!(token, Some(TokenTree::Punct(punct)) if punct.as_char() == sign)
 }
 
-/// Tells whether `::` stands at an index.
+/// Returns whether `::` is at an index.
 fn is_separator(tokens: &[TokenTree], at: usize) -> bool {
     is_punct(tokens.get(at), ':') && is_punct(tokens.get(at + 1), ':')
 }
 
-/// Returns a name without `r#`, which does not tell names apart.
+/// Returns a name without `r#`: `r#x` and `x` are the same name.
 fn plain(name: &Ident) -> String {
     name.unraw().to_string()
 }
 
 impl<'ast> Visit<'ast> for Collector {
-    // Neither has paths of code.
+    // Paths in attributes and visibilities do not count.
     fn visit_attribute(&mut self, _: &'ast syn::Attribute) {}
 
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {}
@@ -390,8 +391,8 @@ impl<'ast> Visit<'ast> for Collector {
     }
 }
 
-/// Visits the types within a path in an expression. Of `<X as T>::f`, `X::f` is a mention too: the
-/// function may be the one that the file of `X` defines.
+/// Visits the types within a path in an expression. For `<X as T>::f`, also adds `X::f`, since the
+/// file of `X` may define the function.
 fn visit_parts(collector: &mut Collector, path: &syn::ExprPath) {
     if let Some(qualified) = &path.qself {
         collector.visit_qself(qualified);

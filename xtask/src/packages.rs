@@ -24,8 +24,8 @@ impl Package {
         self.folder.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Loads the modules of the library and of each program. Tests, benches and examples are crates
-    /// of their own, which no rule is about.
+    /// Loads the modules of the library and of each program. Tests, benches and examples are
+    /// separate crates, which no rule checks.
     pub(crate) fn crates<'a>(&self, outlines: &'a Outlines) -> Vec<Modules<'a>> {
         self.roots(outlines).iter().filter_map(|root| Modules::load(outlines, root)).collect()
     }

@@ -12,7 +12,7 @@ pub(crate) struct Word {
     pub(crate) begins_sentence: bool,
 }
 
-/// What kind of file prose stands in, as far as it decides how prose is marked.
+/// The kind of file, which decides how its prose is marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Format {
     /// `//`, and `/* … */` in C.
@@ -36,8 +36,8 @@ pub(crate) fn blocks(path: &str, text: &str) -> Vec<Vec<Word>> {
     split(lines.into_iter().enumerate())
 }
 
-/// Returns the texts of a Rust file's string literals that read like prose, each a block: those
-/// with a blank between two words.
+/// Returns the string literals of a Rust file that look like prose, each as a block. A literal
+/// looks like prose if it has a blank between two words.
 pub(crate) fn literals(tokens: &TokenStream) -> Vec<Vec<Word>> {
     let mut blocks = Vec::new();
     collect_literals(tokens, &mut blocks);
@@ -86,7 +86,7 @@ fn slashed(line: &str) -> Option<String> {
     if let Some(comment) = trimmed.strip_prefix("/*").or_else(|| trimmed.strip_prefix("* ")) {
         return Some(comment.trim_end().trim_end_matches("*/").to_owned());
     }
-    // Behind code, where the slashes are in no string.
+    // A comment behind code: its slashes are in no string.
     let is_outside = |at: &usize| line[..*at].matches('"').count().is_multiple_of(2);
     let at = line.match_indices(" // ").map(|(at, _)| at).find(is_outside)?;
     Some(line[at + 4..].to_owned())
@@ -187,7 +187,7 @@ fn words_of_line(line: &str, number: usize, block: &mut Vec<Marked>) {
     }
 }
 
-/// Finds out which words begin sentences that are no questions.
+/// Marks the words that begin sentences, except questions.
 fn mark_sentences(block: &mut [Marked]) {
     let mut from = 0;
     for at in 0..block.len() {

@@ -13,7 +13,7 @@ use crate::tree::Tree;
 /// Endings of the names of fields that hold states.
 const FIELDS: [&str; 3] = ["state", "stage", "phase"];
 
-/// What was counted in a crate.
+/// The counts of a crate.
 #[derive(Default, Clone, Copy, Debug, PartialEq, Eq)]
 struct Counts {
     transitions: usize,
@@ -35,11 +35,11 @@ pub(crate) fn report(tree: &Tree) -> String {
         let Counts { transitions, asserted, assertions } = counts;
         let name = folder.trim_start_matches("crates/");
         format!(
-            "{name:<24} {asserted:>3} of {transitions:>3} transitions, {assertions:>4} in all\n"
+            "{name:<24} {asserted:>3} of {transitions:>3} transitions, {assertions:>4} assertions\n"
         )
     };
     let rows: String = crates.iter().map(row).collect();
-    format!("functions that change a state and contain an assertion; assertions\n{rows}")
+    format!("functions that change a state and contain an assertion; all assertions\n{rows}")
 }
 
 /// Visits the functions that are not for tests only.
@@ -77,7 +77,7 @@ impl<'ast> Visit<'ast> for Functions<'_> {
     }
 }
 
-/// What a function's body does.
+/// The assertions and state changes of a function's body.
 #[derive(Default)]
 struct Body {
     changes_state: bool,
@@ -116,7 +116,7 @@ mod tests {
             #[cfg(test)] mod tests { fn four(a: &mut A) { a.state = 2; } }
         ";
         let report = report(&test_tree(&[("crates/os/a/src/lib.rs", text)]));
-        let row = "os/a                       1 of   2 transitions,    2 in all\n";
+        let row = "os/a                       1 of   2 transitions,    2 assertions\n";
         assert!(report.ends_with(row), "{report}");
     }
 }

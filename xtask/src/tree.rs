@@ -26,7 +26,7 @@ pub(crate) struct Tree {
     pub(crate) texts: BTreeMap<String, String>,
     /// The path of every file, also of those that are not read.
     pub(crate) paths: BTreeSet<String>,
-    /// Sources that are no Rust. They are not among `sources`.
+    /// The Rust files that cannot be parsed. They are not in `sources`.
     pub(crate) unparsed: Vec<Defect>,
 }
 
@@ -38,7 +38,7 @@ pub(crate) struct Source {
 }
 
 impl Tree {
-    /// Reads the files that git knows or would add.
+    /// Reads the files that git tracks, and new ones that it does not ignore.
     ///
     /// # Errors
     ///
@@ -48,7 +48,7 @@ impl Tree {
         let mut others = BTreeMap::new();
         let mut unread = BTreeSet::new();
         for path in listed(root)? {
-            // A link's target is read where it stands.
+            // The target of a link is read under its own path.
             if root.join(&path).is_symlink() {
                 unread.insert(path);
                 continue;
@@ -58,7 +58,7 @@ impl Tree {
                 Ok(text) => {
                     others.insert(path, text);
                 }
-                // Git knows it until its removal is staged.
+                // Git lists a removed file until the removal is staged.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) if error.kind() == ErrorKind::InvalidData => {
                     unread.insert(path);
@@ -73,7 +73,7 @@ impl Tree {
         Ok(tree)
     }
 
-    /// Makes a tree of paths and what the files contain.
+    /// Makes a tree from the paths and texts of files.
     pub(crate) fn from_texts(texts: impl IntoIterator<Item = (String, String)>) -> Tree {
         let mut tree = Tree::default();
         for (path, text) in texts {
@@ -115,7 +115,7 @@ impl Source {
     }
 }
 
-/// Whether the rules about sources and manifests apply to a file.
+/// Returns whether the rules about sources and manifests apply to a file.
 fn is_ours(path: &str) -> bool {
     path == "Cargo.toml" || FOLDERS.iter().any(|folder| path.starts_with(folder))
 }
@@ -146,7 +146,8 @@ fn listed(root: &Path) -> Result<Vec<String>, String> {
         }
         Err(error) => return Err(format!("git: {error}")),
     };
-    // From a folder within, git would list a part, and the rules would be silent about the rest.
+    // In a subfolder, git would list only a part of the tree, and the rules would not check the
+    // rest.
     if !paths.iter().any(|path| path.starts_with(FOLDERS[0])) {
         let folder = FOLDERS[0];
         return Err(format!("{}: no {folder} (expected: the root of a tree)", root.display()));

@@ -1,5 +1,5 @@
-//! Rule: one word has one meaning. The name of a type is defined once in a crate, and in at most two
-//! crates.
+//! Rule: one word has one meaning. The name of a type is defined once in a crate, and in at most
+//! two crates.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,7 +14,7 @@ const CRATES_MAX: usize = 2;
 /// Names that mean the same in every crate.
 const SHARED: [&str; 2] = ["Error", "Result"];
 
-/// Returns the types whose names other types have.
+/// Returns the types that share a name, and the places of the others.
 pub(super) fn check(tree: &Tree) -> Vec<Defect> {
     let mut places: BTreeMap<String, Vec<(&str, &str, usize)>> = BTreeMap::new();
     for (path, source) in &tree.sources {

@@ -1,12 +1,13 @@
 //! Rule: no file uses itself by way of other files of its crate.
 //!
 //! A file uses the file that defines what it imports by `use`, or names by a path that starts with
-//! `crate`, `super`, `self` or an imported name. `mod` declarations do not count, nor does
-//! `pub use` of what is below the module that has it: an import of the name from there uses the
-//! file that defines it. Code for tests does not count.
+//! `crate`, `super`, `self` or an imported name. `mod` declarations and code for tests do not
+//! count. A module's `pub use` of an item below it does not count either: a file that imports the
+//! name from that module uses the file that defines the item.
 //!
-//! A strict check also counts what a file names without any `use`: its own modules, as in
-//! `child::f()`, names that it hands on by `pub use`, and macros that are in scope by their place.
+//! A strict check also counts names that a file uses without an import for itself: its own modules,
+//! as in `child::f()`, names that it re-exports by `pub use`, and macros that are in scope because
+//! of their position.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -15,7 +16,7 @@ use crate::modules::{self, Id, Modules, Outlines, Target};
 use crate::outline::{Mention, Path, Usage};
 use crate::packages::Package;
 
-/// Returns the cycles of each crate, and what keeps this rule from seeing the whole of a crate.
+/// Returns the cycles of each crate, and the modules and files that the rule could not check.
 pub(super) fn check(packages: &[Package], outlines: &Outlines, is_strict: bool) -> Vec<Defect> {
     let mut defects = Vec::new();
     for package in packages {
@@ -33,13 +34,13 @@ pub(super) fn check(packages: &[Package], outlines: &Outlines, is_strict: bool) 
     defects
 }
 
-/// Which files of a crate use which.
+/// The files of a crate, and for each the files that it uses.
 #[derive(Default)]
 struct Graph<'a> {
     edges: BTreeMap<&'a str, BTreeMap<&'a str, Edge>>,
 }
 
-/// Where a file uses another for the first time.
+/// The place where a file first uses another one.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 struct Edge {
     line: usize,
@@ -110,7 +111,8 @@ impl<'a> Graph<'a> {
         reached
     }
 
-    /// Returns the shortest way from a file of a cycle back to it, which starts and ends there.
+    /// Returns the shortest path from a file of a cycle back to the file, which is both its first
+    /// and its last element.
     fn shortest_from(&self, start: &'a str) -> Vec<&'a str> {
         let mut before: BTreeMap<&str, &str> = BTreeMap::new();
         let mut queue = VecDeque::from([start]);
@@ -168,8 +170,8 @@ impl<'a> Graph<'a> {
     }
 }
 
-/// Tells whether a path names more than a variable: a single name in lower case is one far more
-/// often than a function that is not called.
+/// Returns whether a path is likely to name an item. A single name in lower case that is not called
+/// is nearly always a variable.
 fn names_item(mention: &Mention) -> bool {
     let segments = &mention.path.segments;
     !matches!(mention.usage, Usage::Value | Usage::Tokens)

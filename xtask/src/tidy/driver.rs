@@ -1,10 +1,10 @@
-//! Rule: the stage driver alone names what is in a stage, and the worker's loop alone names the
-//! driver. So a request's way is in one file, and nothing re-enters it.
+//! Rule: only the stage driver names items of a stage, and only the worker's loop names the driver.
+//! So the path of a request is in one file, and no other code enters it.
 //!
-//! Each import and each path counts, also among the tokens of macros, whatever it is used for: what
-//! is never named is never called. `mod` declarations and code for tests do not count. What would
-//! let a function be called without a name of its stage is a defect where it stands: a re-export by
-//! the driver, a macro, or an `impl` for a type of another file.
+//! Every import and every path counts, also among the tokens of macros. A function that is never
+//! named cannot be called. `mod` declarations and code for tests do not count. The driver and the
+//! stages must not define anything that lets other files call a function without naming its stage:
+//! a re-export by the driver, a macro, or an `impl` for a type of another file.
 
 use crate::defect::Defect;
 use crate::modules::{Id, Module, Modules, Outlines, Target};
@@ -19,14 +19,14 @@ const DRIVER: &str = "crates/proxy/proxy/src/worker/driver.rs";
 const LOOP: &str = "crates/proxy/proxy/src/worker/mod.rs";
 /// The folder of the stages.
 const STAGES: &str = "crates/proxy/proxy/src/stage/";
-/// What stands for the stages if their parent is not in their folder.
+/// The parent module of the stages if it is not `stage/mod.rs`.
 const STAGES_PARENT: &str = "crates/proxy/proxy/src/stage.rs";
 
 /// The function that takes an exchange through a stage. The stage itself must not call it either.
 const ENTRY: &str = "on";
 
 /// Returns the places that break the rule. A tree without a driver that calls stages is a defect
-/// too: there the rule shows nothing.
+/// too, since the rule would then check nothing.
 pub(super) fn check(packages: &[Package], outlines: &Outlines) -> Vec<Defect> {
     let mut search = Search { defects: Vec::new(), is_driven: false };
     for package in packages.iter().filter(|package| package.folder == PACKAGE) {
@@ -54,7 +54,8 @@ fn stage_of(file: &str) -> Option<&str> {
     file.strip_prefix(STAGES)?.split(['/', '.']).next()
 }
 
-/// Tells whether a macro could make a path of a name that leads a file where it must not go.
+/// Returns whether a macro could build from this name a path to a stage or to the driver that the
+/// file must not name.
 fn may_name_forbidden(file: &str, name: &str) -> bool {
     match name {
         "stage" => file != DRIVER,
@@ -65,7 +66,7 @@ fn may_name_forbidden(file: &str, name: &str) -> bool {
 
 struct Search {
     defects: Vec<Defect>,
-    /// The driver calls a stage.
+    /// Whether the driver calls a stage.
     is_driven: bool,
 }
 
@@ -75,7 +76,7 @@ impl Search {
         self.defects.push(Defect::new(module.file, path.line, wrong, expected));
     }
 
-    /// Checks what a module names.
+    /// Checks the imports and paths of a module.
     fn check_names(&mut self, modules: &Modules<'_>, id: Id, module: &Module<'_>) {
         for import in &module.outline.imports {
             for found in modules.resolve_import(id, import) {
@@ -120,8 +121,8 @@ impl Search {
         }
     }
 
-    /// Checks that the driver and the stages define nothing by which others reach a stage without
-    /// its name.
+    /// Checks that the driver and the stages define nothing that lets other files call a stage
+    /// without naming it.
     fn check_definitions(&mut self, modules: &Modules<'_>, id: Id, module: &Module<'_>) {
         let stage = stage_of(module.file);
         if module.file == DRIVER {
@@ -167,7 +168,7 @@ mod tests {
     const STAGES_MOD: &str = "crates/proxy/proxy/src/stage/mod.rs";
     const LIB: &str = "crates/proxy/proxy/src/lib.rs";
 
-    /// Finds the defects of a proxy in which a file has this text instead of a flawless one.
+    /// Returns the defects of a proxy in which one file has this text, and the others are flawless.
     fn defects(file: &str, text: &str) -> Vec<String> {
         let mut texts = vec![
             ("crates/proxy/proxy/Cargo.toml", "[package]\nname = \"millrace-proxy\"\n"),

@@ -16,8 +16,8 @@ const TEST: &str = "test";
 /// Packages outside groups, which may use all.
 const LAST: [&str; 2] = ["tests", "xtask"];
 
-/// Folders, and the names of their packages where they are not `millrace-FOLDER`: what users
-/// install or link has a name of its own.
+/// Folders whose packages are not called `millrace-FOLDER`, and the names of these packages. Users
+/// install or link most of them by these names.
 const NAMES: [(&str, &str); 8] = [
     ("uselect", "uselect"),
     ("uselect-c", "uselect-c"),
@@ -62,7 +62,8 @@ pub(super) fn check(packages: &[Package]) -> Vec<Defect> {
     defects
 }
 
-/// Fuzz targets are a workspace of their own, which may use all.
+/// Returns whether the rule applies to a package. It does not apply to fuzz targets, which may use
+/// all packages.
 fn is_checked(package: &Package) -> bool {
     package.folder.starts_with("crates/") || LAST.contains(&package.folder.as_str())
 }

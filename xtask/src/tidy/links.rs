@@ -48,7 +48,7 @@ fn check_links(tree: &Tree, path: &str, text: &str, defects: &mut Vec<Defect>) {
     }
 }
 
-/// Checks `docs/….md`, wherever it stands.
+/// Checks each `docs/….md` in any text.
 fn check_paths(tree: &Tree, path: &str, text: &str, defects: &mut Vec<Defect>) {
     let is_of_path = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     for (number, line) in text.lines().enumerate() {

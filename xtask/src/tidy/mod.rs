@@ -17,14 +17,14 @@ use crate::modules;
 use crate::packages;
 use crate::tree::Tree;
 
-/// A rule, or several that are about one thing.
+/// A group of rules about one subject, which is checked as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rule {
     /// Files of one crate do not import each other in a circle.
     Cycles,
     /// A crate uses its own group and earlier ones.
     Groups,
-    /// The driver alone names what is in a stage.
+    /// Only the driver names items of a stage.
     Driver,
     /// Types, functions and files stay small.
     Sizes,
@@ -79,7 +79,7 @@ impl Rule {
     ///
     /// # Errors
     ///
-    /// A message that names what is no rule.
+    /// A message with the unknown name, and the names of all rules.
     pub(crate) fn parse_list(names: &str) -> Result<Vec<Rule>, String> {
         names
             .split(',')
@@ -93,16 +93,16 @@ impl Rule {
     }
 }
 
-/// What to check.
+/// The rules to check, and how.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Choice {
     pub(crate) rules: Vec<Rule>,
-    /// Cycles count that no `use` shows.
+    /// Whether [`Rule::Cycles`] also counts uses without an import.
     pub(crate) is_strict: bool,
 }
 
-/// Returns what breaks these rules, sorted by place. Files that cannot be parsed are reported
-/// always, as no rule sees them.
+/// Returns the defects by these rules, sorted by place. Files that cannot be parsed are always
+/// reported, since no rule can check them.
 pub(crate) fn check(tree: &Tree, choice: &Choice) -> Vec<Defect> {
     let (packages, mut defects) = packages::of(tree);
     defects.extend(tree.unparsed.iter().cloned());

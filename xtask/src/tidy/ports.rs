@@ -24,7 +24,7 @@ pub(super) fn check(tree: &Tree) -> Vec<Defect> {
     defects
 }
 
-/// Whether a file belongs to tests: of messages in the hostile corpus, ports are only text.
+/// Returns whether a file belongs to tests. In messages of the hostile corpus, ports are only text.
 fn is_test(path: &str) -> bool {
     let is_in_tests = path.starts_with("tests/")
         || path.starts_with("crates/") && path.contains("/tests/") && !path.contains("/src/");
@@ -32,7 +32,7 @@ fn is_test(path: &str) -> bool {
     is_in_tests && !is_data && !path.ends_with(".md")
 }
 
-/// Whether a line contains a number that is not a part of a longer one.
+/// Returns whether a line contains a number that is not a part of a longer one.
 fn has_number(line: &str, number: &str) -> bool {
     line.match_indices(number).any(|(at, _)| {
         let before = line[..at].chars().next_back();

@@ -1,7 +1,7 @@
 //! Rule: types, functions and files are small enough to be read.
 //!
-//! Types and functions that are written out among the tokens of a macro count like others. A table
-//! of rows may be long, and a macro may make a large type of it, if the macro is named here.
+//! Types and functions that are written out among the tokens of a macro count like others. The
+//! macros of [`TABLES`] are exempt: their tables of rows may be long, and may generate large types.
 
 use std::fmt::Display;
 
@@ -20,10 +20,10 @@ const FUNCTION_LINES_MAX: usize = 70;
 /// Lines of a file.
 const FILE_LINES_MAX: usize = 800;
 
-/// The macros that take a table of rows, of any length.
+/// The macros whose tables of rows may have any length.
 const TABLES: [&str; 4] = ["counters", "limits", "names", "reasons"];
 
-/// Returns what is too large.
+/// Returns the files, functions and types that are too large.
 pub(super) fn check(tree: &Tree) -> Vec<Defect> {
     let mut defects = Vec::new();
     for (path, source) in &tree.sources {
@@ -66,7 +66,8 @@ impl Sizes<'_> {
         }
     }
 
-    /// Checks the lines of a macro's call that stands where items do: a function limits the others.
+    /// Checks the lines of a macro call among items. Calls inside functions are limited by the
+    /// function.
     fn call(&mut self, mac: &syn::Macro) {
         if let Some(name) = mac.path.segments.last()
             && !TABLES.iter().any(|table| name.ident == table)
@@ -76,15 +77,15 @@ impl Sizes<'_> {
         }
     }
 
-    /// Finds functions and types among the tokens of a macro. In the definition of a macro of
-    /// `TABLES`, types may consist of rows.
+    /// Finds functions and types among the tokens of a macro. `is_table`: the tokens define a macro
+    /// of `TABLES`, whose types may have generated fields.
     fn scan(&mut self, tokens: &TokenStream, is_table: bool) {
         let tokens: Vec<TokenTree> = tokens.clone().into_iter().collect();
         for (at, token) in tokens.iter().enumerate() {
             match token {
                 TokenTree::Group(group) => self.scan(&group.stream(), is_table),
                 TokenTree::Ident(keyword) => {
-                    // Of `$name`, the name.
+                    // For `$name`, the name after `$`.
                     let name = at + 1 + usize::from(is_punct(tokens.get(at + 1), '$'));
                     let Some(TokenTree::Ident(name)) = tokens.get(name) else { continue };
                     if keyword == "fn" {
@@ -116,7 +117,8 @@ impl Sizes<'_> {
         }
     }
 
-    /// Checks fields among tokens. Of `$(…)*` the number is not known: it is a table.
+    /// Checks fields among tokens. The number of fields that `$(…)*` generates is not known, so
+    /// only a table may contain it.
     fn rows(&mut self, name: &proc_macro2::Ident, fields: &Group, is_table: bool) {
         let (mut count, mut depth, mut is_between, mut is_repeated) = (0, 0, true, false);
         let mut before = None;
@@ -136,15 +138,15 @@ impl Sizes<'_> {
         }
         self.fields(name, count);
         if is_repeated && !is_table {
-            let wrong = format!("a macro makes fields of {name} of rows");
+            let wrong = format!("a macro generates fields of {name} from rows");
             let expected = format!("fields that are written out, or one of {}", TABLES.join(", "));
             self.defects.push(Defect::new(self.path, name.span().start().line, wrong, expected));
         }
     }
 }
 
-/// Returns the braces, or for the fields of a type the parentheses, of what starts here; None if it
-/// ends without.
+/// Returns the body of the item that starts here: its braces or, for a type, its parentheses.
+/// Returns `None` if the item has none.
 fn body(tokens: &[TokenTree], is_type: bool) -> Option<&Group> {
     let mut tokens = tokens.iter();
     tokens.find_map(|token| match token {
@@ -227,7 +229,7 @@ mod tests {
         check(&test_tree(&[("a.rs", text)])).iter().map(Defect::to_string).collect()
     }
 
-    /// A function of so many lines, with something before and after it.
+    /// A function of `lines` lines, with texts before and after it.
     fn function(lines: usize, before: &str, after: &str) -> String {
         format!("{before}fn f() {{{}}}{after}", "\n".repeat(lines - 1))
     }

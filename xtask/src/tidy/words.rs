@@ -4,7 +4,7 @@ use crate::defect::Defect;
 use crate::prose::{self, Word};
 use crate::tree::Tree;
 
-/// What is ruled out, and what takes its place.
+/// A phrase that prose must not contain, and its replacements.
 struct Phrase {
     /// In lower case. Alternatives of a word stand with `|` between them.
     words: &'static [&'static str],
@@ -65,8 +65,8 @@ const RULED_OUT: &[Phrase] = &[
     },
 ];
 
-/// Files that quote other words on purpose: the rules of style, the list of changed names, and pages
-/// made from texts that are checked where they stand.
+/// Files that quote these phrases on purpose: the rules of style and the list of changed names.
+/// Also pages that are generated from texts that are checked elsewhere.
 const UNCHECKED: [&str; 7] = [
     "STYLE.md",
     "CHANGELOG.md",

@@ -117,7 +117,7 @@ impl Budget {
     }
 
     fn subtract(&self, bytes: usize) {
-        assert!(bytes <= self.used(), "what is given back was taken before");
+        assert!(bytes <= self.used(), "only charged bytes are released");
         self.0.used.set(self.used() - bytes);
     }
 }

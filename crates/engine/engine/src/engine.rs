@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use crate::{Budget, Buffer, Error, Instant, SharedBytes, Token};
 
-/// A descriptor of an [`Engine`]. The number is an index of the engine's own and has no meaning
-/// outside it. The type is neither `Copy` nor `Clone`: its owner ends it with [`Engine::close`],
-/// [`Engine::reset`] or [`Engine::detach`].
+/// A descriptor of an [`Engine`]. The number indexes the engine's own table and has no meaning
+/// outside the engine. The type is neither `Copy` nor `Clone`: its owner ends it with
+/// [`Engine::close`], [`Engine::reset`] or [`Engine::detach`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fd(pub u32);
 
@@ -68,8 +68,8 @@ pub enum CompletionEvent {
     /// A listener accepted one connection, whose client has this address (`None` on a Unix socket).
     /// After an error the listener no longer accepts.
     Accepted(Result<(Fd, Option<SocketAddr>), Error>),
-    /// The connection is established, or could not be. The caller closes the descriptor in both
-    /// cases.
+    /// The connection is established, or the attempt failed. The caller closes the descriptor in
+    /// both cases.
     Connected(Result<(), Error>),
     /// A receive returned at least one byte, or an empty buffer at the end of the stream. A
     /// connection that broke is always reported as an error, never as the end of the stream, even
@@ -97,18 +97,19 @@ pub enum CompletionEvent {
 /// * A call that queues an operation never blocks and never runs the caller's code. Each operation
 ///   completes exactly once, through [`Engine::next_completion`]. The order of completions of
 ///   different descriptors is not specified.
-/// * If the kernel took every byte of a send before it announced a receive on the same descriptor,
-///   [`CompletionEvent::Sent`] comes before [`CompletionEvent::Received`]. It follows that a
-///   response received while a send is outstanding began before the end of the request was sent.
+/// * If the kernel took every byte of a send before it reported bytes to receive on the same
+///   descriptor, [`CompletionEvent::Sent`] comes before [`CompletionEvent::Received`]. It follows
+///   that a response received while a send is outstanding began before the end of the request was
+///   sent.
 /// * At most one operation is outstanding for each descriptor and direction. The receiving
 ///   operations are `recv`, `poll_readable`, `accept` and `splice` from the descriptor. The sending
 ///   operations are `connect`, `send`, `send_shared`, `splice` and `send_then_splice` into the
 ///   descriptor. A second operation is a bug of the caller and panics.
 /// * Every buffer that an outstanding operation reads or writes belongs to the engine, never to the
 ///   caller.
-/// * After `close`, `reset` or `detach` a descriptor completes nothing more. The engine ends what
-///   was outstanding in the right order: it reuses a number only after the kernel has forgotten the
-///   old descriptor.
+/// * After `close`, `reset` or `detach` no completion of the descriptor follows. The engine ends
+///   the outstanding operations, and reuses the number only after the kernel has forgotten the old
+///   descriptor.
 /// * While the budget is exhausted the engine receives nothing into its buffers. Receives that are
 ///   ready wait in the order in which they became ready. All other operations continue.
 pub trait Engine {
@@ -143,9 +144,9 @@ pub trait Engine {
 
     /// Takes ownership of a listener, or of a connection that another engine detached.
     fn adopt(&mut self, detached: Self::DetachedFd) -> Result<Fd, Error>;
-    /// Releases a connection, so that another engine can adopt it. The only operation that may be
-    /// outstanding is a receive for which [`Engine::is_recv_ready`] is false; otherwise its bytes
-    /// may have been received already.
+    /// Releases a connection, so that another engine can adopt it. No operation may be outstanding,
+    /// except a receive for which [`Engine::is_recv_ready`] is false. The bytes of another receive
+    /// may have left the kernel already.
     fn detach(&mut self, fd: Fd) -> Self::DetachedFd;
 
     /// Starts accepting on a listener. Each connection is one completion, until an error or
@@ -163,13 +164,13 @@ pub trait Engine {
     /// announced bytes, the end of the stream, or an error, and the completion has not been
     /// returned yet. Makes no system call, so bytes that have just arrived are not seen.
     fn is_recv_ready(&self, fd: &Fd) -> bool;
-    /// Sends every byte of `parts`, in order. The bytes are read before the call returns. What the
-    /// kernel does not take at once is copied, and the copy is charged to the budget.
+    /// Sends every byte of `parts`, in order. The bytes are read before the call returns. Bytes
+    /// that the kernel does not take at once are copied, and the copy is charged to the budget.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);
     /// Sends every byte of `parts`, in order, and then every byte of `shared`. The bytes of `parts`
     /// are read before the call returns. The bytes of `shared` are sent by reference if they are in
-    /// a file (sendfile(2)). What the kernel does not take of them at once is held through
-    /// [`SharedBytes::clone_box`], without a copy and without a charge. Streams only.
+    /// a file (sendfile(2)). The rest, if the kernel does not take all of them at once, is held
+    /// through [`SharedBytes::clone_box`], without a copy and without a charge. Streams only.
     ///
     /// # Panics
     /// Panics if `parts` has 16 elements or more.
@@ -205,14 +206,13 @@ pub trait Engine {
     /// Creates a pipe and returns its reading end and its writing end.
     fn pipe(&mut self) -> Result<(Fd, Fd), Error>;
     /// Moves up to `max` bytes between a socket and a pipe, once at least one byte can be moved. A
-    /// pipe may be filled only while it is empty, and has to be emptied before it is filled again.
-    /// The engine therefore only ever waits for the socket.
+    /// pipe may be filled only while it is empty, so the engine never has to wait for a pipe.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token);
     /// Moves up to `max` bytes (at least 1) from a stream into an empty pipe without waiting, and
-    /// returns how many. Returns `None` if there is nothing to read yet. Returns 0 if a pipe can
-    /// take no more and a receive has to find out why: at the end of the stream, or before urgent
-    /// data. An error is returned only once. Nothing is outstanding afterwards and no completion
-    /// follows, so that waiting for a slow source holds no pipe.
+    /// returns how many. Returns `None` if there is nothing to read yet. Returns 0 at the end of
+    /// the stream and before urgent data; a receive distinguishes the two. An error is returned
+    /// only once. Nothing is outstanding afterwards and no completion follows, so that waiting for
+    /// a slow source holds no pipe.
     fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
     /// Duplicates up to `max` bytes (at least 1) from the beginning of one pipe into another, empty
     /// pipe without consuming them (tee(2)), and returns how many. It duplicates fewer bytes, or
@@ -227,9 +227,9 @@ pub trait Engine {
     /// no completion follows. The budget does not apply, since the bytes are in the caller's
     /// memory.
     fn try_recv_into(&mut self, from: &Fd, memory: &mut [u8]) -> Option<Result<usize, Error>>;
-    /// Hints how many bytes will certainly arrive, unless the connection ends or breaks, for the
-    /// receive or `poll_readable` that is queued next. That operation may then complete a little
-    /// later, with a larger part of the bytes. Most engines ignore the hint.
+    /// Hints that `bytes` bytes will certainly arrive, unless the connection ends or breaks. The
+    /// next receive or `poll_readable` of the descriptor may then complete a little later, with a
+    /// larger part of them. Most engines ignore the hint.
     fn expect_bytes(&mut self, _fd: &Fd, _bytes: u64) {}
     /// Waits until [`Engine::recv`], [`Engine::try_splice_in`] or [`Engine::try_recv_into`] may
     /// find something, and completes with [`CompletionEvent::Readable`]. Consumes nothing. The call
@@ -237,8 +237,8 @@ pub trait Engine {
     fn poll_readable(&mut self, fd: &Fd, token: Token);
     /// Sends every byte of `parts`, in order, and then moves up to `max` bytes from a pipe, without
     /// a small segment between the two. The operation completes as a splice. The bytes of `parts`
-    /// are read before the call returns; what the kernel does not take at once is held as for
-    /// [`Engine::send`].
+    /// are read before the call returns; bytes that the kernel does not take at once are held as
+    /// for [`Engine::send`].
     fn send_then_splice(&mut self, parts: &[&[u8]], from: &Fd, into: &Fd, max: usize, token: Token);
 
     /// Appends whole records to the access log. Never blocks.

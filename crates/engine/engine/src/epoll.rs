@@ -1,8 +1,5 @@
 //! The engine over epoll(7).
 //!
-//! An event that is on its way when its descriptor is closed names a key of the table whose
-//! generation is over. The engine drops the event, even if another descriptor has the kernel's
-//! number by then.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

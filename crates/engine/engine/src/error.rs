@@ -9,7 +9,7 @@ use millrace_sys::Errno;
 pub enum Error {
     /// The peer reset the connection (ECONNRESET, ECONNABORTED). Caused by the peer.
     Reset,
-    /// The peer no longer reads (EPIPE). What it has sent before may still be readable.
+    /// The peer no longer reads (EPIPE). Bytes that it sent before may still be readable.
     BrokenPipe,
     /// No process listens at the address (ECONNREFUSED; ENOENT for a Unix path). Another address
     /// may work.
@@ -63,7 +63,7 @@ impl Unsupported {
             Self::RingForbidden => {
                 "kernel.io_uring_disabled, or a filter of system calls, forbids it"
             }
-            Self::RingTooOld => "Linux 6.1 is the first with all that is used",
+            Self::RingTooOld => "it lacks a feature that the engine uses (since Linux 6.1)",
         }
     }
 }
@@ -100,10 +100,11 @@ impl fmt::Display for Error {
             Self::TimedOut => f.write_str("timed out in the network"),
             Self::OutOfDescriptors => f.write_str("out of file descriptors"),
             Self::OutOfMemory => f.write_str("out of kernel memory"),
-            Self::Unsupported(what) => {
-                write!(f, "{} cannot be used here: {}", what.feature(), what.reason())
+            Self::Unsupported(unsupported) => {
+                let (feature, reason) = (unsupported.feature(), unsupported.reason());
+                write!(f, "{feature} cannot be used here: {reason}")
             }
-            Self::Other(number) => write!(f, "error {number} of the kernel"),
+            Self::Other(number) => write!(f, "kernel error {number}"),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! All bounds of this crate, and what happens when each is reached.
 
-/// Operations run in one turn, completed or not. After them the engine polls the kernel for new
-/// events.
+/// The number of operations that are tried in one turn, whether or not they complete. The engine
+/// then polls the kernel for new events.
 pub(crate) const TURN_STEPS_MAX: u32 = 1024;
-/// Bytes moved in one turn. After them the engine polls the kernel for new events, so that a few
-/// large transfers do not delay other connections. The operation that reaches the bound is
-/// finished.
+/// The number of bytes that are moved in one turn. The engine then polls the kernel for new events,
+/// so that a few large transfers do not delay other connections. The operation that reaches the
+/// bound still completes.
 pub(crate) const TURN_BYTES_MAX: usize = 1024 * 1024;
 /// Connections accepted from one listener in one turn. The others stay in the backlog until the
 /// next turn.
@@ -42,19 +42,19 @@ pub(crate) const LOG_WAIT: std::time::Duration = std::time::Duration::from_secs(
 pub(crate) const LOG_CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Interval at which the process checks, at its end, whether the log has been written.
 pub(crate) const LOG_CLOSE_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
-/// Number of successive waits that are answered from memory before untracked descriptors, such as
-/// listeners, are polled.
+/// With uselect: the number of successive waits that find events in memory before untracked
+/// descriptors, such as listeners, are polled.
 pub(crate) const KERNEL_CHECK_WAITS_MAX: u32 = 8;
-/// The longest time for which untracked descriptors are not polled.
+/// With uselect: the longest time for which untracked descriptors are not polled.
 pub(crate) const KERNEL_CHECK_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(1);
 /// The largest number of expected bytes for which a connection waits. It is a small part of the
-/// receive buffer, so the peer is never kept from sending.
+/// receive buffer, so the window stays open and the peer can send.
 pub(crate) const EXPECTED_BYTES_MAX: u32 = 32 * 1024;
 /// The longest time that a connection waits for expected bytes. After it, the bytes that are there
 /// are reported.
 pub(crate) const EXPECTED_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(5);
-/// The number of bytes that make the wait worthwhile: more than two Ethernet segments.
+/// The fewest bytes for which the wait was worthwhile: more than two Ethernet segments.
 pub(crate) const EXPECTED_BYTES_MIN: u32 = 4096;
-/// The time within which further bytes have to arrive for the connection to count as fast. With longer
-/// gaps, too few arrivals fall into [`EXPECTED_TIME_MAX`] for a wait to gain anything.
+/// The time within which further bytes have to arrive for the connection to count as fast. With
+/// longer gaps, too few segments arrive within [`EXPECTED_TIME_MAX`] to make a wait worthwhile.
 pub(crate) const EXPECTED_GAP_MAX: std::time::Duration = std::time::Duration::from_micros(1250);

@@ -15,8 +15,8 @@ use crate::limits::{
 /// A file to which whole records are appended. Clones share the file and its writer thread.
 ///
 /// Records are collected in memory until there are 64 KB of them, but for at most one second. At
-/// most 1 MB waits. If the disk is slower than that, further records are dropped and counted: a
-/// worker never waits for a disk.
+/// most 1 MB of records waits for the disk. Further records are dropped and counted, since a worker
+/// never waits for a disk.
 #[derive(Clone, Debug)]
 pub struct LogSink(Arc<LogShared>);
 
@@ -200,8 +200,8 @@ impl LogShared {
     }
 }
 
-/// Standard output is duplicated, not opened by its name in /proc, since it may be a socket, which
-/// cannot be opened by name (open(2), ENXIO).
+/// Opens a log file. Standard output is duplicated, not opened by its name in /proc: it may be a
+/// socket, which cannot be opened by name (open(2), ENXIO).
 fn open(path: &Path) -> io::Result<File> {
     if path == Path::new("-") {
         return Ok(File::from(io::stdout().as_fd().try_clone_to_owned()?));

@@ -7,18 +7,17 @@
 //! may be ready is put into one queue (`queue.rs`). All other operations wait for an edge of their
 //! descriptor, which costs no system call. [`Engine::next_completion`] runs the queue one entry at
 //! a time, immediately before it returns the completion. So normally only one buffer is in use, and
-//! its bytes are still in the CPU's cache when the worker reads them. Only a send is tried when it
-//! is queued, while its parts are still borrowed.
+//! its bytes are still in the CPU's cache when the worker reads them. A send does not go through
+//! the queue at first: it is tried at once, while its parts are still borrowed.
 //!
 //! Listeners are watched for edges too, while they accept. The engine remembers that connections
-//! may be pending, which costs one accept4(2) that finds nothing at the end of each burst. A
-//! listener that does not accept is not watched. If several engines wait for a shared listener, the
-//! kernel wakes one of them; on an engine that does not accept, that wake would be lost
-//! (epoll_ctl(2), EPOLLEXCLUSIVE).
+//! may be pending, so each burst ends with one accept4(2) that finds none. A listener that does not
+//! accept is not watched. If several engines wait for a shared listener, the kernel wakes one of
+//! them; on an engine that does not accept, that wake would be lost (epoll_ctl(2), EPOLLEXCLUSIVE).
 //!
-//! An event that is on its way when its descriptor is closed names a key of the table whose
-//! generation is over. The engine drops the event, even if another descriptor has the kernel's
-//! number by then.
+//! A descriptor may be closed while an event of it is queued in the kernel. The event then carries
+//! a key with an old generation, so the engine drops it, even if another descriptor has the
+//! kernel's number by then.
 
 mod batch;
 mod batch_submit;
@@ -63,7 +62,7 @@ pub struct EngineOptions {
     pub clock: Clock,
 }
 
-/// The engine over readiness as `W` reports it. It stays in the thread that created it.
+/// An engine over the readiness that `W` reports. It stays in the thread that created it.
 pub struct ReadinessEngine<W> {
     // Declared first, so that it is dropped first: it stops watching descriptors before they are
     // closed.
@@ -74,11 +73,11 @@ pub struct ReadinessEngine<W> {
     batch: Batch,
     /// Number of the current turn; wraps.
     turn: u32,
-    /// Operations run in this turn, bounded by `TURN_STEPS_MAX`, and bytes moved in it, bounded by
-    /// `TURN_BYTES_MAX`.
+    /// Number of operations tried in this turn, bounded by `TURN_STEPS_MAX`.
     steps: u32,
+    /// Number of bytes moved in this turn, bounded by `TURN_BYTES_MAX`.
     bytes_moved: usize,
-    /// The waker was used, and its completion has not been returned yet.
+    /// Whether the waker was used and its completion has not been returned yet.
     woken: bool,
     clock: Clock,
     now: Instant,
@@ -128,7 +127,8 @@ impl<W: Watch> ReadinessEngine<W> {
 
     fn from_parts(mut watch: W, waker: EventWaker, options: EngineOptions) -> Result<Self, Error> {
         sys::ignore_broken_pipe_signal();
-        // If a wake was pending for the old engine, the next waker signals again.
+        // A wake that was pending for the old engine is forgotten, so that the next wake signals
+        // again.
         waker.clear_pending();
         watch.add_listener(waker.eventfd().as_fd(), WAKER_DATA).map_err(Error::from_errno)?;
         Ok(Self {
@@ -155,8 +155,8 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 
     /// Ends an engine whose state can no longer be trusted. Every connection is reset, so that no
-    /// peer mistakes what it has received for the whole, and queued bytes are not sent. Before
-    /// memory is freed, the kernel stops using everything that it watches or was lent.
+    /// peer mistakes what it has received for the whole, and queued bytes are not sent. The kernel
+    /// stops watching descriptors and using lent memory before these are freed.
     pub fn abort(self) -> EventWaker {
         for (_, descriptor) in self.descriptors.iter() {
             if descriptor.kind == DescriptorKind::Stream {
@@ -192,7 +192,8 @@ impl<W: Watch> ReadinessEngine<W> {
         key.and_then(|key| self.descriptors.get_mut(key)).expect("the descriptor is open")
     }
 
-    /// Registers a connection that may be readable and writable already. The first calls find out.
+    /// Registers a connection as readable and writable, since it may be either already. The first
+    /// calls correct that.
     fn register_ready(&mut self, fd: OwnedFd) -> Result<Fd, Error> {
         let mut descriptor = Descriptor::new(fd, DescriptorKind::Stream);
         descriptor.readable = true;
@@ -239,7 +240,7 @@ impl<W: Watch> ReadinessEngine<W> {
         descriptor.readable |= readiness.is_readable();
         let receives = readiness.is_readable() && descriptor.is_waiting_to_receive();
         let sends = readiness.is_writable() && descriptor.is_waiting_to_send();
-        // A connection becomes writable when it is established.
+        // A connecting socket becomes writable when its connection is established.
         descriptor.writable |= readiness.is_writable();
         if receives {
             self.enqueue(key, Direction::Receiving);
@@ -249,8 +250,7 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Watches a descriptor again whose watch has ended on its own, unless the descriptor is
-    /// closed.
+    /// Watches an open descriptor again after its watch has ended by itself.
     fn handle_lost(&mut self, data: u64) {
         if data == WAKER_DATA {
             let added = self.watch.add_listener(self.waker.eventfd().as_fd(), WAKER_DATA);
@@ -398,7 +398,8 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
         self.keep_spare_buffer(buffer);
     }
 
-    /// An adopted connection may have anything pending in the kernel, so the first calls are tried.
+    /// An adopted connection may have bytes or an error pending, so it is registered as readable
+    /// and writable.
     fn adopt(&mut self, detached: OwnedFd) -> Result<Fd, Error> {
         if !sys::is_listening(detached.as_fd()).map_err(Error::from_errno)? {
             return self.register_ready(detached);
@@ -542,7 +543,7 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
         self.begin_poll_readable(fd, token);
     }
 
-    /// If a call may find something, it is tried first and the hint is not needed.
+    /// While the descriptor may be readable, the next receive is tried at once and needs no hint.
     fn expect_bytes(&mut self, fd: &Fd, bytes: u64) {
         if W::USES_EXPECTED_BYTES {
             let key = self.descriptors.key_at(fd.0).expect("an Fd names an open descriptor");

@@ -168,9 +168,9 @@ impl Timers {
         None
     }
 
-    /// Returns the latest time of the next call of [`Timers::pop_expired`]. It may be earlier than
-    /// any deadline, since entries are linked again then, and is at most one tick after the nearest
-    /// deadline.
+    /// Returns the time by which [`Timers::pop_expired`] has to be called next. The time is at most
+    /// one tick after the nearest deadline. It may be earlier than any deadline, since that call
+    /// also moves entries to lower levels.
     pub fn next_wakeup(&self) -> Option<Instant> {
         let tick = if self.due == NONE { self.first_occupied()?.2 } else { self.current };
         Some(Instant::from_nanoseconds(tick << TICK_BITS))
@@ -189,7 +189,7 @@ impl Timers {
         Some((level, slot, slot_tick(self.current, level, slot)))
     }
 
-    /// Advances the current tick to `tick`, emptying every slot that begins until then.
+    /// Advances the current tick to `tick`, and empties every slot that begins by then.
     fn advance(&mut self, tick: u64) {
         while let Some((level, slot, begins)) =
             self.first_occupied().filter(|first| first.2 <= tick)
@@ -341,11 +341,11 @@ mod tests {
         let seed = crate::random::test_seed();
         let mut random = crate::random::SplitMix(seed);
         for _ in 0..64 {
-            agree(&mut random);
+            compare_with_model(&mut random);
         }
     }
 
-    fn agree(random: &mut crate::random::SplitMix) {
+    fn compare_with_model(random: &mut crate::random::SplitMix) {
         let mut now = random.below(1 << 40);
         let mut timers = Timers::new(at(now));
         let mut model: BTreeMap<u32, (TimerId, Option<u64>)> = BTreeMap::new();

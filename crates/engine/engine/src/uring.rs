@@ -1,11 +1,11 @@
-//! The engine over io_uring(7). One system call a turn submits everything that begins or ends, and
-//! waits.
+//! The engine over io_uring(7). One system call a turn submits all requests and waits for
+//! completions.
 //!
 //! A watch is a poll request that continues until it is cancelled, and it keeps the open file
 //! alive. So a connection is closed in two steps: its descriptor is closed at once, which frees the
 //! number, and its watch is cancelled with the next submission, which releases the file and
-//! notifies the peer. Completions that are on their way then name a key of the table whose
-//! generation is over, and are dropped.
+//! notifies the peer. Completions that were created before that carry a key with an old generation,
+//! and are dropped.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::Duration;
@@ -41,8 +41,8 @@ impl ReservedRing {
     /// Binds the ring to the calling thread.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`]; [`Error::Unsupported`] if a filter of system calls allowed only the
-    /// reservation.
+    /// [`Error::OutOfMemory`]; [`Error::Unsupported`] if a filter of system calls forbids enabling
+    /// the ring.
     pub fn into_watch(self) -> std::result::Result<UringWatch, Error> {
         Ok(UringWatch { ring: self.0.enable().map_err(setup_error)? })
     }
@@ -106,7 +106,7 @@ impl Watch for UringWatch {
                 }
                 // Either the kernel had no memory to continue the request, in which case a new
                 // watch reports everything again; or the descriptor was closed before the request
-                // was submitted, in which case its number is over.
+                // was submitted, in which case its key no longer exists.
                 RingCompletion::Watched { data, .. } => (data, WatchEvent::Lost),
                 RingCompletion::Received { data, memory, result } => {
                     (data, WatchEvent::Received(Buffer::from_block(memory), result))

@@ -25,7 +25,8 @@ use crate::{Error, PathEstimate, ReadinessEngine, Unsupported, Watch, WatchEvent
 /// The engine over user-level connection tracking.
 pub type UselectEngine = ReadinessEngine<UselectWatch>;
 
-/// The registration of this process. There is only one, whichever worker comes first.
+/// The registration of this process, made by the first call of [`register_process`]. All workers
+/// share it.
 static TRACKER: OnceLock<std::result::Result<Tracker, uselect::Error>> = OnceLock::new();
 
 /// Registers this process with the daemon that listens at `path`. Only the first call registers;
@@ -48,8 +49,8 @@ pub fn is_tracked() -> bool {
     tracker().is_some_and(|tracker| tracker.backend() != Backend::Calls)
 }
 
-/// Sleeps until the daemon ends with which [`register_process`] has registered this process. From
-/// then on engines use system calls. Returns at once if the process was not registered.
+/// Sleeps until the daemon ends that [`register_process`] registered with. Engines use system calls
+/// from then on. Returns at once if the process was not registered.
 pub fn wait_for_daemon_end() {
     if let Some(tracker) = tracker() {
         tracker.wait_for_daemon_end();
@@ -65,17 +66,18 @@ pub struct UselectWatch {
     tracker: Tracker,
     watcher: Watcher,
     events: Vec<DescriptorEvent>,
-    /// Number of `events` that the last wait found, and number of those returned since:
-    /// `returned_count <= ready_count`.
+    /// Number of `events` that the last wait found.
     ready_count: usize,
+    /// Number of these that were returned since: `returned_count <= ready_count`.
     returned_count: usize,
     expected_bytes: ExpectedBytes,
-    /// The end of the last wait, if any connection expected bytes then.
+    /// The time at which the last wait ended. It is updated only while connections expect bytes.
     now: Instant,
 }
 
-/// The interests of a connection and of a listener.
+/// The interest in a connection.
 const CONNECTION: u32 = bits::IN | bits::OUT | bits::PRI | bits::RDHUP | bits::EDGE;
+/// The interest in a listener.
 const LISTENER: u32 = bits::IN | bits::EXCLUSIVE | bits::EDGE;
 
 impl Watch for UselectWatch {
@@ -176,7 +178,7 @@ impl UselectWatch {
     }
 }
 
-/// The engine closes its descriptors after this.
+/// Ends the tracking of all descriptors, before the engine closes them.
 impl Drop for UselectWatch {
     fn drop(&mut self) {
         self.watcher.untrack_all();

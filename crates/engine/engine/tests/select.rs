@@ -6,5 +6,5 @@ mod conformance;
 
 type Tested = millrace_engine::SelectEngine;
 
-/// Nothing is to be done before an engine is made.
+/// This engine needs no preparation.
 fn prepare() {}

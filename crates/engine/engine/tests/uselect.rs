@@ -29,14 +29,14 @@ fn prepare() {
 
 /// More bytes than any test sends.
 const BODY: u64 = 1 << 20;
-/// Less than the time for which an edge may wait for expected bytes. A shorter wait has not run
-/// into that deadline.
+/// Less than the time for which an edge may be delayed for expected bytes. A wait below it did not
+/// end by that deadline.
 const SHORT: Duration = Duration::from_millis(4);
 
 /// Repeats an attempt until it takes no longer than [`SHORT`]. The attempt returns its duration.
 fn repeat_until_short(mut attempt: impl FnMut() -> Duration) {
     let is_short = (0..1000).any(|_| attempt() < SHORT);
-    assert!(is_short, "it always waits until the time is over");
+    assert!(is_short, "every attempt waited for the deadline");
 }
 
 /// A connection that was read until it was empty, so that only an edge announces more bytes.

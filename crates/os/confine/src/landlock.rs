@@ -60,9 +60,9 @@ pub fn landlock_version() -> Result<u32> {
 }
 
 /// Restricts the process to the files of `grants`. Open files stay open, and connecting to a Unix
-/// socket needs no right to its file. Since Linux 6.12, signals do not reach processes outside the
-/// restriction, nor do abstract Unix sockets unless `abstract_sockets` is set. Files that do not
-/// exist are skipped.
+/// socket needs no right to its file. Since Linux 6.12, the process cannot send signals to
+/// processes outside the restriction, and can connect to their abstract Unix sockets only if
+/// `abstract_sockets` is set. Grants of files that do not exist are skipped.
 ///
 /// A grant of a directory in /proc ends when the kernel drops its inode, so such directories are
 /// kept open until the process ends.

@@ -83,7 +83,7 @@ pub fn drop_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()
     lower_bounding_set(wanted)?;
     if let Some(identity) = identity {
         identity.assume_permanently()?;
-        assert_eq!(Identity::current(), identity, "the user is the one that was asked for");
+        assert_eq!(Identity::current(), identity, "the process has the requested user");
     }
     match thread::clear_ambient_capability_set() {
         // EINVAL: before Linux 4.3, which has no ambient set.
@@ -97,7 +97,7 @@ pub fn drop_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()
     if had != sets {
         thread::set_capabilities(None, sets)?;
     }
-    assert_eq!(thread::capabilities(None)?, sets, "capabilities are those that were asked for");
+    assert_eq!(thread::capabilities(None)?, sets, "the process has the requested capabilities");
     Ok(())
 }
 
@@ -147,8 +147,8 @@ pub fn set_no_new_privs() -> Result<()> {
 }
 
 /// Sets whether the memory of the process may be dumped to a file, and read by other processes of
-/// its user (PR_SET_DUMPABLE, RLIMIT_CORE). The memory contains clients' bytes. The kernel forbids
-/// it by itself when the user changes; debugging tools need it.
+/// its user (PR_SET_DUMPABLE, RLIMIT_CORE). The memory contains clients' bytes. The kernel disables
+/// dumping by itself when the user changes. Debugging tools need it enabled.
 ///
 /// # Errors
 /// None is known.

@@ -61,9 +61,9 @@ pub fn restrict_syscalls(also: ExtraCalls) -> Result<()> {
 }
 
 /// Installs a filter for the calling thread. Speculation mitigations stay as they are
-/// (SECCOMP_FILTER_FLAG_SPEC_ALLOW). Before Linux 5.16, a filter otherwise enables them and slows
-/// down the whole thread, to protect programs that run other people's code. This program does not,
-/// and the crate's own function cannot pass the flag.
+/// (SECCOMP_FILTER_FLAG_SPEC_ALLOW). Before Linux 5.16, a filter without this flag enables them,
+/// which slows down the whole thread. They protect programs that run untrusted code, which this
+/// program does not do. The crate `seccompiler` cannot pass the flag.
 fn install(program: &BpfProgram) -> Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(|_| Errno::INVAL)?,
@@ -195,7 +195,7 @@ const FCNTL: [i32; 7] = [
 
 /// Non-blocking mode, close-on-exec, the number of readable bytes, the number of unacknowledged
 /// bytes, and whether a descriptor is a terminal.
-#[allow(clippy::unnecessary_cast, reason = "the type is another one with another C library")]
+#[allow(clippy::unnecessary_cast, reason = "the type depends on the C library")]
 const IOCTL: [u64; 5] = [
     libc::FIONBIO as u64,
     libc::FIOCLEX as u64,
@@ -209,11 +209,11 @@ const IOCTL: [u64; 5] = [
 const RINGS: &[c_long] =
     &[libc::SYS_io_uring_enter, libc::SYS_io_uring_setup, libc::SYS_io_uring_register];
 
-/// The other waiting calls are always allowed.
+/// pselect6(2). The waiting calls of the other engines are always allowed.
 const SELECT: &[c_long] = &[libc::SYS_pselect6];
 
 /// Files that are written at offsets, truncated, locked, and renamed over others: the cache's
-/// disks. Missing files were created before.
+/// disks. The directories were created before the restriction; mkdirat(2) finds that they exist.
 const STORES: &[c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_pwritev,
@@ -353,7 +353,7 @@ const FATAL: &[c_long] = &[
     libc::SYS_setns,
     libc::SYS_chroot,
     libc::SYS_pivot_root,
-    // Mounts, and files without names.
+    // Mounts, and opening files by handle.
     libc::SYS_mount,
     libc::SYS_umount2,
     libc::SYS_move_mount,

@@ -1,5 +1,6 @@
-//! What a restricted process can no longer do, tried on the running kernel. Restrictions cannot be
-//! undone, so each test runs its part in a child process: this program again, with one test.
+//! Calls that a restricted process can no longer make, tried on the running kernel. Restrictions
+//! cannot be undone, so each test runs its part in a child process: this program again, with one
+//! test.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -161,10 +162,10 @@ fn other_calls_do_not_exist_under_the_filter() {
         assert_eq!(call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1, 0]), missing);
         assert_eq!(call(libc::SYS_fchmodat, [0, 0, 0]), missing);
         assert_eq!(call(libc::SYS_memfd_create, [0, 0, 0]), missing);
-        assert_eq!(call(libc::SYS_io_uring_setup, [8, 0, 0]), missing, "rings were not asked for");
+        assert_eq!(call(libc::SYS_io_uring_setup, [8, 0, 0]), missing, "rings were not requested");
         assert_eq!(call(libc::SYS_flock, [0, 0, 0]), missing, "nothing is stored in files");
         assert_eq!(call(libc::SYS_seccomp, [0, 0, 0]), missing);
-        assert_eq!(call(9999, [0, 0, 0]), missing, "what a later kernel has");
+        assert_eq!(call(9999, [0, 0, 0]), missing, "a call of a later kernel");
     });
 }
 
@@ -239,7 +240,7 @@ fn files_that_were_not_granted_are_out_of_reach() {
         }
         assert!(denied(std::fs::read(in_folder("append/old")).map(drop)));
         assert!(denied(std::fs::read(in_folder("other/old")).map(drop)));
-        assert!(denied(std::fs::write(in_folder("append/old"), "")), "it is not cut short");
+        assert!(denied(std::fs::write(in_folder("append/old"), "")), "the file is not truncated");
         assert!(denied(std::fs::remove_file(in_folder("append/old"))));
         assert!(denied(append(&in_folder("read/old"))));
         assert!(denied(append(&in_folder("sockets/file"))));
@@ -295,7 +296,7 @@ fn dropped_privileges_do_not_come_back() {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
             std::fs::set_permissions(&private, mode).unwrap();
             assert!(NOBODY.run_as(|| std::fs::read(&private).is_err()).unwrap());
-            assert_eq!(std::fs::read(&private).unwrap(), b"secret", "it came back");
+            assert_eq!(std::fs::read(&private).unwrap(), b"secret", "the old rights are restored");
             millrace_confine::drop_privileges(Some(NOBODY), low_ports).unwrap();
             let left = if low_ports { millrace_confine::NET_BIND_SERVICE } else { 0 };
             assert_eq!(millrace_confine::capabilities(), Ok(left));

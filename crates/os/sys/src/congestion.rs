@@ -39,8 +39,8 @@ pub fn default_congestion() -> Result<String> {
     sockopt::tcp_congestion(&fd)
 }
 
-/// Checks whether sockets of this process can use the algorithm `name`, by setting it on a new socket.
-/// No other check includes algorithms in modules that are not loaded yet.
+/// Checks whether sockets of this process can use the algorithm `name`, by setting it on a new
+/// socket. No other check includes algorithms in modules that are not loaded yet.
 ///
 /// # Errors
 /// Those of [`set_congestion`] and of socket(2).

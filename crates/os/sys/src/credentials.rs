@@ -44,7 +44,7 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> Result<PeerCredentials> {
     if got != 0 {
         return Err(last_error());
     }
-    assert!(length as usize == size_of::<libc::ucred>(), "the kernel gives all of it");
+    assert!(length as usize == size_of::<libc::ucred>(), "the kernel fills the whole ucred");
     // SAFETY: the kernel has filled the whole value, and every bit pattern is valid.
     let credentials = unsafe { credentials.assume_init() };
     Ok(PeerCredentials { process_id: credentials.pid.unsigned_abs(), user_id: credentials.uid })

@@ -37,8 +37,8 @@ pub struct FileStatus {
     pub bytes: u64,
 }
 
-/// Creates a directory with the mode 0700, whatever the umask is. Returns `false` if the name
-/// exists already.
+/// Creates a directory with the mode 0700, which common umasks do not reduce. Returns `false` if
+/// the name exists already.
 ///
 /// # Errors
 /// Those of mkdir(2) other than EEXIST.

@@ -1,10 +1,9 @@
 //! Thin wrappers of Linux system calls: descriptors, sockets, pipes, readiness, clocks, signals and
 //! limits.
 //!
-//! Within the program, only this crate and the others in `os/` call `rustix` and `libc`. One
-//! function is one system call, or one idiom that is always the same calls. The functions retry
-//! only EINTR, keep no state, and return the kernel's error number. The callers decide what an
-//! error means.
+//! Within the program, only this crate and the others in `os/` call `rustix` and `libc`. Each
+//! function makes one system call, or one fixed sequence of calls. The functions retry only EINTR,
+//! keep no state, and return the kernel's error number. The callers decide what an error means.
 
 mod append;
 mod clock;

@@ -18,10 +18,10 @@ use crate::{Result, last_error};
 /// 5.4.
 const BACKLOG: i32 = 4096;
 
-/// The most bytes that the kernel takes for a TCP peer beyond those on their way to it
-/// (TCP_NOTSENT_LOWAT). It reports room again when half of them are left, which last for half a
-/// millisecond at 1 Gbit/s. Without this bound, each peer that reads nothing takes megabytes of
-/// kernel memory (tcp_wmem), which no budget of ours counts, until TCP has none left for any
+/// The most unsent bytes that the kernel holds for a TCP connection, beyond those in flight
+/// (TCP_NOTSENT_LOWAT). The kernel reports room again when half of them are left, enough for half a
+/// millisecond at 1 Gbit/s. Without this bound, each peer that reads nothing would occupy megabytes
+/// of kernel memory (tcp_wmem), which no budget of ours counts, until TCP has no memory for any
 /// connection (tcp_mem).
 const UNSENT_MAX: libc::c_int = 128 * 1024;
 
@@ -62,8 +62,8 @@ pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
 pub fn listen_unix(path: &Path, mode: u32) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
     let fd = open_socket(AddressFamily::UNIX, SocketType::STREAM)?;
-    // Linux gives the file the mode of the socket, reduced by the umask. So no file's mode has to
-    // be changed, which the proxy's confinement forbids.
+    // Linux gives the file the mode of the socket, reduced by the umask. So no mode has to be
+    // changed by chmod(2), which the proxy's confinement forbids.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
     match bind_unmasked(&fd, &address) {
         Err(Errno::ADDRINUSE) if is_stale(path, &address)? => {

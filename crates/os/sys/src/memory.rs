@@ -31,9 +31,10 @@ pub fn create_memory_file(name: &str, bytes: u64) -> Result<OwnedFd> {
 
 /// Returns the memory of a range of a memory file to the kernel (fallocate(2),
 /// FALLOC_FL_PUNCH_HOLE). The range reads as zeros from then on. Bytes that the kernel still has to
-/// send from there are preserved, but **only those in folios that are entirely inside the range**.
-/// The part of a larger folio is first set to zero in place (`truncate_inode_partial_folio`, at
-/// least in Linux 5.17 to 6.18), so a peer that has yet to receive it gets zeros.
+/// send from there are preserved, but **only in folios that are entirely inside the range**. If a
+/// folio extends beyond the range, the kernel sets its part inside the range to zero in place
+/// (`truncate_inode_partial_folio`, at least in Linux 5.17 to 6.18). A peer that has yet to receive
+/// that part gets zeros.
 ///
 /// # Errors
 /// EPERM for a file that is sealed against writing; ENOMEM.
@@ -107,7 +108,7 @@ impl MappedRegion {
 
     /// Maps the first `bytes` of `file` for reading and writing, `at` bytes from the start of the
     /// region; both are multiples of [`HUGE_PAGE_BYTES`]. It stays mapped after the file is closed.
-    /// Whatever was mapped there before is replaced, so the method takes the region exclusively.
+    /// An earlier mapping there is replaced, so the method takes the region exclusively.
     ///
     /// # Errors
     /// ENOMEM, also if the process has too many mappings (vm.max_map_count).
@@ -202,7 +203,7 @@ mod tests {
         assert!(region.collapse(0, HUGE_PAGE_BYTES).is_err(), "there is no page yet");
         region.populate(0, 4096).unwrap();
         match region.collapse(0, HUGE_PAGE_BYTES) {
-            Err(Errno::NOMEM) => return println!("the machine's memory is in pieces"),
+            Err(Errno::NOMEM) => return println!("skip: the machine has no free huge page"),
             collapsed => collapsed.unwrap(),
         }
         let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;

@@ -13,7 +13,7 @@ use rustix::event::epoll::EventFlags;
 use crate::clock::timespec;
 use crate::{Readiness, Result, last_error};
 
-/// The readiness that is awaited at a descriptor.
+/// A descriptor and the readiness to wait for.
 #[derive(Clone, Copy, Debug)]
 pub struct Interest<'a> {
     /// The descriptor. It occurs at most once in a set.
@@ -95,13 +95,12 @@ impl LevelSet for PollSet {
     }
 }
 
-/// The three sets of select(2), as long as the largest descriptor so far requires, and the result
-/// of its last wait. No descriptor is too large for them: FD_SETSIZE bounds `fd_set` of the C
-/// library, not the kernel.
+/// The three sets of select(2), and the result of its last wait. The sets grow to the largest
+/// descriptor, without a limit: FD_SETSIZE bounds `fd_set` of the C library, not the kernel.
 #[derive(Debug, Default)]
 pub struct SelectSet {
-    /// One bit for each descriptor: awaited before a wait, and ready after it. All three sets have
-    /// the same length.
+    // The sets have the same length, and one bit for each descriptor.
+    /// Descriptors to wait for before a wait, and ready ones after it; likewise the other sets.
     readable: Vec<c_ulong>,
     writable: Vec<c_ulong>,
     urgent: Vec<c_ulong>,
@@ -123,7 +122,8 @@ impl LevelSet for SelectSet {
         (self.end, self.scanned) = (0, 0);
         let timeout = wait_max.map(timespec);
         let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-        let count = c_int::try_from(end).expect("a descriptor's number and one is a number");
+        let count =
+            c_int::try_from(end).expect("the kernel limits descriptors to less than i32::MAX");
         let [readable, writable, urgent] =
             [&mut self.readable, &mut self.writable, &mut self.urgent]
                 .map(|set| set.as_mut_ptr().cast::<libc::fd_set>());

@@ -78,8 +78,9 @@ impl AsFd for Poller {
 /// Space for the result of one wait.
 pub struct Events {
     block: Box<[epoll::Event]>,
-    /// `returned <= filled <= block.len()`.
+    /// Number of events that the last wait found: `filled <= block.len()`.
     filled: usize,
+    /// Number of these that were returned since: `returned <= filled`.
     returned: usize,
 }
 
@@ -151,14 +152,15 @@ impl Readiness {
         self.0.intersects(ends) || (self.0.intersects(EventFlags::PRI) && !self.is_hint())
     }
 
-    /// Returns whether the event is a hint: bytes arrived, perhaps urgent ones, but the state of
-    /// the socket was not checked. If a wake is the only one since the ring's last completion,
-    /// io_uring passes on the wake's own bits, and those of arriving bytes include every kind of
-    /// readability (Linux 6.18, `sock_def_readable`). The band bit, which a check of a socket never
-    /// sets, tells the two apart.
+    /// Returns whether the event is a hint: bytes arrived, perhaps urgent ones, but the kernel did
+    /// not check the state of the socket. io_uring creates such an event from the bits of a
+    /// wake-up, if there was only one since the ring's last completion. A wake-up for arriving
+    /// bytes has the bits of every kind of readability (Linux 6.18, `sock_def_readable`). One of
+    /// them is the band bit, which a check of a socket never sets, so it identifies hints.
     ///
-    /// Urgent bytes cause a wake of their own before that of the bytes around them. So two hints in
-    /// a row without a receive in between count as [`Readiness::must_drain`].
+    /// Urgent bytes cause a wake-up before the wake-up for the bytes around them. So if two hints
+    /// arrive without a receive in between, there may be urgent bytes, and the caller has to act as
+    /// for [`Readiness::must_drain`].
     pub fn is_hint(self) -> bool {
         self.0.intersects(EventFlags::RDBAND)
     }
@@ -183,7 +185,7 @@ impl EventFd {
     pub fn signal(&self) {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.0, &1u64.to_ne_bytes())) {
             Ok(_) | Err(Errno::AGAIN) => {}
-            Err(error) => panic!("an eventfd takes a number: {error}"),
+            Err(error) => panic!("write to an eventfd: {error}"),
         }
     }
 
@@ -192,7 +194,7 @@ impl EventFd {
     pub fn clear(&self) {
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.0, &mut [0; 8])) {
             Ok(_) | Err(Errno::AGAIN) => {}
-            Err(error) => panic!("an eventfd gives its number: {error}"),
+            Err(error) => panic!("read from an eventfd: {error}"),
         }
     }
 }
@@ -220,12 +222,12 @@ impl Timer {
 
     /// Sets the timer to `ms` (at least 1) from now. This replaces an earlier setting.
     pub fn set(&self, ms: u32) {
-        assert!(ms > 0, "no time at all unsets a timer");
+        assert!(ms > 0, "a time of 0 disarms a timer");
         let it_value =
             Timespec { tv_sec: i64::from(ms / 1000), tv_nsec: i64::from(ms % 1000) * 1_000_000 };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
         let set = rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once);
-        set.expect("it is a timer, and the time is one");
+        set.expect("the descriptor is a timer and the time is valid");
     }
 }
 

@@ -107,8 +107,8 @@ pub fn discard(fd: BorrowedFd<'_>, room: &mut [u8]) -> Result<usize> {
 }
 
 /// Sends the first [`PARTS_MAX`] of `parts` in one call, and returns the number of bytes that the
-/// kernel took. A closed connection causes no signal (MSG_NOSIGNAL). `more` tells the kernel that
-/// more bytes follow at once, so that it need not send a short packet (MSG_MORE).
+/// kernel took. A closed connection causes no signal (MSG_NOSIGNAL). With `more`, further bytes
+/// follow at once, so the kernel need not send a short packet (MSG_MORE).
 ///
 /// # Errors
 /// EAGAIN if the kernel took nothing; EPIPE, ECONNRESET, ETIMEDOUT.

@@ -68,7 +68,7 @@ impl<F: AsFd> PollRing<F> {
     }
 
     /// Returns whether there are completions, or a call would create some. Without the lock the
-    /// result is a hint about events that have happened before.
+    /// result may be outdated.
     pub fn has_completions(&self) -> bool {
         self.queues.has_entries() || self.needs_call()
     }
@@ -92,9 +92,10 @@ impl<F: AsFd> PollRing<F> {
         Some(RingGuard { ring: self, _guard })
     }
 
-    /// Cancels the request that carries `data`. If this thread queued the request, it completes and
-    /// releases its socket before this returns; otherwise, when the thread that queued it next
-    /// enters the kernel. Takes no lock, so a signal handler may call it.
+    /// Cancels the request that carries `data`. If this thread queued the request, the request
+    /// completes and releases its socket before the call returns. If another thread queued it, that
+    /// happens when that thread next enters the kernel. Takes no lock, so a signal handler may call
+    /// it.
     ///
     /// # Errors
     /// ENOENT if there is no such request.

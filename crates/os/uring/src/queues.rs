@@ -153,8 +153,8 @@ impl Queues {
         unsafe { place.write(request) };
     }
 
-    /// Returns whether there are completions. Without the right to take them this is a hint about
-    /// what has happened before.
+    /// Returns whether there are completions. If another thread may take completions, the result
+    /// may be outdated.
     pub(crate) fn has_entries(&self) -> bool {
         // Pairs with the kernel's release of the tail.
         let end = self.rings.word(self.layout.completion_tail).load(Ordering::Acquire);

@@ -32,7 +32,8 @@ use crate::queues::{CompletionEntry, Layout, Queues, setup};
 
 /// A ring. It stays in the thread that enabled it: it is not `Send`, and the kernel enforces that.
 ///
-/// `submitted <= queued <= submitted + entries`, as wrapping counts; likewise for completions.
+/// Positions in the queues are wrapping counts. The requests that are queued and not taken by the
+/// kernel fit into the submission queue.
 #[derive(Debug)]
 pub struct Ring {
     // Declared first, so that it is closed before its memory is unmapped.
@@ -312,9 +313,9 @@ impl Drop for Ring {
         // If a ring is closed with outstanding requests, another thread ends them some time later,
         // and their files stay open until then.
         let cancelled = self.cancel_all().is_ok();
-        // Linux 6.13 and newer cancel about twenty requests in a call, and each completes when it
-        // is cancelled. A request that is left would consume the wakes of an eventfd that a later
-        // ring watches.
+        // Linux 6.13 and newer cancel about twenty requests in a call, and create a completion for
+        // each. So the loop continues as long as calls create completions. A request that stayed
+        // active would consume the wakes of an eventfd that a later ring watches.
         while self.next_completion().is_some() {
             while self.next_completion().is_some() {}
             if cancelled {
@@ -337,10 +338,10 @@ fn is_transient(error: Errno) -> bool {
 
 /// How often a submission is retried when the kernel has no memory.
 const SUBMIT_TRIES_MAX: u32 = 10_000;
-/// The number of cancelling requests.
+/// The number that cancelling requests carry (`user_data`).
 const CANCELLED: u64 = u64::MAX;
-/// The bit that marks the number of a request with lent memory; the rest is its index. Callers do
-/// not use it.
+/// A bit of the number that a request carries. It is set if the request has lent memory; the other
+/// bits are then the index in [`Ring::lent`]. Callers must not set it.
 const LENT_BIT: u64 = 1 << 31;
 
 /// Registers the ring with this thread (since Linux 5.18). Returns the value of [`Ring::enter_fd`].
@@ -369,7 +370,7 @@ fn test_ring(entries: u32) -> Option<Ring> {
     match Ring::new(entries, entries) {
         Ok(ring) => Some(ring),
         Err(error @ (Errno::NOSYS | Errno::PERM | Errno::INVAL)) => {
-            println!("skip: io_uring as of Linux 6.1 cannot be had here: {error}");
+            println!("skip: no io_uring with the features of Linux 6.1: {error}");
             None
         }
         Err(error) => panic!("a ring: {error}"),

@@ -3,7 +3,7 @@
 //! Receives that may find something and short sends wait here until the end of the turn. They are
 //! submitted together, and they have all completed before anything else happens. So no descriptor
 //! is closed and no number reused while the kernel works on them. If a descriptor is closed before
-//! that, its key no longer exists and its request is not submitted.
+//! they are submitted, its key no longer exists and its request is dropped.
 
 use std::collections::VecDeque;
 

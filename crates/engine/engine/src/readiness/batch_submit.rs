@@ -30,7 +30,7 @@ impl<W: Watch> ReadinessEngine<W> {
             let Some(descriptor) = self.descriptors.get_mut(key) else { continue };
             let ReceiveOperation::Receive { max, .. } = descriptor.receiving else { continue };
             if !may_receive {
-                // It is parked when it is run.
+                // The budget is exhausted: `run_receive` parks the entry.
                 self.queue.ready.push_back(ReadyEntry { key, direction: Direction::Receiving });
                 continue;
             }

@@ -9,8 +9,8 @@ use crate::{Error, HeldBytes, SharedBytes, Token, Watch};
 
 /// One descriptor, at the index that its [`Fd`](crate::Fd) contains. The index is not the kernel's
 /// number. All workers share the kernel's numbers, so a table indexed by them would be as long for
-/// each worker as for all workers together. Also, a number does not show whether an event belongs
-/// to its previous owner.
+/// each worker as for all workers together. A kernel's number also cannot show that an event
+/// belongs to a previous file with that number.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) fd: OwnedFd,
@@ -24,8 +24,9 @@ pub(super) struct Descriptor {
     /// The end of the stream, an error or urgent data was announced. It is not announced again, so
     /// a receive that returned less than requested does not show that nothing is left.
     pub(super) must_drain: bool,
-    /// Whether each direction has an entry in the ready queue.
+    /// Whether the receiving direction has an entry in the ready queue.
     pub(super) receive_queued: bool,
+    /// Whether the sending direction has an entry in the ready queue.
     pub(super) send_queued: bool,
     /// Whether the entry of `receive_queued` is among those that wait for the budget.
     pub(super) parked: bool,
@@ -56,9 +57,9 @@ pub(super) enum ReceiveOperation {
     },
     Accept {
         token: Token,
-        /// The turn in which the listener last accepted a connection, and the number of connections
-        /// accepted in that turn.
+        /// The turn in which the listener last accepted a connection.
         turn: u32,
+        /// The number of connections accepted in that turn.
         count: u32,
     },
     /// Splices into the pipe at this index, whose sending side is [`SendOperation::PipeTarget`].
@@ -156,6 +157,8 @@ impl Descriptor {
         }
     }
 
+    /// Sets the outstanding operation of the receiving direction.
+    ///
     /// # Panics
     /// Panics if a receiving operation is outstanding.
     pub(super) fn begin_receiving(&mut self, operation: ReceiveOperation) {
@@ -164,6 +167,8 @@ impl Descriptor {
         self.receiving = operation;
     }
 
+    /// Sets the outstanding operation of the sending direction.
+    ///
     /// # Panics
     /// Panics if a sending operation is outstanding.
     pub(super) fn begin_sending(&mut self, operation: SendOperation) {
@@ -204,8 +209,8 @@ impl Descriptor {
         watch.notify_unwritable(self.fd.as_fd());
     }
 
-    /// Returns the readiness that the outstanding operations wait for; `None` if they wait for
-    /// none, or are queued to be tried already.
+    /// Returns the readiness that the outstanding operations wait for; `None` if no operation
+    /// waits, or if all that wait are in the ready queue.
     pub(super) fn interest(&self, data: u64) -> Option<Interest<'_>> {
         let receives = self.is_waiting_to_receive() && !self.receive_queued;
         let sends = self.is_waiting_to_send() && !self.send_queued;
@@ -224,6 +229,7 @@ pub(super) struct UnsentShared {
     /// Bytes to send before the shared ones.
     pub(super) before: HeldBytes,
     pub(super) shared: Box<dyn SharedBytes>,
+    /// Number of shared bytes that were sent: `sent <= shared.bytes().len()`.
     pub(super) sent: usize,
 }
 

@@ -18,7 +18,8 @@ pub(super) enum Direction {
     Sending,
 }
 
-/// Each direction of an open descriptor is in at most one of the queues, and at most once.
+/// The queues of operations to be tried. Each direction of an open descriptor has at most one entry
+/// in all of them together.
 #[derive(Debug, Default)]
 pub(super) struct ReadyQueue {
     pub(super) ready: VecDeque<ReadyEntry>,
@@ -27,8 +28,8 @@ pub(super) struct ReadyQueue {
     /// Receives that wait for the budget. Only free budget empties this queue, so entries of closed
     /// descriptors have to be removed: see `count_stale_parked`.
     pub(super) parked: VecDeque<ReadyEntry>,
-    /// Descriptors that were closed while parked, since stale entries were last removed. Some of
-    /// their entries may have been popped since.
+    /// Number of descriptors that were closed while parked, counted since stale entries were last
+    /// removed. Some of these entries may have been popped.
     stale: usize,
 }
 
@@ -53,7 +54,7 @@ impl ReadyQueue {
     }
 
     /// Counts a parked entry whose descriptor was closed. Stale entries are removed once they may
-    /// be half of all, so that each costs a constant number of checks.
+    /// be half of the queue, so the cost of each is constant on average.
     pub(super) fn count_stale_parked(&mut self, is_open: impl Fn(Key) -> bool) {
         self.stale += 1;
         if self.stale > 32 && self.stale * 2 > self.parked.len() {

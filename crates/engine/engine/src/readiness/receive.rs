@@ -103,7 +103,7 @@ impl<W: Watch> ReadinessEngine<W> {
         match result {
             Ok(count) => {
                 // A stream that returned less than requested is empty, and its next bytes cause an
-                // edge (epoll(7), questions and answers, 9).
+                // edge (epoll(7), question 9).
                 let emptied = *count < max && descriptor.kind == DescriptorKind::Stream;
                 descriptor.readable = !emptied || descriptor.must_drain;
             }

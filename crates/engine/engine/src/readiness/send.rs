@@ -120,8 +120,8 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Sends held bytes. Returns the result once nothing is outstanding any more. `more`: bytes of
-    /// a pipe follow at once.
+    /// Sends held bytes. Returns the result once all bytes are sent or the send has failed. `more`:
+    /// bytes of a pipe follow at once.
     fn send_held(&mut self, key: Key, more: bool) -> Option<Result<(), Error>> {
         let descriptor = self.descriptors.get_mut(key)?;
         let rest = match &mut descriptor.sending {

@@ -47,10 +47,11 @@ impl<W: Watch> ReadinessEngine<W> {
         self.enqueue(key, Direction::Sending);
     }
 
-    /// Continues such a send; returns `None` if it has to keep waiting.
+    /// Continues a send of shared bytes. Returns `None` if it has to wait for room again.
     pub(super) fn continue_send_shared(&mut self, key: Key) -> Option<Completion> {
         let descriptor = self.descriptors.get_mut(key)?;
-        // Moved out, and back below if it is unfinished, since it needs a borrow of the descriptor.
+        // `send_more` borrows the descriptor, so the operation is moved out, and back in below if
+        // it is unfinished.
         let operation = std::mem::replace(&mut descriptor.sending, SendOperation::Idle);
         let SendOperation::SendShared { token, mut rest } = operation else {
             unreachable!("only a send of shared bytes continues here")
@@ -142,8 +143,8 @@ fn send_shared_bytes(
     Ok(count == rest.len())
 }
 
-/// Sends by reference the bytes after the first `sent` of `length` bytes until the socket is full.
-/// The bytes begin at an offset of a file. Returns whether everything was sent.
+/// Sends the `length` bytes at offset `start` of a file by reference, except the first `sent`,
+/// until the socket is full. Returns whether everything was sent.
 fn send_file(
     descriptor: &Descriptor,
     (file, start): (BorrowedFd<'_>, u64),

@@ -15,8 +15,8 @@ use crate::{Buffer, Completion, CompletionEvent, Error, Fd, Key, Token};
 
 impl<W: Watch> ReadinessEngine<W> {
     /// Opens a pipe with room for one splice, unless the user has too many pipes already (pipe(7),
-    /// /proc/sys/fs/pipe-user-pages-soft). A pipe that moves less at a time than a receive is
-    /// slower than copying, so the call fails then.
+    /// /proc/sys/fs/pipe-user-pages-soft). Splicing through a pipe that is smaller than a receive
+    /// is slower than copying, so opening such a pipe fails.
     pub(super) fn open_pipe(&mut self) -> Result<(Fd, Fd), Error> {
         if self.descriptors.len() + 2 > crate::limits::DESCRIPTORS_MAX as usize {
             return Err(Error::OutOfDescriptors);
@@ -122,7 +122,7 @@ impl<W: Watch> ReadinessEngine<W> {
         }
         match self.splice_once(from_key, into_key, max.min(SPLICE_MAX) as u32) {
             // A splice stops before urgent data (tcp_read_sock), and only a receive gets past it.
-            // That receive also finds out if there is nothing at all.
+            // The receive also detects that there is nothing to read.
             Err(Errno::AGAIN) if self.lookup(from).1.must_drain => Some(Ok(0)),
             Err(Errno::AGAIN) => {
                 self.lookup(from).1.readable = false;
@@ -160,8 +160,8 @@ impl<W: Watch> ReadinessEngine<W> {
         key
     }
 
-    /// If the socket has room, the pipe is spliced in the same call, so that nothing of `parts` is
-    /// delayed.
+    /// If the socket has room, the pipe is spliced in this call. A later splice would delay the end
+    /// of `parts`, which the kernel holds back until more bytes follow (MSG_MORE).
     pub(super) fn begin_send_then_splice(
         &mut self,
         parts: &[&[u8]],
@@ -235,7 +235,7 @@ impl<W: Watch> ReadinessEngine<W> {
         result
     }
 
-    /// Frees the other side of the splice of which a removed descriptor was one side.
+    /// If a removed descriptor was one side of a splice, marks the other side as idle.
     pub(super) fn release_splice_partner(&mut self, ended: &Descriptor) {
         if let ReceiveOperation::Splice { pipe: other, .. }
         | ReceiveOperation::PipeSource { socket: other } = ended.receiving

@@ -7,7 +7,7 @@ pub struct EngineStats {
     pub receives: u64,
     /// Calls of send(2) and sendmsg(2).
     pub sends: u64,
-    /// Calls that move bytes or accept, and found nothing to do (EAGAIN).
+    /// Calls to move bytes or to accept that found nothing to do (EAGAIN).
     pub would_block: u64,
     /// Sends of which the kernel took only a part at once.
     pub short_sends: u64,

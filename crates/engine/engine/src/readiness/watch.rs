@@ -12,8 +12,8 @@ use crate::{Buffer, Error, PathEstimate};
 /// A watch reports edges: the readiness at the moment when a descriptor is added, and every
 /// descriptor that becomes ready later. Several edges of one descriptor may be merged into one
 /// event. An event may still arrive after its descriptor was removed or closed. A watch over a
-/// level-triggered call reports as edges the interests passed to its wait, and nothing else: see
-/// docs/design/engine.md.
+/// level-triggered call reports only the interests that were passed to its wait, as if they were
+/// edges: see docs/design/engine.md.
 pub trait Watch: Sized {
     /// Creates an empty set.
     ///
@@ -59,15 +59,16 @@ pub trait Watch: Sized {
     /// Returns the next event of the last wait, with the number of its descriptor.
     fn next_event(&mut self) -> Option<(u64, WatchEvent)>;
 
-    /// Whether each wait reports everything that is ready of its `interests`, and nothing else. If
-    /// so, no descriptors are added, and the engine reads the waker's eventfd.
+    /// Whether each wait reports the current state of its `interests`, instead of edges of the
+    /// descriptors that were added. The engine then reads the waker's eventfd, which would stay
+    /// ready otherwise.
     const LEVEL_TRIGGERED: bool = false;
 
     /// Whether [`Watch::expect_bytes`] has an effect.
     const USES_EXPECTED_BYTES: bool = false;
     /// Hints that `bytes` more bytes will certainly arrive at a connection that has been read until
-    /// it was empty. Its next edge of readability may wait until a good part of them is there, but
-    /// not long. Later edges are not affected.
+    /// it was empty. The next edge of readability may be delayed briefly, until a large part of
+    /// them has arrived. Later edges are not affected.
     fn expect_bytes(&mut self, _fd: BorrowedFd<'_>, _data: u64, _bytes: u64) {}
 
     /// Whether the engine uses [`Watch::queue_receive`] and [`Watch::queue_send`] for ready
@@ -89,7 +90,7 @@ pub trait Watch: Sized {
 pub enum WatchEvent {
     /// The descriptor is ready.
     Ready(Readiness),
-    /// The watch of the descriptor has ended without being asked to.
+    /// The watch of the descriptor has ended although the engine did not remove it.
     Lost,
     /// A receive has completed. The length of the buffer is not set yet.
     Received(Buffer, Result<usize>),

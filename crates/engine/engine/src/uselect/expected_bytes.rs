@@ -1,4 +1,4 @@
-//! Connections that expect bytes. If bytes arrive in quick succession, the edge waits for many of
+//! Connections that expect bytes. If bytes arrive in quick succession, one edge reports many of
 //! them at once.
 
 use std::collections::{HashMap, VecDeque};
@@ -13,13 +13,13 @@ use crate::limits::{EXPECTED_BYTES_MAX, EXPECTED_BYTES_MIN, EXPECTED_GAP_MAX, EX
 /// ```text
 ///             fast                        threshold is reached
 ///  Inactive ───────────> Thresholded ───────────────────────────> Inactive, fast
-///    │                        └────────── deadline passes ──────> Inactive, fast or unknown
-///    └── not known to be fast ──> Measuring ── an edge ─────────> Inactive, fast or slow
+///    │                        └────────── deadline passes ──────> Inactive, fast or slow
+///    └──────── slow ────────────> Measuring ── an edge ─────────> Inactive, fast or slow
 /// ```
 ///
-/// A connection has a threshold only while it is `Thresholded`, so all other receives are reported
-/// as usual. Neither way out is a race: after an edge the engine receives until nothing is left, and
-/// when the deadline passes the kernel checks the socket.
+/// A connection has a threshold only while it is `Thresholded`. All other edges are reported as
+/// usual. No bytes are missed when a threshold ends: after an edge the engine receives until
+/// nothing is left, and after the deadline the kernel checks the socket.
 #[derive(Default)]
 pub(super) struct ExpectedBytes {
     expectations: HashMap<u64, Expectation>,
@@ -33,8 +33,9 @@ pub(super) struct ExpectedBytes {
 #[derive(Clone, Copy)]
 struct Expectation {
     fd: i32,
-    /// Whether bytes arrived quickly at the last measurement, as far as is known. A threshold that
-    /// is not reached costs an extra wake, so it does not help a body that arrives slowly.
+    /// Whether bytes arrived quickly at the last measurement or threshold; true at first. A
+    /// threshold that is not reached costs an extra wake, so it does not help a body that arrives
+    /// slowly.
     is_fast: bool,
     state: ExpectationState,
 }
@@ -119,8 +120,8 @@ impl ExpectedBytes {
     pub(super) fn end_overdue(&mut self, tracker: &Tracker, now: Instant) -> bool {
         let mut has_ended_any = false;
         while self.time_left(now) == Some(Duration::ZERO) {
-            let (_, data) = self.deadlines.pop_front().expect("it was looked at");
-            let expectation = self.expectations.get_mut(&data).expect("it is held");
+            let (_, data) = self.deadlines.pop_front().expect("`time_left` found it");
+            let expectation = self.expectations.get_mut(&data).expect("`time_left` checked it");
             expectation.state = ExpectationState::Inactive;
             self.active -= 1;
             tracker.expect_bytes(expectation.fd, 0);

@@ -1,4 +1,4 @@
-//! Listeners: armed, disarmed, shared, and out of descriptors.
+//! Listeners: starting and stopping to accept, sharing, and running out of descriptors.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -175,7 +175,7 @@ fn accepting_stops_without_descriptors_and_resumes_with_the_backlog() {
     assert_eq!(engine.pipe().unwrap_err(), Error::OutOfDescriptors);
     let to_itself = millrace_engine::Address::Tcp(address);
     assert_eq!(engine.connect(&to_itself, token(1)).unwrap_err(), Error::OutOfDescriptors);
-    assert!(poll_all(&mut engine).is_empty(), "a disarmed listener gives nothing");
+    assert!(poll_all(&mut engine).is_empty(), "accepting has stopped");
     let mut served = connections.len();
     while served < clients.len() {
         connections.drain(..).for_each(|fd| engine.close(fd));

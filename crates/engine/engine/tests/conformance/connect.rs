@@ -1,4 +1,5 @@
-//! Connections that the engine opens over TCP, UDP and Unix, with success, refused and failed.
+//! Connections that the engine opens over TCP, UDP and Unix sockets: established, refused and
+//! failed ones.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, UdpSocket};

@@ -14,7 +14,7 @@ fn read_until_reset(mut peer: TcpStream) {
     let mut part = [0; 4096];
     let error = loop {
         match peer.read(&mut part) {
-            Ok(0) => panic!("it looks whole"),
+            Ok(0) => panic!("the stream ended in order"),
             Ok(_) => {}
             Err(error) => break error,
         }

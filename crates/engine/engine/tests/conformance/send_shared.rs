@@ -68,7 +68,7 @@ fn a_header_and_a_part_of_a_file_arrive_in_order() {
     let part = Part::new(pattern(20_000), 5_000);
     engine.send_shared(&fd, &[b"he", b"ad"], &part, token(1));
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
-    assert!(part.file_was_used.get(), "its owner is told that its pages are referred to");
+    assert!(part.file_was_used.get(), "the engine asked for the file");
     let mut read = vec![0; 4 + 15_000];
     peer.read_exact(&mut read).unwrap();
     assert_eq!((&read[..4], &read[4..]), (&b"head"[..], part.bytes()));
@@ -97,8 +97,8 @@ fn a_slow_reader_gets_everything_and_no_copy_is_held() {
     let part = Part::new(pattern(8 << 20), 0);
     engine.send_shared(&fd, &[], &part, token(1));
     assert!(engine.unsent_bytes(&fd) > 4 << 20, "there is little room");
-    assert_eq!(engine.budget().used(), 0, "what is not copied is not charged");
-    assert_eq!(Rc::strong_count(&part.bytes), 2, "it lives as long as the send");
+    assert_eq!(engine.budget().used(), 0, "bytes that are not copied are not charged");
+    assert_eq!(Rc::strong_count(&part.bytes), 2, "the send holds a reference");
     let expected = part.bytes().to_vec();
     let reading = reading(peer, expected);
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
@@ -114,7 +114,7 @@ fn bytes_without_a_file_are_sent_by_copying_and_not_held_twice() {
     let part = Part { file: None, ..Part::new(pattern(8 << 20), 0) };
     engine.send_shared(&fd, &[b"head"], &part, token(1));
     assert!(engine.unsent_bytes(&fd) > 4 << 20, "there is little room");
-    assert_eq!(engine.budget().used(), 0, "the rest waits where it is");
+    assert_eq!(engine.budget().used(), 0, "the rest is not copied");
     let expected = [b"head", part.bytes()].concat();
     let reading = reading(peer, expected);
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
@@ -147,7 +147,7 @@ fn closing_ends_a_send_by_reference() {
     let part = Part::new(pattern(8 << 20), 0);
     engine.send_shared(&fd, &[b"head"], &part, token(1));
     engine.close(fd);
-    assert_eq!(Rc::strong_count(&part.bytes), 1, "nothing keeps it");
+    assert_eq!(Rc::strong_count(&part.bytes), 1, "the engine holds no reference");
     drop(peer);
     assert_eq!(engine.descriptors(), 0);
 }

@@ -112,7 +112,7 @@ fn errors_of_both_sides_are_reported() {
     assert_eq!(spliced(&mut engine), Err(Error::BrokenPipe));
 }
 
-/// Fills the pipe from a socket that has bytes, perhaps only after a wait for them.
+/// Splices from a socket into a pipe. Waits for bytes if there are none.
 fn fill(engine: &mut Tested, source: &Fd, into: &Fd, max: usize) -> Result<usize, Error> {
     loop {
         if let Some(result) = engine.try_splice_in(source, into, max) {

@@ -1,4 +1,4 @@
-//! Bytes of connections: received, sent, ended, over real sockets.
+//! Streams over real sockets: receiving, sending, closing, and moving to another engine.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -74,7 +74,7 @@ fn a_close_is_reported_although_an_event_of_the_connection_is_pending() {
 
 #[test]
 fn a_send_is_reported_before_the_response_to_it() {
-    // Few enough that no receive waits for another turn, which would announce it.
+    // Few enough for one batch, so that no receive is left for another turn.
     const PAIRS: u32 = 8;
     const ROUNDS: usize = 50;
     let mut engine = engine();
@@ -107,7 +107,7 @@ fn a_send_is_reported_before_the_response_to_it() {
                     is_sent[(number - PAIRS) as usize] = true;
                 }
                 CompletionEvent::Received(buffer) => {
-                    assert!(is_sent[number as usize], "the response comes before word of the send");
+                    assert!(is_sent[number as usize], "the completion of the send comes first");
                     engine.recycle(buffer.unwrap());
                     responses += 1;
                 }
@@ -318,7 +318,8 @@ fn a_stale_event_does_not_reach_the_next_owner_of_a_slot() {
 }
 
 /// A duplicate of the descriptor, as in a forked child before it executes its program, keeps a
-/// registration with epoll alive after the engine has closed its own. A ring's watch has ended.
+/// registration with epoll alive after the engine has closed its own. With io_uring, the engine's
+/// close has ended the watch.
 #[test]
 fn events_of_a_closed_descriptor_that_lives_elsewhere_are_dropped() {
     let mut engine = engine();

@@ -124,7 +124,7 @@ fn readiness_that_is_not_awaited_ends_no_wait() {
         assert!(engine.next_completion().is_none());
         turns += 1;
     }
-    // Each of the three may have become ready since the last turn, in a few steps.
+    // The three connections may become ready only after the first turns, in a few steps.
     assert!(turns < 20, "{turns}");
     for fd in [ended, unread, broken] {
         engine.close(fd);

@@ -23,7 +23,7 @@ struct Echo {
     /// Connections to hand over that the full mailbox has not taken yet.
     waiting: VecDeque<OwnedFd>,
     connections: HashMap<u32, Fd>,
-    /// Number of connections that this worker has served.
+    /// Number of connections that this worker has served or handed over.
     finished: usize,
     next_token: u32,
 }

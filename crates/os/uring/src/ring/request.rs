@@ -102,8 +102,8 @@ impl Ring {
             self.lent.len() as u32 - 1
         });
         request.user_data.u64_ = u64::from(slot) | LENT_BIT;
-        // The memory is stored before the request is pushed. If the queue is full, it is submitted
-        // without this request.
+        // The memory is stored before the kernel can use it. If the queue is full, `push` first
+        // submits the earlier requests, without this one.
         self.lent[slot as usize] = Some(lent);
         self.push(request)
     }
