@@ -1,5 +1,5 @@
 //! Costs of memory operations. Run `cargo bench -p iolite --bench iolite`, optionally followed by
-//! `--` and some of `facts`, `fill`, `send`, `checksum`, `codings` (needs the feature of that
+//! `--` and some of `queued`, `fill`, `send`, `checksum`, `codings` (needs the feature of that
 //! name), `share` and `churn`; the default is all. Each cost is CPU time of the thread that does
 //! the work: the median of [`ROUNDS`] rounds, followed by minimum and maximum.
 //! docs/design/iolite.md has a run.
@@ -27,7 +27,7 @@ fn main() {
     // Cargo adds this option.
     let wanted: Vec<String> = std::env::args().skip(1).filter(|name| name != "--bench").collect();
     let parts: &[(&str, fn())] = &[
-        ("facts", facts),
+        ("queued", queued),
         ("fill", fill),
         ("send", send),
         ("checksum", checksum),
@@ -37,7 +37,7 @@ fn main() {
         ("churn", churn),
     ];
     for (name, part) in parts {
-        if wanted.is_empty() || wanted.iter().any(|of| of == *name) {
+        if wanted.is_empty() || wanted.iter().any(|wanted| wanted == *name) {
             println!("\n{name}");
             part();
         }
@@ -67,12 +67,12 @@ fn report(what: &str, unit: &str, mut round: impl FnMut() -> f64) {
 }
 
 /// A mapped file of `bytes`, not populated.
-struct Segment {
+struct MemoryFile {
     file: OwnedFd,
     region: MappedRegion,
 }
 
-impl Segment {
+impl MemoryFile {
     fn new(bytes: usize) -> Self {
         let file = millrace_sys::create_memory_file("bench", bytes as u64).expect("a file");
         let mut region = MappedRegion::reserve(bytes).expect("addresses");
@@ -82,10 +82,10 @@ impl Segment {
 }
 
 /// Prints how many bytes in a socket queue change when their memory is punched or overwritten.
-fn facts() {
-    let punch_all: &dyn Fn(&Segment) = &|of| punch(of, BLOCK_BYTES);
-    let punch_part: &dyn Fn(&Segment) = &|of| punch(of, 64 * 1024);
-    let overwrite: &dyn Fn(&Segment) = &|of| write(of, 0xee, 64 * 1024);
+fn queued() {
+    let punch_all: &dyn Fn(&MemoryFile) = &|of| punch(of, BLOCK_BYTES);
+    let punch_part: &dyn Fn(&MemoryFile) = &|of| punch(of, 64 * 1024);
+    let overwrite: &dyn Fn(&MemoryFile) = &|of| write(of, 0xee, 64 * 1024);
     let cases = [
         ("4 KB pages, part of the block punched", false, punch_part),
         ("a huge page, part of it punched", true, punch_part),
@@ -93,16 +93,16 @@ fn facts() {
         ("a huge page, overwritten in place", true, overwrite),
     ];
     for (what, huge, change) in cases {
-        let segment = Segment::new(BLOCK_BYTES);
-        segment.region.populate(0, if huge { 4096 } else { BLOCK_BYTES }).expect("memory");
+        let memory_file = MemoryFile::new(BLOCK_BYTES);
+        memory_file.region.populate(0, if huge { 4096 } else { BLOCK_BYTES }).expect("memory");
         if huge {
-            segment.region.collapse(0, BLOCK_BYTES).expect("a huge page");
+            memory_file.region.collapse(0, BLOCK_BYTES).expect("a huge page");
         }
-        write(&segment, 0x55, 64 * 1024);
+        write(&memory_file, 0x55, 64 * 1024);
         let (mut far, near) = std::os::unix::net::UnixStream::pair().expect("two sockets");
-        let sent = millrace_sys::sendfile(near.as_fd(), segment.file.as_fd(), 0, 64 * 1024);
+        let sent = millrace_sys::sendfile(near.as_fd(), memory_file.file.as_fd(), 0, 64 * 1024);
         let sent = sent.expect("a new socket has room");
-        change(&segment);
+        change(&memory_file);
         let mut bytes = vec![0; sent];
         far.read_exact(&mut bytes).expect("sent bytes");
         let wrong = bytes.iter().filter(|byte| **byte != 0x55).count();
@@ -110,14 +110,14 @@ fn facts() {
     }
 }
 
-fn punch(segment: &Segment, bytes: usize) {
-    millrace_sys::punch_hole(segment.file.as_fd(), 0, bytes as u64)
+fn punch(memory_file: &MemoryFile, bytes: usize) {
+    millrace_sys::punch_hole(memory_file.file.as_fd(), 0, bytes as u64)
         .expect("the file is not sealed");
 }
 
-fn write(segment: &Segment, byte: u8, bytes: usize) {
+fn write(memory_file: &MemoryFile, byte: u8, bytes: usize) {
     // SAFETY: the beginning of the region is mapped, and nothing else uses it.
-    unsafe { segment.region.start().write_bytes(byte, bytes) };
+    unsafe { memory_file.region.start().write_bytes(byte, bytes) };
 }
 
 /// The cost of populating and filling memory.
@@ -125,30 +125,30 @@ fn fill() {
     let source = vec![0x5a_u8; BLOCK_BYTES];
     let megabytes = (BLOCK_BYTES / MEGABYTE) as f64;
     report("write to unpopulated memory", "us/MB", || {
-        let segment = Segment::new(BLOCK_BYTES);
+        let memory_file = MemoryFile::new(BLOCK_BYTES);
         cost(|| {
-            write(&segment, 0x5a, BLOCK_BYTES);
+            write(&memory_file, 0x5a, BLOCK_BYTES);
             megabytes
         })
     });
-    let made = |how: &dyn Fn(&MappedRegion)| {
-        let segment = Segment::new(BLOCK_BYTES);
+    let cost_of = |how: &dyn Fn(&MappedRegion)| {
+        let memory_file = MemoryFile::new(BLOCK_BYTES);
         cost(|| {
-            how(&segment.region);
+            how(&memory_file.region);
             megabytes
         })
     };
     let populate = |of: &MappedRegion, bytes| of.populate(0, bytes).expect("memory");
     let collapse = |of: &MappedRegion| of.collapse(0, BLOCK_BYTES).expect("a huge page");
-    report("populate with 4 KB pages", "us/MB", || made(&|of| populate(of, BLOCK_BYTES)));
+    report("populate with 4 KB pages", "us/MB", || cost_of(&|of| populate(of, BLOCK_BYTES)));
     report("populate, then collapse", "us/MB", || {
-        made(&|of| {
+        cost_of(&|of| {
             populate(of, BLOCK_BYTES);
             collapse(of);
         })
     });
     report("populate a page, then collapse and populate", "us/MB", || {
-        made(&|of| {
+        cost_of(&|of| {
             populate(of, 4096);
             collapse(of);
             populate(of, BLOCK_BYTES);
@@ -162,7 +162,7 @@ fn fill() {
         ("store and drop 1 MB in warm memory", MemoryKind::ZeroCopy, MEGABYTE),
     ] {
         let count = 16 * MEGABYTE / bytes;
-        report(what, "us", || repeated(count, || stored(&slab, kind, &source[..bytes])));
+        report(what, "us", || repeated(count, || store(&slab, kind, &source[..bytes])));
         report("  the same bytes copied to one place", "us", || {
             let mut place = vec![0; bytes];
             cost(|| {
@@ -173,7 +173,7 @@ fn fill() {
     }
     report("recycle and populate a block (prefault thread)", "us/MB", || {
         // All ready blocks are taken first, so that the prefault call recycles the tainted block.
-        let slice = stored(&slab, MemoryKind::ZeroCopy, &source);
+        let slice = store(&slab, MemoryKind::ZeroCopy, &source);
         black_box(slice.sendfile_source());
         let held = take_ready(&slab);
         drop(slice);
@@ -186,7 +186,7 @@ fn fill() {
     });
 }
 
-fn stored(slab: &Slab, kind: MemoryKind, bytes: &[u8]) -> Slice {
+fn store(slab: &Slab, kind: MemoryKind, bytes: &[u8]) -> Slice {
     loop {
         match slab.allocate(kind, bytes.len()..=bytes.len(), 0) {
             Ok(mut buffer) => {
@@ -207,27 +207,27 @@ fn take_ready(slab: &Slab) -> Vec<Buffer> {
 /// The sender's cost of sending to a reader on the same machine.
 fn send() {
     let source = vec![0x5a_u8; COLD_BYTES];
-    let segments = [("4 KB pages", false), ("huge pages", true)].map(|(name, huge)| {
-        let segment = Segment::new(COLD_BYTES);
-        segment.region.populate(0, COLD_BYTES).expect("memory");
+    let files = [("4 KB pages", false), ("huge pages", true)].map(|(name, huge)| {
+        let memory_file = MemoryFile::new(COLD_BYTES);
+        memory_file.region.populate(0, COLD_BYTES).expect("memory");
         if huge {
-            segment.region.collapse(0, COLD_BYTES).expect("huge pages");
-            segment.region.populate(0, COLD_BYTES).expect("memory");
+            memory_file.region.collapse(0, COLD_BYTES).expect("huge pages");
+            memory_file.region.populate(0, COLD_BYTES).expect("memory");
         }
-        write(&segment, 0x5a, COLD_BYTES);
-        (name, segment)
+        write(&memory_file, 0x5a, COLD_BYTES);
+        (name, memory_file)
     });
     for (name, bytes) in [("8 KB", 8192), ("64 KB", 65_536), ("1 MB", MEGABYTE)] {
         for (heat, span) in [("hot", bytes), ("cold", COLD_BYTES)] {
             report(&format!("{name} {heat}, copied"), "us", || {
-                sent(bytes, span, |socket, at, rest| {
+                cost_of_sending(bytes, span, |socket, at, rest| {
                     millrace_sys::send(socket, &[&source[at..at + rest]], false)
                 })
             });
-            for (pages, segment) in &segments {
+            for (pages, memory_file) in &files {
                 report(&format!("{name} {heat}, zero-copy from {pages}"), "us", || {
-                    sent(bytes, span, |socket, at, rest| {
-                        millrace_sys::sendfile(socket, segment.file.as_fd(), at as u64, rest)
+                    cost_of_sending(bytes, span, |socket, at, rest| {
+                        millrace_sys::sendfile(socket, memory_file.file.as_fd(), at as u64, rest)
                     })
                 });
             }
@@ -237,7 +237,7 @@ fn send() {
 
 /// Sends objects of `bytes`, consecutive in a span, over a new connection, and returns the sender's
 /// microseconds per object. `send` gets a socket, an offset and the remaining length.
-fn sent(
+fn cost_of_sending(
     bytes: usize,
     span: usize,
     send: impl Fn(BorrowedFd<'_>, usize, usize) -> millrace_sys::Result<usize>,
@@ -274,7 +274,7 @@ fn sent(
 fn checksum() {
     let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
     for (name, bytes) in [("1 KB", 1024), ("8 KB", 8192), ("64 KB", 65_536), ("1 MB", MEGABYTE)] {
-        let slice = stored(&slab, MemoryKind::ZeroCopy, &vec![0x5a; bytes]);
+        let slice = store(&slab, MemoryKind::ZeroCopy, &vec![0x5a; bytes]);
         let count = 64 * MEGABYTE / bytes;
         report(&format!("{name}, Internet checksum computed"), "us", || {
             repeated(count, || Sum::of(black_box(&slice)))
@@ -302,9 +302,9 @@ fn codings() {
         let coded =
             |slice: &Slice| slice.coded(coding, MemoryKind::Copied, 0).expect("there is room");
         report(&format!("8 KB of text, {} computed", coding.name()), "us", || {
-            repeated(200, || coded(black_box(&stored(&slab, MemoryKind::Copied, &text))))
+            repeated(200, || coded(black_box(&store(&slab, MemoryKind::Copied, &text))))
         });
-        let slice = stored(&slab, MemoryKind::Copied, &text);
+        let slice = store(&slab, MemoryKind::Copied, &text);
         report(&format!("8 KB of text, {} found", coding.name()), "us", || {
             repeated(100_000, || coded(black_box(&slice)))
         });
@@ -316,9 +316,9 @@ fn share() {
     let slab = Slab::new(16 * BLOCK_BYTES).expect("a slab");
     let bytes = vec![0x5a; 4096];
     let (shared, own) =
-        (stored(&slab, MemoryKind::Copied, &bytes), stored(&slab, MemoryKind::Copied, &bytes));
+        (store(&slab, MemoryKind::Copied, &bytes), store(&slab, MemoryKind::Copied, &bytes));
     let hold = |slice: &Slice| repeated(200_000, || slice.clone());
-    let store = |kind| repeated(20_000, || stored(&slab, kind, &bytes));
+    let store_page = |kind| repeated(20_000, || store(&slab, kind, &bytes));
     report("clone a slice, alone", "us", || hold(&shared));
     report("clone a slice, another worker clones another", "us", || {
         beside(|| hold(&own), || hold(&shared))
@@ -326,9 +326,9 @@ fn share() {
     report("clone a slice, another worker clones it too", "us", || {
         beside(|| hold(&shared), || hold(&shared))
     });
-    report("store and drop 4 KB, alone", "us", || store(MemoryKind::Copied));
+    report("store and drop 4 KB, alone", "us", || store_page(MemoryKind::Copied));
     report("store and drop 4 KB, another worker stores too", "us", || {
-        beside(|| store(MemoryKind::Copied), || store(MemoryKind::Copied))
+        beside(|| store_page(MemoryKind::Copied), || store_page(MemoryKind::Copied))
     });
 }
 

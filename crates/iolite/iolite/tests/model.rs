@@ -122,7 +122,8 @@ impl Play {
             assert_eq!(aggregate.sum(), Sum::of(model));
             assert_eq!(aggregate.crc32c(), crc32c::crc32c(model));
             for position in (0..model.len()).step_by(97) {
-                let (found, within) = aggregate.at(position as u64).expect("the byte has arrived");
+                let (found, within) =
+                    aggregate.at(position as u64).expect("the position is before the end");
                 assert!(model[position..].starts_with(&found[within..]));
                 assert!(model[..position].ends_with(&found[..within]));
             }

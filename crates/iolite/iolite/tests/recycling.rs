@@ -159,7 +159,7 @@ fn an_evacuated_block_is_free_once_its_objects_are_gone() {
     assert_eq!(error, AllocError::Fragmented);
     let tags = slab.start_evacuation().expect("half of each block is tainted");
     assert!(tags.len() > 10 && tags.iter().all(|tag| tag % 2 == 1), "{tags:?}");
-    assert_eq!(slab.start_evacuation(), None, "one at a time, of four blocks");
+    assert_eq!(slab.start_evacuation(), None, "only one of four blocks at a time");
     held.retain(|(tag, _)| !tags.contains(tag));
     assert_eq!((slab.stats().queued_blocks, slab.stats().evacuating_blocks), (1, 0));
     assert_eq!(slab.prefault(), PrefaultOutcome::Prefaulted);

@@ -128,16 +128,16 @@ fn readers_follow_a_buffer_while_it_is_filled() {
     let mut buffer = slab.allocate(MemoryKind::ZeroCopy, wanted, 0).expect("a block is ready");
     std::thread::scope(|scope| {
         for _ in 0..WORKERS {
-            let extent = buffer.view();
+            let view = buffer.view();
             scope.spawn(move || {
                 let mut seen = 0;
                 while seen < PART * parts {
-                    let filled = extent.len();
-                    let new_bytes = extent.slice(seen..filled);
+                    let filled = view.len();
+                    let new_bytes = view.slice(seen..filled);
                     assert!(
                         new_bytes.iter().zip(seen..).all(|(byte, at)| *byte == self::byte(7, at))
                     );
-                    assert_eq!(extent[seen..filled], new_bytes[..]);
+                    assert_eq!(view[seen..filled], new_bytes[..]);
                     seen = filled;
                     std::thread::yield_now();
                 }
