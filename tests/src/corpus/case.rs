@@ -209,7 +209,7 @@ fn outcome(text: &str, place: &str) -> Outcome {
         "refused" => Outcome::Refused(own()),
         "cut" => Outcome::Cut(own()),
         "served" => Outcome::Served(own()),
-        "answered" => Outcome::Answered(own()),
+        "generated" => Outcome::Answered(own()),
         "early" => Outcome::Early,
         "aborted" => Outcome::Aborted,
         "closed" => Outcome::Closed,
