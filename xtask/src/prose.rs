@@ -144,7 +144,7 @@ fn split(lines: impl Iterator<Item = (usize, Option<String>)>) -> Vec<Vec<Word>>
     for (number, line) in lines {
         match line {
             Some(line) if !line.trim().is_empty() => {
-                let block = blocks.last_mut().expect("there is one from the start");
+                let block = blocks.last_mut().expect("the list starts with one block");
                 words_of_line(&line, number + 1, block);
             }
             _ => blocks.push(Vec::new()),

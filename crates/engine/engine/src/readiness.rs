@@ -204,7 +204,7 @@ impl<W: Watch> ReadinessEngine<W> {
     fn register(&mut self, descriptor: Descriptor) -> Result<Fd, Error> {
         let key = self.descriptors.insert(descriptor).ok_or(Error::OutOfDescriptors)?;
         let data = data_of(key);
-        let fd = self.descriptors.get(key).expect("it was just inserted").fd.as_fd();
+        let fd = self.descriptors.get(key).expect("the key was just inserted").fd.as_fd();
         if let Err(error) = self.watch.add_connection(fd, data) {
             self.descriptors.remove(key);
             return Err(Error::from_errno(error));
@@ -279,7 +279,7 @@ impl<W: Watch> ReadinessEngine<W> {
     /// Removes a descriptor from the table, with every operation outstanding for it.
     fn remove(&mut self, fd: Fd) -> Descriptor {
         let key = self.lookup(&fd).0;
-        let descriptor = self.descriptors.remove(key).expect("it was found");
+        let descriptor = self.descriptors.remove(key).expect("`lookup` found it");
         self.release_splice_partner(&descriptor);
         if descriptor.parked {
             self.queue.count_stale_parked(|key| self.descriptors.get(key).is_some());
@@ -413,7 +413,7 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     fn detach(&mut self, fd: Fd) -> OwnedFd {
         let key = self.lookup(&fd).0;
         let received = self.batch.received.iter().any(|(of, ..)| *of == key);
-        assert!(!received, "no received bytes are left behind");
+        assert!(!received, "no received bytes are pending");
         let data = data_of(key);
         let descriptor = self.remove(fd);
         assert!(matches!(descriptor.sending, SendOperation::Idle), "no send is outstanding");

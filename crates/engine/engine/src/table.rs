@@ -133,7 +133,7 @@ impl<T> Table<T> {
         let SlotContent::Used(object) =
             std::mem::replace(&mut place.content, SlotContent::Free { next: self.free })
         else {
-            unreachable!("get has found it");
+            unreachable!("`get` found the object");
         };
         place.generation = place.generation.wrapping_add(1);
         self.free = key.slot;

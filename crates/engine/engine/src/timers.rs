@@ -383,10 +383,16 @@ mod tests {
         while let Some((id, token)) = timers.pop_expired(at(now)) {
             let entry = model.get_mut(&token.slot()).unwrap();
             assert_eq!(entry.0, id);
-            assert!(entry.1.take().unwrap() <= now, "an entry expires once and not early");
+            assert!(
+                entry.1.take().unwrap() <= now,
+                "an entry expires once and not before its deadline"
+            );
         }
         for (_, deadline) in model.values() {
-            assert!(deadline.is_none_or(|deadline| deadline + TICK > now), "an entry is not late");
+            assert!(
+                deadline.is_none_or(|deadline| deadline + TICK > now),
+                "an entry expires within one tick"
+            );
         }
     }
 }

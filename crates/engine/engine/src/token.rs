@@ -54,7 +54,7 @@ impl Token {
             6 => TokenKind::Worker,
             7 => TokenKind::Exchange,
             8 => TokenKind::Fill,
-            _ => panic!("a token is only made by Token::new"),
+            _ => panic!("only Token::new creates tokens"),
         }
     }
 

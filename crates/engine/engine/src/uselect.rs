@@ -173,7 +173,7 @@ impl UselectWatch {
         match self.watcher.wait(&mut self.events, wait_max, None) {
             Ok(found) => found,
             Err(Errno::INTR) => 0,
-            Err(error) => panic!("wait for tracked connections: {error}"),
+            Err(error) => panic!("uselect wait: {error}"),
         }
     }
 }

@@ -98,7 +98,7 @@ fn program(
     processor: TargetArch,
 ) -> BpfProgram {
     let filter = SeccompFilter::new(rules, other, matched, processor);
-    filter.and_then(BpfProgram::try_from).expect("the lists make a filter")
+    filter.and_then(BpfProgram::try_from).expect("the lists compile to a filter")
 }
 
 fn allowed(also: ExtraCalls) -> SyscallRules {
@@ -120,9 +120,10 @@ type Argument = (u8, SeccompCmpArgLen, SeccompCmpOp, u64);
 /// Returns a rule that matches if all `arguments` match.
 fn rule(arguments: impl IntoIterator<Item = Argument>) -> SeccompRule {
     let conditions = arguments.into_iter().map(|(place, width, comparison, value)| {
-        SeccompCondition::new(place, width, comparison, value).expect("a call has six arguments")
+        SeccompCondition::new(place, width, comparison, value)
+            .expect("argument positions are below 6")
     });
-    SeccompRule::new(conditions.collect()).expect("a rule has a condition")
+    SeccompRule::new(conditions.collect()).expect("a rule has at least one condition")
 }
 
 /// Returns rules that match if the argument at `place` is one of `values`.

@@ -43,7 +43,7 @@ pub fn send_with_descriptors(
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() {
         let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
-        assert!(fits, "there is room for as many as are allowed");
+        assert!(fits, "the buffer has room for the maximum");
     }
     let parts = [IoSlice::new(bytes)];
     retry_on_intr(|| rustix::net::sendmsg(fd, &parts, &mut control, SendFlags::NOSIGNAL))

@@ -272,7 +272,7 @@ impl Ring {
             return Ok(());
         }
         let error = std::io::Error::last_os_error();
-        Err(Errno::from_io_error(&error).expect("a system call fails with a number"))
+        Err(Errno::from_io_error(&error).expect("a failed system call sets errno"))
     }
 
     /// Returns the next completion.
@@ -373,6 +373,6 @@ fn test_ring(entries: u32) -> Option<Ring> {
             println!("skip: no io_uring with the features of Linux 6.1: {error}");
             None
         }
-        Err(error) => panic!("a ring: {error}"),
+        Err(error) => panic!("io_uring_setup: {error}"),
     }
 }

@@ -45,7 +45,7 @@ impl<W: Watch> ReadinessEngine<W> {
             return self.keep_spare_buffer(buffer);
         };
         let ReceiveOperation::Receive { max, .. } = descriptor.receiving else {
-            unreachable!("nothing ends a receive that was submitted")
+            unreachable!("a submitted receive stays outstanding until its completion")
         };
         let found = result != Err(Errno::AGAIN);
         descriptor.receive_queued = found;

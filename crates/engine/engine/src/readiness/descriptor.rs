@@ -145,7 +145,7 @@ impl Descriptor {
     pub(super) fn new(fd: OwnedFd, kind: DescriptorKind) -> Self {
         Self {
             fd,
-            kind: kind,
+            kind,
             readable: false,
             writable: false,
             must_drain: false,

@@ -35,7 +35,7 @@ impl<W: Watch> ReadinessEngine<W> {
         let (key, descriptor) = self.lookup(listener);
         assert_eq!(descriptor.kind, DescriptorKind::Listener);
         descriptor.begin_receiving(ReceiveOperation::Accept { token, turn, count: 0 });
-        let fd = self.descriptors.get(key).expect("it was found").fd.as_fd();
+        let fd = self.descriptors.get(key).expect("`lookup` found it").fd.as_fd();
         self.watch.add_listener(fd, data_of(key)).expect("a listener can be watched");
         // Connections may be pending already, so the first attempt is made now and not at the next
         // edge.

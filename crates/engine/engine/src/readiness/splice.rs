@@ -27,7 +27,7 @@ impl<W: Watch> ReadinessEngine<W> {
         }
         let mut insert = |fd| {
             let key = self.descriptors.insert(Descriptor::new(fd, DescriptorKind::Pipe));
-            Fd(key.expect("there is room for both").slot)
+            Fd(key.expect("the table has two free slots").slot)
         };
         Ok((insert(read), insert(write)))
     }
@@ -137,7 +137,7 @@ impl<W: Watch> ReadinessEngine<W> {
         assert!(max > 0, "a result of 0 bytes would be ambiguous");
         let into = self.idle_pipe_end(into);
         let from = self.idle_pipe_end(from);
-        let fd = |key| self.descriptors.get(key).expect("it was just found").fd.as_fd();
+        let fd = |key| self.descriptors.get(key).expect("`idle_pipe_end` found it").fd.as_fd();
         let result = sys::tee(fd(from), fd(into), max.min(SPLICE_MAX));
         would_block_as_zero(result)
     }
@@ -146,7 +146,7 @@ impl<W: Watch> ReadinessEngine<W> {
     pub(super) fn read_pipe_now(&mut self, from: &Fd, memory: &mut [u8]) -> Result<usize, Error> {
         assert!(!memory.is_empty(), "a result of 0 bytes would be ambiguous");
         let from = self.idle_pipe_end(from);
-        let pipe = self.descriptors.get(from).expect("it was just found").fd.as_fd();
+        let pipe = self.descriptors.get(from).expect("`idle_pipe_end` found it").fd.as_fd();
         would_block_as_zero(sys::read_pipe(pipe, memory))
     }
 
@@ -221,7 +221,7 @@ impl<W: Watch> ReadinessEngine<W> {
     fn splice_once(&mut self, from: Key, into: Key, max: u32) -> Result<usize, Errno> {
         let (Some(source), Some(target)) = (self.descriptors.get(from), self.descriptors.get(into))
         else {
-            unreachable!("closing either side ends the splice")
+            unreachable!("both ends are open: closing one ends the splice")
         };
         let result = sys::splice(source.fd.as_fd(), target.fd.as_fd(), max as usize);
         match result {

@@ -79,7 +79,7 @@ pub(crate) fn next(engine: &mut Tested) -> Completion {
         if let Some(completion) = engine.next_completion() {
             return completion;
         }
-        assert!(engine.now() < guard, "nothing completes");
+        assert!(engine.now() < guard, "no completion within 30 s");
         engine.submit_and_wait(Some(guard));
     }
 }

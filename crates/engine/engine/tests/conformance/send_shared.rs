@@ -96,7 +96,7 @@ fn a_slow_reader_gets_everything_and_no_copy_is_held() {
     let (fd, peer) = narrow_pair(&mut engine);
     let part = Part::new(pattern(8 << 20), 0);
     engine.send_shared(&fd, &[], &part, token(1));
-    assert!(engine.unsent_bytes(&fd) > 4 << 20, "there is little room");
+    assert!(engine.unsent_bytes(&fd) > 4 << 20, "the kernel takes only a part");
     assert_eq!(engine.budget().used(), 0, "bytes that are not copied are not charged");
     assert_eq!(Rc::strong_count(&part.bytes), 2, "the send holds a reference");
     let expected = part.bytes().to_vec();
@@ -113,7 +113,7 @@ fn bytes_without_a_file_are_sent_by_copying_and_not_held_twice() {
     let (fd, peer) = narrow_pair(&mut engine);
     let part = Part { file: None, ..Part::new(pattern(8 << 20), 0) };
     engine.send_shared(&fd, &[b"head"], &part, token(1));
-    assert!(engine.unsent_bytes(&fd) > 4 << 20, "there is little room");
+    assert!(engine.unsent_bytes(&fd) > 4 << 20, "the kernel takes only a part");
     assert_eq!(engine.budget().used(), 0, "the rest is not copied");
     let expected = [b"head", part.bytes()].concat();
     let reading = reading(peer, expected);

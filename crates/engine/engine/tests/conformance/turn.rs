@@ -103,7 +103,9 @@ fn readiness_that_is_not_awaited_ends_no_wait() {
     let (ended, ending) = pair(&mut engine);
     ending.shutdown(std::net::Shutdown::Write).unwrap();
     engine.recv(&ended, 100, token(1));
-    let CompletionEvent::Received(Ok(buffer)) = next(&mut engine).event else { panic!("an end") };
+    let CompletionEvent::Received(Ok(buffer)) = next(&mut engine).event else {
+        panic!("expected the end of the stream")
+    };
     assert!(buffer.is_empty());
     engine.recycle(buffer);
     let (unread, mut writing) = pair(&mut engine);

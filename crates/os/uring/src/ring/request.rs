@@ -41,7 +41,7 @@ impl Ring {
     }
 
     fn watch(&mut self, fd: BorrowedFd<'_>, events: EventFlags, data: u64) -> Result<()> {
-        assert_eq!(data & LENT_BIT, 0, "the bit is the ring's own");
+        assert_eq!(data & LENT_BIT, 0, "bit 31 is reserved for the ring");
         self.push(queues::poll_request(fd.as_raw_fd(), events.bits(), data))
     }
 

@@ -85,7 +85,7 @@ mod tests {
         }
         let mut linked = plain(IoringOp::Recv);
         linked.flags = IoringSqeFlags::IO_LINK;
-        assert_eq!(complete(&mut ring, linked), Err(Errno::ACCESS), "a flag");
+        assert_eq!(complete(&mut ring, linked), Err(Errno::ACCESS), "IO_LINK");
         // An allowed operation fails only because of its descriptor.
         assert_eq!(complete(&mut ring, plain(IoringOp::Recv)), Err(Errno::BADF));
     }
