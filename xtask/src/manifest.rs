@@ -19,7 +19,7 @@ pub(crate) struct Manifest {
 /// A dependency on a package.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Dependency {
-    /// The name of the package, not the one that it is imported by.
+    /// The name of the package, not the name under which it is imported.
     pub(crate) package: String,
     pub(crate) is_dev: bool,
     pub(crate) line: usize,
@@ -45,7 +45,7 @@ pub(crate) fn renames(text: &str) -> Renames {
 ///
 /// # Errors
 ///
-/// The line and what is wrong there.
+/// Returns the line, and what is wrong in it.
 pub(crate) fn parse(text: &str, renames: &Renames) -> Result<Option<Manifest>, (usize, String)> {
     let line = |at: Range<usize>| text[..at.start].matches('\n').count() + 1;
     let document = DeTable::parse(text)

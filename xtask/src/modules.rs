@@ -174,7 +174,7 @@ impl<'a> Modules<'a> {
         item.or(found.first()).copied()
     }
 
-    /// Finds a `macro_rules!` that is in scope because it stands before a `mod` declaration.
+    /// Finds a `macro_rules!` that is in scope because it is defined before a `mod` declaration.
     fn macro_in_scope(&self, module: Id, name: &str) -> Option<Target> {
         let mut id = Some(module);
         while let Some(at) = id {
@@ -186,7 +186,7 @@ impl<'a> Modules<'a> {
         None
     }
 
-    /// Resolves a path. An import that leads back to itself names nothing.
+    /// Resolves a path. An import that leads back to itself has no target.
     fn resolve(&self, module: Id, path: &Path, trail: &mut Trail) -> Vec<Target> {
         let mut at = module;
         let mut is_anchored = false;

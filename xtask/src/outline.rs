@@ -23,7 +23,7 @@ pub(crate) struct Outline {
     pub(crate) imports: Vec<Import>,
     pub(crate) mentions: Vec<Mention>,
     pub(crate) children: Vec<Child>,
-    /// The types that `impl` blocks are for; `_` for one that is not named by a path.
+    /// The types of the `impl` blocks; `_` for a type that is not a path.
     pub(crate) impls: Vec<Path>,
 }
 

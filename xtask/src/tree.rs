@@ -11,7 +11,7 @@ use proc_macro2::TokenStream;
 
 use crate::defect::Defect;
 
-/// The folders that hold sources of ours. `peers/` has programs to compare with.
+/// The folders with sources of this project. `peers/` has programs for comparison.
 const FOLDERS: [&str; 4] = ["crates/", "tests/", "xtask/", "fuzz/"];
 
 /// Folders that git does not track.
@@ -105,7 +105,7 @@ impl Source {
     ///
     /// # Errors
     ///
-    /// The line and what is wrong there.
+    /// Returns the line, and what is wrong in it.
     fn parse(text: String) -> Result<Source, (usize, String)> {
         let tokens = TokenStream::from_str(&text)
             .map_err(|error| (error.span().start().line, error.to_string()))?;

@@ -1,5 +1,5 @@
-//! Rule: crates stand in groups, `crates/GROUP/CRATE`, and use only their own group and those
-//! before it. Within a group cargo refuses cycles.
+//! Rule: crates are in groups, `crates/GROUP/CRATE`, and use only their own group and those before
+//! it. Within a group cargo refuses cycles.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub(super) fn check(packages: &[Package]) -> Vec<Defect> {
         };
         for dependency in &package.manifest.dependencies {
             let Some(used) = by_name.get(dependency.package.as_str()) else { continue };
-            // A package that is used from outside all groups has been reported where it stands.
+            // A dependency outside all groups is reported at its own manifest.
             let Some(used_rank) = self::rank(used) else { continue };
             let is_for_tests = dependency.is_dev && group(used) == Some(TEST);
             if used_rank > rank && !is_for_tests {
@@ -81,7 +81,7 @@ fn check_name(package: &Package, defects: &mut Vec<Defect>) {
     }
 }
 
-/// Returns the group of a crate; None if it stands in none, or in one that is not known.
+/// Returns the group of a crate; `None` if it is in no known group.
 fn group(package: &Package) -> Option<&str> {
     let (group, folder) = package.folder.strip_prefix("crates/")?.split_once('/')?;
     (!folder.contains('/') && GROUPS.contains(&group)).then_some(group)

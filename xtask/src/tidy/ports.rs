@@ -1,5 +1,6 @@
-//! Rule: no test depends on a port that another program may use: the default ports of millrace do
-//! not stand in tests. A line that only parses one says so in a comment: `default port: …`.
+//! Rule: no test depends on a port that another program may use: tests do not contain the default
+//! ports of millrace. A line that only parses such a port is exempt if it has a comment `default
+//! port: …`.
 
 use crate::defect::Defect;
 use crate::tree::Tree;

@@ -235,8 +235,9 @@ impl<W: Watch> ReadinessEngine<W> {
             self.stats.stale_events += 1;
             return;
         };
-        let again = descriptor.readable && readiness.is_hint();
-        descriptor.must_drain |= again || readiness.must_drain();
+        // Two hints without a receive in between: see `Readiness::is_hint`.
+        let is_second_hint = descriptor.readable && readiness.is_hint();
+        descriptor.must_drain |= is_second_hint || readiness.must_drain();
         descriptor.readable |= readiness.is_readable();
         let receives = readiness.is_readable() && descriptor.is_waiting_to_receive();
         let sends = readiness.is_writable() && descriptor.is_waiting_to_send();

@@ -1,5 +1,5 @@
-//! Dropping what a process does not need: its user and its capabilities, then all other files
-//! (Landlock) and system calls (seccomp).
+//! Restricting a process to what it needs: drops its user and its capabilities, then access to
+//! other files (Landlock) and other system calls (seccomp).
 //!
 //! Each function is one idiom of the kernel. The caller decides what is dropped, and how to handle
 //! an error.

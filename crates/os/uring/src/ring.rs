@@ -6,8 +6,8 @@
 //! never interrupted, and nothing happens between its calls. The two flags are the newest features
 //! that are used, of Linux 6.1.
 //!
-//! A ring can only do what this module asks for. It is created disabled, then restricted to the
-//! operations of this module (`restriction`), and only then enabled.
+//! A ring can run only the operations of this module. It is created disabled, then restricted to
+//! the operations of this module (`restriction`), and only then enabled.
 //!
 //! Poll requests continue until they are cancelled. Bytes are moved by requests that never wait.
 //! They have completed when the [`Ring::enter`] that submits them returns, so memory is never lent
