@@ -157,7 +157,7 @@ impl<'a> Graph<'a> {
         let others: Vec<&str> =
             cycle.iter().filter(|file| !path_back.contains(file)).map(|file| short(file)).collect();
         if !others.is_empty() {
-            wrong += &format!("; in it too: {}", others.join(", "));
+            wrong += &format!("; also in it: {}", others.join(", "));
         }
         let mut defect = Defect::new(path_back[0], first_line, wrong, "no cycle");
         for from in cycle {
@@ -312,7 +312,7 @@ mod tests {
         assert_eq!(
             found,
             ["c/src/d.rs:1: import cycle of 4 files: d.rs:1 (crate::e::E) -> e.rs:1 \
-                 (crate::d::D) -> d.rs; in it too: a.rs, b.rs (expected: no cycle)"]
+                 (crate::d::D) -> d.rs; also in it: a.rs, b.rs (expected: no cycle)"]
         );
     }
 

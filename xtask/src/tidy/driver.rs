@@ -117,7 +117,7 @@ impl Search {
             self.report(module, path, "enters its own stage", "NextStep::Reenter".to_owned());
         } else if module.file != DRIVER && !is_own {
             let expected = format!("only {DRIVER} names stages");
-            self.report(module, path, "names what is in a stage", expected);
+            self.report(module, path, "names an item of a stage", expected);
         }
     }
 
@@ -231,7 +231,7 @@ mod tests {
         assert_eq!(
             defects(DRAIN, "\nfn f() { crate::stage::parse::on() }"),
             [format!(
-                "{DRAIN}:2: crate::stage::parse::on names what is in a stage (expected: only \
+                "{DRAIN}:2: crate::stage::parse::on names an item of a stage (expected: only \
                  {DRIVER} names stages)"
             )]
         );

@@ -1,6 +1,5 @@
 //! Rule: no test depends on a port that another program may use: tests do not contain the default
-//! ports of millrace. A line that only parses such a port is exempt if it has a comment `default
-//! port: …`.
+//! ports of millrace. A comment `default port: …` exempts a line that only parses such a port.
 
 use crate::defect::Defect;
 use crate::tree::Tree;

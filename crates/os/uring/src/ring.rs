@@ -7,7 +7,7 @@
 //! that are used, of Linux 6.1.
 //!
 //! A ring can run only the operations of this module. It is created disabled, then restricted to
-//! the operations of this module (`restriction`), and only then enabled.
+//! them (`restriction`), and only then enabled.
 //!
 //! Poll requests continue until they are cancelled. Bytes are moved by requests that never wait.
 //! They have completed when the [`Ring::enter`] that submits them returns, so memory is never lent
