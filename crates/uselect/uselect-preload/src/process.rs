@@ -6,11 +6,11 @@
 //!     └──────────────── fork(2): the child ─────────────────┘
 //! ```
 //!
-//! The kernel wipes a page in each child of fork(2) (MADV_WIPEONFORK). A process whose page is wiped
-//! is therefore a new child, and starts unregistered. It leaks what its parent created,
-//! because another thread of the parent may have been changing it. A child of vfork(2) shares the
-//! memory of its parent but has its own descriptors. So code that changes what is recorded of a
-//! descriptor first compares the process ID.
+//! The kernel wipes a page in each child of fork(2) (MADV_WIPEONFORK). So a process whose page is
+//! wiped is a new child, and starts unregistered. It leaks what its parent created, because
+//! another thread of the parent may have been changing it. A child of vfork(2) shares the memory of
+//! its parent but has its own descriptors. So code that changes the record of a descriptor first
+//! compares the process ID.
 
 use std::ffi::c_int;
 use std::ptr::null_mut;

@@ -111,8 +111,7 @@ impl WordScan {
             let hints = active & (found | (requested[0] | requested[1] | requested[2]) & except);
             return Self { requested, known: active & !hints, hints, ..Self::default() };
         }
-        // Memory does not show urgent data as such: it sets the except bit, and the kernel is
-        // called.
+        // Urgent data sets the except bit, and then the kernel is called.
         let known = active & !except;
         let found = [found[0] & known, found[1] & known, 0];
         Self { requested, found, known, hints: 0, lacking_space: requested[1] & known & !found[1] }

@@ -19,7 +19,8 @@ pub(crate) trait WaitCall {
     /// Adds the results of poll(2) for the poll set to those of a scan. Returns the number of added
     /// results.
     ///
-    /// # Errors EBADF if a descriptor is not open, for a call that fails then (select(2)).
+    /// # Errors
+    /// EBADF if a descriptor is not open, for a call that fails then (select(2)).
     fn add_polled(&mut self, poll_set: &PollSet) -> Result<usize>;
     /// Updates the words of the tracked descriptors that are ready.
     fn refresh_ready(&self, view: MemoryView<'_>);

@@ -21,8 +21,8 @@ pub struct DescriptorEvent {
     pub data: u64,
     /// Bits of epoll(7) that are ready.
     pub events: u32,
-    /// The number of events since the descriptor was returned last, modulo 2^16, but at least 1. 0
-    /// if the descriptor is not tracked.
+    /// The number of events since the descriptor was returned last, modulo 2^16, but at least 1; 0 if
+    /// the descriptor is not tracked.
     pub edges: u16,
 }
 

@@ -40,7 +40,8 @@ static __always_inline int is_writable(struct tcp_sock *tp)
 }
 
 // Returns what tcp_poll() of Linux 6.18 returns, with the exceptions that docs/design/uselect.md
-// lists. In these cases the mask has EPOLLPRI or USELECT_UNCERTAIN, and the process queries the kernel:
+// lists. In these cases the mask has EPOLLPRI or USELECT_UNCERTAIN, and the process queries the
+// kernel:
 // - Urgent data is there, expected or just taken: readability depends on the urgent mark, which
 //   moves without any hook.
 // - SO_RCVLOWAT is above 1: readability depends on the receive window, which moves without any
