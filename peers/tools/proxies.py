@@ -175,7 +175,7 @@ def _listens(process, address, role):
         try:
             socket.create_connection(address, 5).close()
             # Squid listens before it knows whether its origin is there.
-            if role in TUNNELS or faulty.ask(address, b"/").status == 200:
+            if role in TUNNELS or faulty.fetch(address, b"/").status == 200:
                 return True
         except OSError:
             pass

@@ -1,4 +1,4 @@
-"""Access to the proxy, and the client's data that it passes to servers."""
+"""Proxy authentication, and PROXY headers as servers receive them."""
 
 import base64
 import hashlib
@@ -19,7 +19,7 @@ class ProxyAuthentication(InteropCase):
     programs = ("curl", "openssl", "htpasswd")
 
     def users(self):
-        """A file of users by the programs that people write such files with."""
+        """Writes a file of users with htpasswd and openssl."""
         bcrypt = self.run_client("htpasswd", "-nbB", "alice", "p:ss w\u00f6rd").stdout
         sha512 = self.run_client("openssl", "passwd", "-6", "bob's secret").stdout
         digest = hashlib.sha256(TOKEN.encode()).hexdigest().encode()
@@ -36,7 +36,7 @@ class ProxyAuthentication(InteropCase):
         return self.run_client("curl", *common, *arguments, **how)
 
     def fields(self, proxy, origin, *arguments):
-        """The fields that reach an origin."""
+        """Returns the request fields that the origin received."""
         done = self.curl(proxy, *arguments, "--data", "a=b", f"{origin.url}/upload")
         return json.loads(done.stdout)["fields"]
 
@@ -47,7 +47,7 @@ class ProxyAuthentication(InteropCase):
             ["--proxy-user", "bob:bob's secret"],
             ["--proxy-user", f"build:{TOKEN}"],
             ["--proxy-header", f"Proxy-Authorization: Bearer {TOKEN}"],
-            # It asks without credentials first, and again on the same connection.
+            # curl first sends a request without credentials, and repeats it on the same connection.
             ["--proxy-anyauth", "--proxy-user", "alice:p:ss w\u00f6rd"],
         ):
             with self.subTest(how=how[0]):
@@ -55,7 +55,7 @@ class ProxyAuthentication(InteropCase):
                 self.assertIn("via", fields)
                 self.assertNotIn("proxy-authorization", fields)
 
-    def test_others_are_asked(self):
+    def test_wrong_credentials_get_407(self):
         origin, proxy = self.origin(), self.proxy("--auth-realm", "Our proxy")
         for how in (
             [],
@@ -91,8 +91,9 @@ class ProxyAuthentication(InteropCase):
         )
         self.assertEqual((done.returncode, done.stdout), (56, b"407"))
 
-    def test_guessers_do_not_keep_others_out(self):
-        """An address with more guesses than are compared at a time; a user from another one."""
+    def test_password_guesses_do_not_block_other_users(self):
+        """One address sends more guesses than are compared at a time. A user at another address is
+        served."""
         origin, proxy = self.origin(), self.proxy("--limit", "auth_ms=60s")
         begun = threading.Barrier(33)
         sockets = [socket.create_connection(proxy.address) for _ in range(32)]
@@ -147,12 +148,12 @@ class ProxyAuthentication(InteropCase):
             text = log.read_text()
             self.assertIn(user, text)
             self.assertEqual(len(text.splitlines()), 4, text)
-            for place, shown in (("log", text.encode()), ("answers", output), ("admin", pages),
+            for place, shown in (("log", text.encode()), ("responses", output), ("admin", pages),
                                  ("errors", "\n".join(proxy.lines).encode())):
                 for secret in (b"t0p", b"secret", b"Ym9i", b"$2y$", b"$6$"):
                     self.assertNotIn(secret, shown, place)
 
-    def test_a_reload_heeds_a_changed_file_and_no_wrong_one(self):
+    def test_a_reload_applies_a_valid_file_of_users_only(self):
         origin, users = self.origin(), self.users()
         configuration = self.folder / "millrace.toml"
         configuration.write_text(f'[[forward]]\nlisten = "127.0.0.1:0"\nauth-file = "{users}"\n')
@@ -175,7 +176,7 @@ class ProxyAuthentication(InteropCase):
         reload(f"{users}:1: ")
         self.assertEqual((status("bob's secret"), status("another")), ("407", "200"))
 
-    def test_a_file_that_is_wrong_is_named_by_its_line(self):
+    def test_an_error_in_the_file_of_users_has_its_line(self):
         users = self.users()
         program = self.forward().process.args[0]
         for change, output in (
@@ -196,7 +197,8 @@ class ProxyAuthentication(InteropCase):
             users.exists() and users.chmod(0o600)
 
 
-SEEN = "|".join(f"$proxy_protocol_{part}" for part in ("addr", "port", "server_addr", "server_port"))
+PARTS = ("addr", "port", "server_addr", "server_port")
+SEEN = "|".join(f"$proxy_protocol_{part}" for part in PARTS)
 
 HAPROXY = """
 global
@@ -213,12 +215,13 @@ frontend seen
 
 
 class ProxyProtocolOut(InteropCase):
-    """The header as real servers read it."""
+    """nginx and HAProxy report the addresses of the PROXY header."""
 
     programs = ("haproxy",)
 
-    def ask(self, proxy, times=2):
-        """(own address, what the server saw) for each request of one connection."""
+    def fetch(self, proxy, times=2):
+        """Makes requests on one connection. Returns the client's own address, and each (status,
+        body)."""
         with socket.create_connection(proxy.address) as client:
             file = client.makefile("rb")
             seen = []
@@ -235,7 +238,7 @@ class ProxyProtocolOut(InteropCase):
         proxy = self.boost(url, "--send-proxy", version, "--workers", "2")
         host, port = proxy.address
         for _ in range(3):
-            (own, own_port), seen = self.ask(proxy)
+            (own, own_port), seen = self.fetch(proxy)
             self.assertEqual(seen, [(b"200", f"{own}|{own_port}|{host}|{port}{more}")] * 2)
 
     def test_nginx(self):
@@ -265,7 +268,7 @@ class ProxyProtocolOut(InteropCase):
         for version in ("v1", "v2"):
             self.check(f"http://127.0.0.1:{port}", version, "|1")
 
-    def test_a_listener_on_every_address_names_the_one_that_was_reached(self):
+    def test_a_wildcard_listener_reports_the_address_of_the_connection(self):
         nginx = self.nginx(location=f'return 200 "{SEEN}";', listen_more="proxy_protocol")
         proxy = self.millrace(
             "boost", "--listen", "0.0.0.0:0", "--origin", nginx.url, "--send-proxy", "v2"

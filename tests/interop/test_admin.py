@@ -20,8 +20,8 @@ class UnixConnection(wire.Connection):
         self.held = b""
 
 
-def ask(connection, method, path, host, *fields):
-    """One request; gives status, fields and the body."""
+def send_request(connection, method, path, host, *fields):
+    """Makes one request. Returns the status, the fields and the body."""
     head = [f"{method} {path} HTTP/1.1", f"Host: {host}", *fields, "", ""]
     try:
         connection.send("\r\n".join(head).encode())
@@ -49,13 +49,14 @@ class Admin(InteropCase):
 
     def tcp(self, method, path, *fields, host=None):
         connection = wire.Connection(("127.0.0.1", self.port))
-        return ask(connection, method, path, host or f"127.0.0.1:{self.port}", *fields)
+        return send_request(connection, method, path, host or f"127.0.0.1:{self.port}", *fields)
 
     def unix(self, method, path, *fields):
-        return ask(UnixConnection(self.door), method, path, "millrace", *fields)
+        return send_request(UnixConnection(self.door), method, path, "millrace", *fields)
 
     def test_a_change_over_tcp_needs_the_token(self):
-        """Refused without a configured token, without one in the request, and with a wrong one."""
+        """A change is refused if no token is configured, if the request has none, and if it is
+        wrong."""
         proxy = self.start()
         status, _, body = self.tcp("POST", "/drain", f"Authorization: Bearer {TOKEN}")
         self.assertEqual(status, 403)
@@ -71,9 +72,9 @@ class Admin(InteropCase):
         self.assertEqual(proxy.wait(), 0)
         self.assertFalse(self.door.exists(), "the socket's file is removed at the end")
 
-    def test_a_page_in_a_browser_gets_nowhere(self):
-        """A name that points here (DNS rebinding) is refused, and what another site's page sends
-        changes nothing, even with the token."""
+    def test_pages_of_other_sites_are_refused(self):
+        """A foreign host name (DNS rebinding) is refused. Requests of another site's page are
+        refused too, even with the token."""
         self.with_token("--admin-name", "metrics.example")
         token = f"Authorization: Bearer {TOKEN}"
         for host in (f"evil.example:{self.port}", "127.0.0.1:1", "localhost.evil.example"):
@@ -112,14 +113,16 @@ class Admin(InteropCase):
         self.assertIn("admin-token-file", config)
         self.assertNotIn(TOKEN, config)
 
-    def test_what_is_hostile_is_refused_and_what_follows_is_not_read(self):
-        """Bodies in any framing, a token in the target, and requests behind the first."""
+    def test_hostile_requests_are_refused_and_the_connection_is_closed(self):
+        """Bodies in any framing, tokens in the target, repeated fields and pipelined requests are
+        refused."""
         self.with_token()
         host = f"127.0.0.1:{self.port}"
         with_token = f"/drain?token={TOKEN}&access_token={TOKEN}"
         self.assertEqual(self.tcp("POST", with_token)[0], 401)
         token = f"Authorization: Bearer {TOKEN}"
-        for fields in ((token, token), (token, "Authorization: Bearer x"), (token, f"Host: {host}")):
+        repeated = (token, "Authorization: Bearer x", f"Host: {host}")
+        for fields in ((token, field) for field in repeated):
             self.assertEqual(self.tcp("POST", "/drain", *fields)[0], 400, fields)
         for framing in ("Transfer-Encoding: chunked", "Content-Length: 5", "Content-Length: 0, 5"):
             connection = wire.Connection(("127.0.0.1", self.port))
@@ -139,7 +142,7 @@ class Admin(InteropCase):
         pipelined.close()
         self.assertEqual(self.tcp("GET", "/healthz")[2], "ok\n")
 
-    def test_who_says_nothing_keeps_nobody_out(self):
+    def test_silent_clients_do_not_block_others(self):
         """Connections that send half a header section do not block other requests."""
         proxy = self.start()
         silent = []
@@ -149,7 +152,7 @@ class Admin(InteropCase):
             silent[-1].send(b"GET /healthz HTTP/1.1\r\n")
             if number % 10 == 9:
                 self.assertEqual(self.unix("GET", "/healthz")[2], "ok\n")
-        # At once, or when the stopping threads have ended; not at the deadline.
+        # At once, or when the threads of earlier connections have ended; not only at the deadline.
         self.wait_until("a response arrives", self.responds_over_tcp)
         self.assertEqual(proxy.stop(), 0)
 

@@ -14,7 +14,7 @@ MESSAGES = 1000
 
 class Files(InteropCase):
     def test_a_gigabyte(self):
-        """Read through a raw socket and hashed on the way; nothing is written down."""
+        """The body is hashed while it is read, and is not stored."""
         digest = pattern.write(self.site / "file", GIGABYTE)
         proxy = self.boost(self.nginx().url)
         response = wire.get(proxy.address, "/file", keep=0)
@@ -85,7 +85,7 @@ class Files(InteropCase):
         """400 requests on 4 client connections use few connections to the origin."""
         pattern.write(self.site / "file", 10_000)
         nginx = self.nginx()
-        # With a cache the file is fresh for a second, once it is ten seconds old.
+        # Without --no-cache, the cache would serve the file once it has a heuristic lifetime.
         proxy = self.boost(nginx.url, "--no-cache")
         for _ in range(4):
             client = wire.Connection(proxy.address)
@@ -107,7 +107,8 @@ class WebSockets(InteropCase):
         self.proxy = self.boost(self.echo.url)
 
     def test_a_thousand_messages(self):
-        """0 bytes to 1 MB in seeded order, many under way at once, each echoed in its turn."""
+        """Messages of 0 bytes to 1 MB in seeded order. Many are in flight at once, and each is
+        echoed in order."""
         draw = random.Random(20)
         sizes = [draw.choice((0, 1, 125, 126, 1000, 65535, 65536)) for _ in range(MESSAGES - 20)]
         sizes += [1 << 20] * 20
@@ -142,7 +143,7 @@ class WebSockets(InteropCase):
         self.assertEqual(frames.receive()[0], websocket.CLOSE)
 
     def test_debians_websockets_client(self):
-        """A client that we did not write: python3-websockets, without compression and with it."""
+        """python3-websockets as an independent client, without and with compression."""
         script = (
             "import asyncio, sys, websockets\n"
             "async def main():\n"

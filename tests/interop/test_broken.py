@@ -1,5 +1,5 @@
-"""Origins that break off, and targets that respond early: all bytes that the proxy received of them
-reach the client. CASES is how many of each kind are tried."""
+"""Origins that cut bodies, and tunnel targets that respond early: all bytes that the proxy received
+reach the client. CASES is the number of attempts of each kind."""
 
 import os
 import ssl
@@ -26,7 +26,7 @@ class CutBodies(InteropCase):
 
         return [failure for failure in broken.each(range(CASES), fetch) if failure]
 
-    def test_what_was_received_reaches_the_client_and_the_cut_is_visible(self):
+    def test_received_bytes_reach_the_client_and_the_cut_is_visible(self):
         self.assertEqual(self.failures("1.1"), [])
 
     def test_a_client_without_chunks(self):
@@ -56,7 +56,7 @@ class EarlyResponses(InteropCase):
         self.assertEqual(self.lost(proxy.address, broken.connect(target.port), client), [])
 
     def test_connect_with_an_alert_of_tls(self):
-        """A target that asks for a certificate says that there is none by an alert."""
+        """A target that requires a client certificate sends an alert if there is none."""
         server, client = tls.contexts(self.folder)
         server.verify_mode = ssl.CERT_REQUIRED
         target = self.target(tls=server)

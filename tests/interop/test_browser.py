@@ -1,4 +1,4 @@
-"""Headless Chromium through `millrace forward`: a site with 50 resources, each hashed in it."""
+"""Headless Chromium through `millrace forward`: a site with 50 resources, which the page hashes."""
 
 import json
 import os
@@ -10,15 +10,15 @@ from support.case import InteropCase
 
 RESOURCES = 50
 
-# The page loads images, style sheets and scripts as a page does, fetches all fifty resources, and
-# says at the end what it saw: the hash of each, and how many elements loaded.
+# The page has images, style sheets and scripts, and also fetches all fifty resources. At the end it
+# reports the hash of each resource and the number of loaded elements.
 PAGE = """<!DOCTYPE html>
 <html><head><meta charset="utf-8"><title>fifty</title>%(elements)s</head><body><script>
 const hex = (buffer) =>
   [...new Uint8Array(buffer)].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 async function one(name) {
-  const answer = await fetch(name, {cache: "no-store"});
-  return [name, hex(await crypto.subtle.digest("SHA-256", await answer.arrayBuffer()))];
+  const response = await fetch(name, {cache: "no-store"});
+  return [name, hex(await crypto.subtle.digest("SHA-256", await response.arrayBuffer()))];
 }
 const loaded = new Promise((done) => addEventListener("load", done));
 (async () => {
@@ -45,7 +45,7 @@ class Chromium(InteropCase):
     programs = ("chromium",)
 
     def publish(self, report_url):
-        """Writes the site; gives the hash of each resource."""
+        """Writes the site and returns the hash of each resource."""
         hashes, elements, images = {}, [], []
         for number in range(RESOURCES):
             kind = ("svg", "css", "js", "bin", "json")[number % 5]
@@ -96,7 +96,7 @@ class Chromium(InteropCase):
     def test_chromium_loads_fifty_resources(self):
         reports = self.origin()
         hashes = self.publish(f"{reports.url}/report")
-        # Compressed responses are chunked, the others have a length.
+        # Compressed responses are chunked; the others have a Content-Length.
         nginx = self.nginx(location="gzip on;", extra="location = / { rewrite ^ /index.html; }")
         proxy = self.forward()
         browser = self.browse(proxy, f"{nginx.url}/index.html")
@@ -104,7 +104,7 @@ class Chromium(InteropCase):
             "the page's report", lambda: reports.bodies or browser.poll() is not None, 180
         )
         log = (self.folder / "chromium.log").read_text(errors="replace")[-2000:]
-        self.assertTrue(reports.bodies, f"the browser reported nothing; it said: {log}")
+        self.assertTrue(reports.bodies, f"the browser reported nothing: {log}")
         report = json.loads(reports.bodies[0])
         self.assertEqual(report["hashes"], hashes)
         kinds = RESOURCES // 5

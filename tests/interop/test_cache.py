@@ -1,5 +1,5 @@
-"""The cache before an origin of the tests' own, with curl as the client and `millrace cache` as
-the operator."""
+"""The cache before a scripted origin, with curl as the client and `millrace cache` for the
+operator."""
 
 import email
 import email.policy
@@ -30,15 +30,15 @@ class Cache(ShopCase):
         self.tcp = next(filter(None, map(output.match, self.proxy.lines)))[1]
 
     def get(self, path, *arguments):
-        return self.ask(self.proxy, path, *arguments)
+        return self.curl(self.proxy, path, *arguments)
 
     def body(self, path, *arguments):
         status, _, body = self.get(path, *arguments)
         self.assertEqual(status, 200)
         return body
 
-    def kept(self):
-        """The paths that are listed."""
+    def stored_paths(self):
+        """Returns the paths of the stored responses."""
         return sorted(it["url"].removeprefix(self.proxy.url) for it in self.cached())
 
     def fill(self, *paths, **fields):
@@ -59,7 +59,8 @@ class Cache(ShopCase):
         self.assertEqual(self.shop.count("/a"), 1)
 
     def test_via_of_a_hit_is_that_of_the_miss(self):
-        """The version by which the stored response was received, also after a validation."""
+        """Via has the version with which the stored response was received, also after a
+        validation."""
         tag = {"ETag": '"1"'}
         for version in "1.0", "1.1":
             before, Handler.protocol_version = Handler.protocol_version, f"HTTP/{version}"
@@ -73,9 +74,9 @@ class Cache(ShopCase):
             self.assertTrue(output[0]["via"].startswith(f"{version} millrace-"), output[0])
             self.assertEqual({fields["via"] for fields in output}, {output[0]["via"]})
 
-    def test_what_is_one_clients_is_not_anothers(self):
-        """private, no-store, a response to credentials, and one without a lifetime that sets a
-        cookie."""
+    def test_private_responses_are_not_shared(self):
+        """Not stored: private, no-store, a response to a request with credentials, and a response
+        that sets a cookie and has no lifetime."""
         self.responses["/private"] = Response(b"mine", Cache_Control="private, max-age=60")
         self.responses["/no-store"] = Response(b"mine", Cache_Control="no-store")
         self.responses["/credentials"] = Response(b"mine", Cache_Control=MINUTE)
@@ -86,7 +87,7 @@ class Cache(ShopCase):
                 _, fields, _ = self.get(path, *who)
                 self.assertNotIn("hit", fields["cache-status"], path)
                 self.assertEqual(self.shop.count(path), count, path)
-        self.assertEqual(self.kept(), [])
+        self.assertEqual(self.stored_paths(), [])
 
     def test_conditions_and_ranges_are_served_from_stored_responses(self):
         noise = bytes(range(256)) * 400
@@ -122,10 +123,11 @@ class Cache(ShopCase):
         self.assertEqual(self.shop.count("/a"), 1)
 
     def test_the_first_member_of_age_counts(self):
-        """RFC 9111 section 5.1: also in several lines; other values than numbers are ignored.
-        Responses to HEAD and 304 responses count too."""
+        """RFC 9111 section 5.1: the first member applies, also with several lines, and values that
+        are no numbers are ignored. The same holds for 304 responses and responses to HEAD."""
         for number, (age, is_fresh) in enumerate([
-            ("5, 9000", True), (["5", "9000"], True), ("0, 0", True), ("abc", True), ("-9000", True),
+            ("5, 9000", True), (["5", "9000"], True), ("0, 0", True), ("abc", True),
+            ("-9000", True),
             (["abc", "9000"], True), ("9000;a=b", True), ("9000.0", True),
             ("9000, 0", False), (["9000", "0"], False), (", 9000", False),
         ]):
@@ -133,9 +135,9 @@ class Cache(ShopCase):
             self.responses[path] = Response(
                 b"one", Cache_Control="max-age=600", ETag='"1"', Age=age)
             with self.subTest(age=age):
-                asks = [(), (), ("--header", "Cache-Control: no-cache"), (),
+                requests = [(), (), ("--header", "Cache-Control: no-cache"), (),
                         ("--head", "--header", "Cache-Control: no-cache"), ()]
-                for arguments in asks:
+                for arguments in requests:
                     _, fields, body = self.get(path, *arguments)
                     self.assertTrue("--head" in arguments or body == b"one", body)
                 self.assertEqual("hit" in fields["cache-status"], is_fresh, fields)
@@ -143,7 +145,7 @@ class Cache(ShopCase):
 
     def test_a_targeted_field_of_the_wrong_type_allows_nothing(self):
         """RFC 9213: max-age is an Integer, also in 304 responses and those to HEAD."""
-        for number, (value, control, asked) in enumerate([
+        for number, (value, control, request_count) in enumerate([
             ("max-age=600", "no-store", 1), ('max-age="600"', "no-store", 2),
             ("max-age=600.0", "no-store", 2), ("max-age", "no-store", 2),
             ('public, s-maxage="600"', "no-store", 2), ("max-age=600, public=1", "no-store", 2),
@@ -157,7 +159,7 @@ class Cache(ShopCase):
             )
             for _ in range(2):
                 self.assertEqual(self.body(path), b"one")
-            self.assertEqual(self.shop.count(path), asked, value)
+            self.assertEqual(self.shop.count(path), request_count, value)
         fields = {"Cache_Control": "no-store", "CDN_Cache_Control": 'max-age="600"'}
         for path, how in ("/304", ()), ("/head", ("--head",)):
             self.fill(path, ETag='"1"')
@@ -166,8 +168,9 @@ class Cache(ShopCase):
             self.responses[path] = Response(b"two", ETag='"2"', Cache_Control=MINUTE)
             self.assertEqual(self.body(path), b"two", path)
 
-    def test_an_operators_lifetime_goes_before_the_origins(self):
-        """Applies to responses without a lifetime, never to those that must not be stored."""
+    def test_an_operators_lifetime_overrides_the_origins(self):
+        """The operator's lifetime applies whether or not the origin sets one, but never to
+        no-store."""
         proxy = self.boost(
             self.shop.url, "--cache-ttl", "override 1h", "--cache-ttl", "503 default 1m",
         )
@@ -177,13 +180,13 @@ class Cache(ShopCase):
         self.responses["/busy"] = Response(b"d", status=503)
         self.responses["/broken"] = Response(b"e", status=500)
         self.proxy = proxy
-        for path, asked in [("/old", 1), ("/silent", 1), ("/no-store", 2), ("/busy", 1),
+        for path, request_count in [("/old", 1), ("/silent", 1), ("/no-store", 2), ("/busy", 1),
                             ("/broken", 2)]:
             for _ in range(2):
                 self.get(path)
-            self.assertEqual(self.shop.count(path), asked, path)
+            self.assertEqual(self.shop.count(path), request_count, path)
 
-    def test_many_who_ask_at_once_are_one_request_to_the_origin(self):
+    def test_concurrent_requests_collapse_to_one_fetch(self):
         self.responses["/a"] = Response(b"a" * 300_000, held=True, Cache_Control=MINUTE)
         clients = [wire.Connection(self.proxy.address) for _ in range(40)]
         for client in clients:
@@ -214,13 +217,13 @@ class Cache(ShopCase):
         self.responses["/a"] = Response(b"old", Cache_Control=control)
         self.assertEqual(self.body("/a"), b"old")
         self.responses["/a"] = Response(b"new", held=True, Cache_Control=MINUTE)
-        # Not a deadline: the response is a hit until it is stale.
-        self.wait_until("the origin is asked", self.has_asked_again)
-        self.assertEqual(self.body("/a"), b"old", "nobody waits for the origin")
+        # The response is a hit until it is stale.
+        self.wait_until("the origin receives the request", self.is_revalidated)
+        self.assertEqual(self.body("/a"), b"old", "the client does not wait for the origin")
         self.shop.go()
-        self.wait_until("the new one is there", lambda: self.body("/a") == b"new")
+        self.wait_until("the new response is stored", lambda: self.body("/a") == b"new")
 
-    def has_asked_again(self):
+    def is_revalidated(self):
         self.assertEqual(self.body("/a"), b"old")
         time.sleep(0.1)
         return self.shop.count("/a") == 2
@@ -231,7 +234,7 @@ class Cache(ShopCase):
         self.fill("/b/1", "/b/2", Cache_Tag="y, common", Cache_Groups='"g"')
         self.fill("/%C3%BC/1", Surrogate_Key="common")
         everything = ["/%C3%BC/1", "/a/1", "/a/2", "/ab", "/b/1", "/b/2"]
-        self.assertEqual(self.kept(), everything)
+        self.assertEqual(self.stored_paths(), everything)
         for words, gone in [
             ((f"{base}/a/1",), ["/a/1"]),
             (("--prefix", f"{base}/a/"), ["/a/1", "/a/2"]),
@@ -249,28 +252,28 @@ class Cache(ShopCase):
                 output = self.cache("purge", *words, fails=3)
                 self.assertEqual(output, "millrace: cache purge: no stored response matched\n")
             left = [path for path in everything if path not in gone]
-            self.assertEqual(self.kept(), left, words)
+            self.assertEqual(self.stored_paths(), left, words)
             for path in gone:
                 before = self.shop.count(path)
                 self.assertEqual(self.body(path), path.encode())
                 self.assertEqual(self.shop.count(path), before + 1)
-        self.assertEqual(self.kept(), everything)
+        self.assertEqual(self.stored_paths(), everything)
 
-    def test_a_soft_purge_has_what_is_stored_validated(self):
+    def test_a_softly_purged_response_is_validated(self):
         self.fill("/a", ETag='"1"')
         self.assertEqual(self.cache("purge", "--all", "--soft"), "made stale: 1\n")
-        self.assertEqual(self.kept(), ["/a"])
+        self.assertEqual(self.stored_paths(), ["/a"])
         _, fields, body = self.get("/a")
         self.assertEqual(body, b"/a")
         self.assertIn("fwd=stale; fwd-status=304", fields["cache-status"])
         self.assertIn("hit", self.get("/a")[1]["cache-status"])
 
-    def test_what_is_on_its_way_heeds_a_purge(self):
+    def test_a_purge_applies_to_a_response_that_is_being_fetched(self):
         self.responses["/a"] = Response(b"a", held=True, Cache_Control=MINUTE, ETag='"1"')
         client = wire.Connection(self.proxy.address)
         self.addCleanup(client.close)
         client.get("/a", host=self.proxy.addresses[0])
-        self.wait_until("the origin is asked", lambda: self.shop.count("/a") == 1)
+        self.wait_until("the origin receives the request", lambda: self.shop.count("/a") == 1)
         self.cache("purge", f"{self.proxy.url}/a", fails=3)
         self.shop.go()
         self.assertEqual(client.read_response().body, b"a")
@@ -287,7 +290,7 @@ class Cache(ShopCase):
             status = self.get(path)[1]["cache-status"]
             self.assertEqual("fwd=" not in status, is_hit, f"{path}: {status}")
 
-    def test_an_operator_sees_what_is_there(self):
+    def test_operators_list_and_inspect_stored_responses(self):
         self.fill("/a", "/b", X_Shown="yes")
         listed = self.cache("list")
         self.assertRegex(listed, rf"(?m)^200 +2 bytes +fresh +\d+ s  memory  {self.proxy.url}/a ")
@@ -309,7 +312,7 @@ class Cache(ShopCase):
         for words in (("purge", "--all"), ("list",), ("show", f"{self.proxy.url}/a")):
             output = self.cache(*words, admin=self.tcp, fails=True)
             self.assertIn("missing Authorization", output, words)
-        self.assertEqual(self.kept(), ["/a"])
+        self.assertEqual(self.stored_paths(), ["/a"])
         self.assertIn("/a", self.cache("list", "--token-file", self.token, admin=self.tcp))
         output = self.cache("purge", "--all", "--token-file", self.token, admin=self.tcp)
         self.assertEqual(output, "purged: 1\n")

@@ -1,4 +1,5 @@
-"""curl and wget through `millrace forward`: every form of request that they can make."""
+"""curl and wget through `millrace forward`: methods, versions, ranges, uploads, tunnels and
+refusals."""
 
 import hashlib
 import json
@@ -14,12 +15,12 @@ class Curl(InteropCase):
     programs = ("curl",)
 
     def curl(self, proxy, *arguments, **how):
-        """curl by the proxy, failing on nothing but its own errors."""
+        """Runs curl with the proxy. HTTP error statuses are no failures."""
         common = ["--silent", "--show-error", "--noproxy", "", "--proxy", proxy.url]
         return self.run_client("curl", *common, *arguments, **how)
 
     def status(self, proxy, *arguments):
-        """(status, body) of a request."""
+        """Makes a request and returns its (status, body)."""
         body = self.folder / "body"
         body.write_bytes(b"")
         done = self.curl(proxy, "--output", body, "--write-out", "%{http_code}", *arguments)
@@ -81,7 +82,8 @@ class Curl(InteropCase):
         return json.loads(self.curl(proxy, *arguments, f"{origin.url}/upload", **how).stdout)
 
     def test_expect_100_continue(self):
-        """The origin's 100 reaches curl, which has waited for it, and the body the origin."""
+        """The origin's 100 response reaches curl, which waits for it, and then the body reaches the
+        origin."""
         digest = pattern.write(self.folder / "body", 3 * MEGABYTE)
         origin, proxy = self.origin(), self.forward()
         done = self.curl(
@@ -93,7 +95,7 @@ class Curl(InteropCase):
         self.assertRegex(done.stderr.decode(errors="replace"), r"HTTP/1\.1 100 ")
 
     def test_chunked_upload(self):
-        """A body whose length curl does not know, from its standard input."""
+        """curl uploads its standard input, whose length is unknown."""
         digest = pattern.write(self.folder / "body", 7 * MEGABYTE)
         origin, proxy = self.origin(), self.forward()
         with open(self.folder / "body", "rb") as body:
@@ -117,7 +119,7 @@ class Curl(InteropCase):
             self.assertNotIn("proxy-connection", got["fields"])
 
     def test_https_by_connect(self):
-        """TLS is between curl and the origin; the tunnel carries both directions."""
+        """curl opens TLS to the origin through the tunnel."""
         authority, certificate = tls.certificate(self.folder)
         digest = pattern.write(self.site / "file", 20 * MEGABYTE)
         nginx, proxy = self.nginx(certificate=certificate), self.forward()
@@ -127,7 +129,7 @@ class Curl(InteropCase):
                 "--output", self.folder / f"got-{number}",
             )
             self.assertEqual(pattern.of_file(self.folder / f"got-{number}"), digest)
-        # The proxy cannot have added Via to what it cannot read.
+        # The proxy cannot add Via inside TLS.
         self.assertEqual([r["via"] for r in nginx.requests()], ["-"] * 2)
 
     def test_plain_http_in_a_tunnel(self):
@@ -151,7 +153,8 @@ class Curl(InteropCase):
         self.assertEqual(pattern.of_file(self.folder / "got"), digest)
 
     def test_refusals_say_why(self):
-        """Nothing listens there; the proxy itself; the metadata address: each a short text."""
+        """A closed port, the proxy itself and the metadata address are refused with a status and a
+        text."""
         proxy = self.forward()
         closed = self.origin()
         closed.stop()
@@ -167,7 +170,7 @@ class Wget(InteropCase):
     programs = ("wget",)
 
     def wget(self, proxy, *arguments):
-        """wget by the proxy, in a folder of its own."""
+        """Runs wget with the proxy, in a separate folder."""
         got = self.folder / "got"
         got.mkdir(exist_ok=True)
         options = ["--no-config", "--no-verbose", "--tries=1", "-e", "use_proxy=yes"]
@@ -219,7 +222,7 @@ class Wget(InteropCase):
         digest = pattern.write(self.folder / "body", MEGABYTE)
         origin, proxy = self.origin(), self.forward()
         got = self.wget(
-            proxy, f"--post-file={self.folder / 'body'}", "--output-document=said",
+            proxy, f"--post-file={self.folder / 'body'}", "--output-document=report",
             f"{origin.url}/upload",
         )
-        self.assertEqual(json.loads((got / "said").read_text())["sha256"], digest)
+        self.assertEqual(json.loads((got / "report").read_text())["sha256"], digest)

@@ -1,5 +1,4 @@
-"""The disk tier: stored objects outlive the process, and a failing disk affects nothing else. curl
-is the client, and `millrace cache` the operator."""
+"""The disk tier: stored objects outlive the process, and a failing disk affects only itself."""
 
 import json
 import os
@@ -26,7 +25,7 @@ class Disk(ShopCase):
         self.disk = self.folder / "disk"
 
     def start(self, *options, disks=None, size="64M", **how):
-        """Starts a reverse proxy with disks; the site is the same in each."""
+        """Starts a reverse proxy with disks, before the same origin each time."""
         words = []
         for disk in disks or [self.disk]:
             words += ["--disk", f"{disk}:{size}"]
@@ -35,18 +34,23 @@ class Disk(ShopCase):
             self.shop.url, *words, "--memory", "256M", "--workers", "2",
             "--admin", f"unix:{self.door}", *options, **how,
         )
-        self.wait_until("what is stored is found", lambda: not self.stat("disk_recovering"))
+        self.wait_until("the disk is recovered", lambda: not self.stat("disk_recovering"))
         return proxy
 
     def kill(self, proxy):
-        """kill -9: it gets to do nothing more."""
+        """Kills the process by SIGKILL."""
         os.kill(proxy.process.pid, signal.SIGKILL)
         proxy.process.wait()
 
     def get(self, proxy, path, *arguments):
-        """One request for the site: status, Cache-Status, the body."""
-        status, fields, body = self.ask(proxy, path, "--header", "Host: shop", *arguments)
+        """Makes one request. Returns the status, Cache-Status and the body."""
+        status, fields, body = self.curl(proxy, path, "--header", "Host: shop", *arguments)
         return status, fields.get("cache-status", ""), body
+
+    def wait_for_line(self, proxy, start):
+        """Waits until millrace prints a line that begins with `start`."""
+        printed = lambda: any(line.startswith(start) for line in proxy.lines)
+        self.wait_until(f"a line {start}", printed)
 
     def stat(self, name):
         return json.loads(self.cache("stat", "--json"))[name]
@@ -58,20 +62,20 @@ class Disk(ShopCase):
             self.responses[path] = Response(body, Cache_Control=HOUR, **fields)
             self.assertEqual(self.get(proxy, path)[2], body)
         self.wait_until(
-            "they are written", lambda: self.stat("disk_stored") >= before + len(bodies)
+            "the responses are on disk", lambda: self.stat("disk_stored") >= before + len(bodies)
         )
 
     def assert_from_disk(self, proxy, path, body):
-        asked = self.shop.count(path)
+        requests_before = self.shop.count(path)
         status, output, got = self.get(proxy, path)
         self.assertEqual((status, got == body), (200, True), f"{path}: {len(got)} bytes")
         self.assertIn("hit", output)
         self.assertIn("detail=disk", output)
-        self.assertEqual(self.shop.count(path), asked, "the origin was asked")
+        self.assertEqual(self.shop.count(path), requests_before, "the origin received a request")
         self.assertIn("hit", self.get(proxy, path)[1])
         self.assertNotIn("detail=disk", self.get(proxy, path)[1], "now it is in memory")
 
-    def test_what_is_stored_outlives_the_process_however_it_ends(self):
+    def test_stored_responses_outlive_orderly_ends_and_kills(self):
         bodies = {"/a": b"one", "/empty": b"", "/long": LONG}
         proxy = self.start()
         self.fill(proxy, bodies, ETag='"1"')
@@ -85,7 +89,7 @@ class Disk(ShopCase):
         self.assertEqual((status, body), (206, LONG[1000:2000]))
         self.kill(proxy)
         proxy = self.start()
-        # As the first request for it after a start.
+        # The first request after a start is a range.
         status, output, body = self.get(proxy, "/long", "--range", "5-9")
         self.assertEqual((status, body), (206, LONG[5:10]))
         self.assertIn("detail=disk", output)
@@ -95,16 +99,17 @@ class Disk(ShopCase):
         self.assertEqual(sum(map(self.shop.count, bodies)), len(bodies))
 
     def run_file(self, text):
-        """A process that runs this file, on the disk."""
+        """Starts a process with this configuration and the disk."""
         self.door.unlink(missing_ok=True)
         file = self.folder / "millrace.toml"
-        head = f'disk = "{self.disk}:64M"\nmemory = "256M"\nworkers = 2\nadmin = "unix:{self.door}"\n'
+        head = f'disk = "{self.disk}:64M"\nmemory = "256M"\nworkers = 2\n'
+        head += f'admin = "unix:{self.door}"\n'
         file.write_text(head + text)
         proxy = self.millrace("run", file)
-        self.wait_until("what is stored is found", lambda: not self.stat("disk_recovering"))
+        self.wait_until("the disk is recovered", lambda: not self.stat("disk_recovering"))
         return proxy
 
-    def test_another_listen_address_keeps_what_is_stored(self):
+    def test_stored_responses_outlive_a_new_listen_address(self):
         proxy = self.start()
         self.fill(proxy, {"/a": b"one"})
         self.assertEqual(proxy.stop(), 0)
@@ -113,23 +118,23 @@ class Disk(ShopCase):
         self.assert_from_disk(proxy, "/a", b"one")
         self.assertEqual([line for line in proxy.lines if "stored responses" in line], [])
 
-    def test_a_start_says_how_many_stored_responses_match_no_service(self):
+    def test_a_start_reports_stored_responses_without_a_service(self):
         named = "[[boost]]\nname = '{}'\nlisten = '127.0.0.1:0'\n[[boost.route]]\norigins = '{}'\n"
         proxy = self.run_file(named.format("shop", self.shop.url))
         self.fill(proxy, {"/a": b"one", "/b": b"two", "/c": LONG})
         self.kill(proxy)
         proxy = self.run_file(named.format("store", self.shop.url))
         output = "millrace: up to 3 stored responses on disk match no service"
-        self.wait_until("it says so", lambda: any(line.startswith(output) for line in proxy.lines))
+        self.wait_for_line(proxy, output)
         self.fill(proxy, {"/a": b"one"})
         self.assertEqual(self.shop.count("/a"), 2, "it is not found under the new name")
         self.assertEqual(proxy.stop(), 0)
         proxy = self.run_file(named.format("shop", self.shop.url))
         self.assert_from_disk(proxy, "/a", b"one")
         output = "millrace: up to 1 stored response on disk matches no service"
-        self.wait_until("it says so", lambda: any(line.startswith(output) for line in proxy.lines))
+        self.wait_for_line(proxy, output)
 
-    def test_operators_see_and_purge_what_only_a_disk_has(self):
+    def test_operators_list_and_purge_responses_on_disk(self):
         paths = ("/a", "/b", "/c/1", "/c/2", "/tagged", "/left")
         proxy = self.start()
         self.fill(proxy, {path: path.encode() for path in paths if path != "/tagged"})
@@ -155,12 +160,12 @@ class Disk(ShopCase):
         proxy = self.start()
         self.assertIn("fwd=uri-miss", self.get(proxy, "/left")[1])
 
-    def test_what_a_304_says_and_what_is_made_invalid_outlives_the_process(self):
+    def test_validations_and_invalidations_outlive_the_process(self):
         proxy = self.start()
         for path in ("/a", "/b"):
             self.responses[path] = Response(b"old", ETag='"1"', Cache_Control="no-cache")
             self.get(proxy, path)
-        self.wait_until("they are written", lambda: self.stat("disk_stored") == 2)
+        self.wait_until("the responses are on disk", lambda: self.stat("disk_stored") == 2)
         self.responses["/a"] = Response(b"old", ETag='"1"', Cache_Control=HOUR)
         self.assertIn("fwd-status=304", self.get(proxy, "/a")[1])
         self.fill(proxy, {"/form": b"before"})
@@ -179,15 +184,15 @@ class Disk(ShopCase):
         segment = next(self.disk.glob("segment-*"))
         content = bytearray(segment.read_bytes())
         content[content.index(b"a" * 5000) + 2500] ^= 1
-        # Not in the first part of it: that was sent when the damage is found.
+        # The damage is not in the first part, which may have been sent before the damage is found.
         content[content.index(LONG) + len(LONG) - 100] ^= 1
         segment.write_bytes(content)
         proxy = self.start()
         _, output, body = self.get(proxy, "/a")
         self.assertEqual((body, "fwd=uri-miss" in output), (b"a" * 5000, True), output)
         self.assert_from_disk(proxy, "/b", b"b" * 5000)
-        # The damage was found at the start, or before the request, or cut the response. All
-        # received bytes are right.
+        # The damage is found at the start, before the request, or while the response is sent, which
+        # is then cut. All received bytes are right in each case.
         with socket.create_connection(proxy.address, 60) as client:
             client.sendall(b"GET /long HTTP/1.1\r\nHost: shop\r\nConnection: close\r\n\r\n")
             _, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
@@ -197,7 +202,7 @@ class Disk(ShopCase):
 
     @mounted
     def test_a_full_file_system_stores_less_and_serves_all(self):
-        """A file system of 24 MB, of which the disk was promised 1 GB."""
+        """The disk has a configured size of 1 GB on a file system of 24 MB."""
         full = self.folder / "full"
         full.mkdir()
         mount = ("mount", "-t", "tmpfs", "-o", "size=24m,mode=700", "tmpfs", str(full))
@@ -218,7 +223,7 @@ class Disk(ShopCase):
             body = self.get(proxy, f"/{number}")[2]
             self.assertEqual(body, bytes([number]) * (1 << 20))
 
-    def test_several_disks_share_what_is_stored(self):
+    def test_stored_responses_are_spread_over_disks(self):
         disks = [self.folder / "one", self.folder / "two"]
         proxy = self.start(disks=disks)
         bodies = {f"/{number}": bytes([number]) * 9000 for number in range(40)}
@@ -235,11 +240,11 @@ class Disk(ShopCase):
         found = sum("detail=disk" in self.get(proxy, path)[1] for path in bodies)
         self.assertTrue(0 < found < len(bodies))
         self.assertEqual(proxy.stop(), 0)
-        # The other disk missed that, so its objects may be outdated.
+        # The other disk was absent in between, so its objects may be outdated.
         proxy = self.start(disks=disks)
         self.assertTrue(any("its responses were dropped" in line for line in proxy.lines))
 
-    def test_a_folder_that_is_not_as_it_has_to_be_is_refused_in_words(self):
+    def test_an_unsafe_disk_folder_is_refused_with_the_reason(self):
         other = self.folder / "other"
         other.mkdir(mode=0o700)
         link = self.folder / "link"
@@ -257,8 +262,8 @@ class Disk(ShopCase):
         self.start()
         self.refused(self.disk, f"--disk {self.disk}: in use by another process")
 
-    def test_a_folder_may_be_reached_by_a_link_of_roots(self):
-        """As systemd lays out the CacheDirectory= of a unit with DynamicUser=."""
+    def test_a_disk_folder_may_be_a_link_that_root_owns(self):
+        """systemd creates such a link for CacheDirectory= of a unit with DynamicUser=."""
         if os.getuid() != 0:
             self.skipTest("only root makes links of root's")
         self.folder.chmod(0o777)
@@ -290,7 +295,8 @@ class Disk(ShopCase):
         self.assertIn(output, done.stderr)
 
     def test_a_successor_gets_the_disk_when_the_old_process_drains(self):
-        """It serves at once, from the origin. Objects purged meanwhile stay purged."""
+        """The successor serves from the origin until it has the disk. Objects purged later stay
+        purged."""
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
@@ -312,8 +318,8 @@ class Disk(ShopCase):
         self.addCleanup(self._end, new)
         self.assertIn("fwd=uri-miss", self.get(new, "/b")[1])
 
-    def test_no_byte_is_wrong_after_any_of_some_kills_under_load(self):
-        """A few of the 200 of `make soak`."""
+    def test_no_byte_is_wrong_after_kills_under_load(self):
+        """A short run of `scripts/disk-kill`, which `make soak` runs with 200 kills."""
         script = PROJECT / "scripts" / "disk-kill"
         environment = {**os.environ, "MILLRACE": str(program()), "COUNT": "5"}
         done = subprocess.run(

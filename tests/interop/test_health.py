@@ -1,4 +1,4 @@
-"""Active health checks: an nginx that stops is left out, and asked again when it is back."""
+"""Active health checks: an nginx that stops receives no requests until it runs again."""
 
 import re
 import signal
@@ -43,15 +43,15 @@ class HealthChecks(InteropCase):
     def files(self, origin):
         return [request for request in origin.requests() if request["target"] == "/file"]
 
-    def is_said(self, origin, word):
+    def is_reported(self, origin, word):
         start = f"millrace: health check of {origin.url} /up {word}"
         return any(line.startswith(start) for line in self.proxy.lines)
 
-    def ask(self, times):
-        """Makes new connections, so that both workers serve some."""
+    def fetch_files(self, times):
+        """Makes requests on new connections, so that both workers serve some of them."""
         return [wire.get(self.proxy.address, "/file").status for _ in range(times)]
 
-    def test_an_origin_that_stops_is_left_out_until_it_is_back(self):
+    def test_a_stopped_origin_receives_no_requests_until_it_runs(self):
         first, second = self.origins
         for origin in self.origins:
             self.wait_until("it was checked", lambda: self.checks(origin))
@@ -61,27 +61,27 @@ class HealthChecks(InteropCase):
             self.assertFalse(self.fails(origin))
         first.stop()
         self.wait_until("its check fails", lambda: self.fails(first))
-        self.assertEqual(self.ask(20), [200] * 20)
+        self.assertEqual(self.fetch_files(20), [200] * 20)
         self.assertFalse(self.fails(second))
-        self.wait_until("it is said", lambda: self.is_said(first, "fails: "))
-        self.assertFalse(self.is_said(first, "passes"))
+        self.wait_until("it is reported", lambda: self.is_reported(first, "fails: "))
+        self.assertFalse(self.is_reported(first, "passes"))
         first.start()
         self.addCleanup(first.stop)
         self.wait_until("its check passes", lambda: not self.fails(first))
-        self.wait_until("it is said", lambda: self.is_said(first, "passes"))
-        self.assertFalse(self.is_said(second, ""))
+        self.wait_until("it is reported", lambda: self.is_reported(first, "passes"))
+        self.assertFalse(self.is_reported(second, ""))
         before = len(self.files(first))
-        self.assertEqual(self.ask(20), [200] * 20)
+        self.assertEqual(self.fetch_files(20), [200] * 20)
         self.assertGreater(len(self.files(first)), before)
 
-    def test_a_status_that_is_not_wanted_fails(self):
+    def test_another_status_fails_the_check(self):
         first, second = self.origins
         self.wait_until("it was checked", lambda: self.checks(second))
         (self.site / "up").unlink()
         for origin in self.origins:
             self.wait_until("its check fails", lambda: self.fails(origin))
-        # Without a healthy origin all are used.
-        self.assertEqual(self.ask(4), [200] * 4)
+        # If no origin is healthy, all of them are used.
+        self.assertEqual(self.fetch_files(4), [200] * 4)
         self.assertTrue(self.files(first) and self.files(second))
 
 
@@ -97,7 +97,7 @@ class ProxyHeaders(InteropCase):
 
 
 class Reloads(InteropCase):
-    def test_a_check_that_a_reload_brings_is_made_and_one_that_it_takes_away_is_not(self):
+    def test_a_reload_adds_and_removes_checks(self):
         origin = self.origin()
         file = self.folder / "millrace.toml"
 
@@ -117,7 +117,8 @@ class Reloads(InteropCase):
             write(f'check = "{path}"\n')
             proxy.process.send_signal(signal.SIGHUP)
             self.wait_until("the check is made", lambda: checks(path) > 1)
-        # The last of the first kind may still have been under way when the second began.
+        # A check of the first path may still be in flight when the first check of the second path
+        # begins.
         first = self.settled(lambda: checks("/first"), quiet_seconds=0.5)
         second = checks("/second")
         self.wait_until("more checks are made", lambda: checks("/second") > second + 2)

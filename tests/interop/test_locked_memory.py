@@ -1,5 +1,5 @@
-"""RLIMIT_MEMLOCK of a user without privileges, which the rings of all workers share: a start and an
-upgrade fall back to epoll as a whole."""
+"""RLIMIT_MEMLOCK of an unprivileged user limits the rings of all workers together. If the limit is
+too low, all workers of a start or an upgrade fall back to epoll."""
 
 import os
 import platform
@@ -12,14 +12,14 @@ from support.case import InteropCase
 from support.millrace import program
 
 LIMIT_BYTES = 8 << 20
-# No other process has this user, so none takes a part of the limit.
+# No other process has this user id, so none uses up a part of the limit.
 USER = 61000 + os.getpid() % 1000
-# Since then the kernel counts the memory of rings against the limit again.
+# From this version on, the kernel counts the memory of rings against the limit.
 COUNTS_SINCE = (6, 14)
 
 
 def confined():
-    """Becomes a user without privileges, under systemd's default limit."""
+    """Becomes an unprivileged user with systemd's default limit."""
     resource.setrlimit(resource.RLIMIT_MEMLOCK, (LIMIT_BYTES, LIMIT_BYTES))
     os.setgroups([])
     os.setgid(USER)
@@ -38,7 +38,7 @@ class LockedMemory(InteropCase):
         self.folder.chmod(0o755)
         self.own = self.folder / "own"
         self.own.mkdir()
-        # The one under test may be where only root gets to.
+        # Only root may have access to the folder of the program under test.
         self.copy = shutil.copy(program(), self.folder / "millrace")
         os.chown(self.own, USER, USER)
         self.words = ("boost", "--origin", self.origin().url, "--listen", f"unix:{self.own}/http")
@@ -58,7 +58,8 @@ class LockedMemory(InteropCase):
         return done.stderr
 
     def assert_falls_back(self, proxy, workers):
-        """It serves on epoll; one line names the limit and the remedy."""
+        """Checks that millrace serves on epoll, and that one line names the limit and the
+        remedy."""
         (line,) = [line for line in proxy.lines if "io_uring" in line]
         self.assertRegex(
             line,

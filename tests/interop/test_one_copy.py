@@ -1,5 +1,5 @@
-"""One physical copy: an object that many clients download at once is in memory once, whole, and
-only in the slab. FIGURES=1 prints what docs/measuring/memory.md shows."""
+"""An object that many clients download at once is in physical memory once, in the slab. FIGURES=1
+prints the tables of docs/measuring/memory.md."""
 
 import hashlib
 import http.client
@@ -13,14 +13,14 @@ from support.shop import ShopCase
 
 MB = 1 << 20
 CLIENTS = 20
-# The allowance beside one copy: a buffer for each of the connections, and blocks of the slab
-# that are made before they are needed.
+# The allowance besides one copy: a buffer for each connection, and slab blocks that are allocated
+# in advance.
 BESIDE_MAX = 8 * MB
 READ_BYTES = 256 << 10
 
 
 class Download(threading.Thread):
-    """A client. `began` is set with the first bytes of the body."""
+    """A client on a thread. `began` is set when the first bytes of the body arrive."""
 
     def __init__(self, address, path):
         super().__init__(daemon=True)
@@ -49,7 +49,7 @@ class OneCopy(ShopCase):
 
     def setUp(self):
         super().setUp()
-        # A larger cache stores what is below a thirty-second part of it at the first request.
+        # Only objects below 1/32 of the cache are stored at the first request.
         self.proxy = self.boost(
             self.shop.url, "--memory", "8G", "--cache-memory", "4G", "--workers", "2",
             *LOOKED_INTO,
@@ -71,7 +71,7 @@ class OneCopy(ShopCase):
             self.assertEqual((download.failure, download.hash), (None, self.digest))
 
     def look(self, what):
-        """Returns the copies once the files no longer change."""
+        """Returns the memory and the copies once the slab's files no longer change."""
         self.settled(lambda: Memory(self.pid).files, quiet_seconds=0.3)
         memory = Memory(self.pid)
         copies = Copies(self.pid, self.name, len(self.content) // PART)
@@ -80,8 +80,9 @@ class OneCopy(ShopCase):
             print(f"| {what} | {memory.line()} | {copies.least} to {copies.most} | {found} |")
         return memory, copies
 
-    def one_copy_is(self, copies, length):
-        """All of the first `length` bytes, once, and nearly nothing twice or elsewhere."""
+    def assert_one_copy(self, copies, length):
+        """Checks that `length` bytes are present, and that few bytes are there twice or outside the
+        slab."""
         self.assertGreaterEqual(copies.present, length - BESIDE_MAX)
         self.assertLess(copies.second, MB)
         self.assertLess(copies.outside, MB)
@@ -93,16 +94,16 @@ class OneCopy(ShopCase):
         first = self.download(*["/film"] * CLIENTS)
         for download in first:
             self.assertTrue(download.began.wait(120))
-        # All of them are under way, and the origin has sent half.
+        # All downloads are in progress, and the origin has sent half of the body.
         during, copies = self.look(f"half, {CLIENTS} clients")
-        self.one_copy_is(copies, length // 2)
+        self.assert_one_copy(copies, length // 2)
         self.assertLess(during.rest_pss - before.rest_pss, BESIDE_MAX)
         self.shop.go()
         self.finish(first)
         self.look(f"after {CLIENTS} clients")
         self.finish(self.download(*["/film"] * CLIENTS))
         after, copies = self.look(f"after {CLIENTS} more")
-        self.one_copy_is(copies, length)
+        self.assert_one_copy(copies, length)
         self.assertEqual(copies.least, 1)
         for grown in (after.files - before.files, after.slab_pss - before.slab_pss):
             self.assertLess(grown, length + BESIDE_MAX)
@@ -110,7 +111,7 @@ class OneCopy(ShopCase):
         self.assertEqual(self.shop.count("/film"), 1)
 
     def test_more_copies_would_be_seen(self):
-        """The same measure, where there are as many copies as URLs."""
+        """The same measurement finds as many copies as there are URLs."""
         length, paths = 8 * MB, [f"/film/{number}" for number in range(5)]
         self.offer(length, *paths)
         before, _ = self.look("before")
@@ -120,4 +121,4 @@ class OneCopy(ShopCase):
         self.assertGreaterEqual(copies.second, (len(paths) - 1) * length)
         self.assertGreater(after.files - before.files, (len(paths) - 2) * length)
         with self.assertRaises(AssertionError):
-            self.one_copy_is(copies, length)
+            self.assert_one_copy(copies, length)

@@ -33,8 +33,8 @@ class Draining(InteropCase):
         return False
 
     def test_sigterm_lets_downloads_end(self):
-        """A download under way completes with its hash, new connections are refused, kept ones
-        are closed, and the exit status is 0."""
+        """A download in progress completes, new connections are refused, idle ones are closed, and
+        the exit status is 0."""
         length = 64 * MEGABYTE
         digest = pattern.write(self.site / "file", length)
         pattern.write(self.site / "small", 100)
@@ -48,7 +48,7 @@ class Draining(InteropCase):
         self.assertEqual(busy.head()[1], 200)
         proxy.terminate()
         self.wait_until("new connections are refused", lambda: self.refused(proxy.address))
-        self.assertEqual(idle.socket.recv(100), b"", "the kept connection is closed")
+        self.assertEqual(idle.socket.recv(100), b"", "the idle connection is closed")
         self.assertIsNone(proxy.process.poll(), "it ended before the download")
         sink = pattern.hashlib.sha256()
         busy.exactly(length, sink.update)
@@ -62,7 +62,7 @@ class Draining(InteropCase):
         self.assertEqual(proxy.wait(), 0)
 
     def test_sigterm_lets_uploads_end(self):
-        """A request whose body is still coming is work under way, too."""
+        """A request whose body has not arrived completely is served too."""
         origin = self.origin()
         proxy = self.boost(origin.url)
         client = wire.Connection(proxy.address)
@@ -171,8 +171,9 @@ class AccessLog(InteropCase):
         (record,) = self.recorded(gone)
         self.assertEqual((record["status"], record["origin"]), (502, gone))
         (record,) = self.recorded("http://no-such-name.invalid:81")
-        self.assertEqual((record["status"] // 100, record["origin"]), (5, "no-such-name.invalid:81"))
-        # Both refuse: the one that was tried last.
+        self.assertEqual(record["status"] // 100, 5)
+        self.assertEqual(record["origin"], "no-such-name.invalid:81")
+        # Both origins refuse; the log names the origin of the last attempt.
         both = {refusing, self.refusing()}
         records = self.recorded(*(f"http://{one}" for one in sorted(both)), count=2)
         self.assertEqual({record["origin"] for record in records}, both)
@@ -195,13 +196,13 @@ class AccessLog(InteropCase):
             self.assertIsNone(record["origin"])
 
     def states(self, proxy):
-        """Those of its threads (proc_pid_stat(5))."""
+        """Returns the states of all threads (proc_pid_stat(5))."""
         tasks = pathlib.Path(f"/proc/{proxy.process.pid}/task").glob("*/stat")
         return {task.read_text().rsplit(")", 1)[1].split()[0] for task in tasks}
 
-    def test_what_a_client_that_is_gone_would_have_got_is_not_recorded(self):
-        """The rest of the body, and the client's reset before it, come while millrace stands: it
-        sends to a connection that takes nothing any more."""
+    def test_bytes_that_a_reset_client_never_received_are_not_logged(self):
+        """The rest of the body and the client's reset arrive while millrace is stopped. It then
+        sends to a connection that accepts no bytes."""
         for splice in "never", "always":
             log = self.folder / f"{splice}.log"
             listener = socket.create_server(("127.0.0.1", 0))
@@ -218,7 +219,7 @@ class AccessLog(InteropCase):
             client.head()
             client.exactly(100, lambda piece: None)
             proxy.process.send_signal(signal.SIGSTOP)
-            self.wait_until("it stands", lambda: self.states(proxy) == {"T"})
+            self.wait_until("all threads are stopped", lambda: self.states(proxy) == {"T"})
             origin.sendall(bytes(60_000))
             client.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.close()
@@ -238,13 +239,13 @@ class Admin(InteropCase):
         self.admin = self.admin_of(self.proxy)
 
     def admin_of(self, proxy):
-        """The admin address that it said."""
+        """Returns the admin address that the process reported."""
         output = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
 
         def found():
             return next(filter(None, map(output.match, proxy.lines)), None)
 
-        self.wait_until("it says where its admin address is", found)
+        self.wait_until("the admin address is reported", found)
         return "127.0.0.1", int(found()[1])
 
     def page(self, target):
@@ -252,7 +253,7 @@ class Admin(InteropCase):
         return wire.get(self.admin, target, host=f"127.0.0.1:{self.admin[1]}")
 
     def sum_of(self, name):
-        """A metric summed over its labels; the page must be well-formed."""
+        """Returns a metric summed over its labels. Checks that the page is well-formed."""
         response = self.page("/metrics")
         self.assertEqual(response.status, 200)
         total = 0
@@ -276,7 +277,7 @@ class Admin(InteropCase):
         self.assertEqual(self.sum_of("millrace_exchanges_open"), 0)
 
     def test_health_follows_draining(self):
-        """200 while it serves, 503 from SIGTERM on, as long as work is left."""
+        """The status is 200 until SIGTERM, and then 503 while requests are in progress."""
         self.assertEqual(self.page("/healthz").status, 200)
         pattern.write(self.site / "large", 64 * MEGABYTE)
         busy = wire.Connection(self.proxy.address)
@@ -314,7 +315,7 @@ class Outages(InteropCase):
         return self.boost(self.name, *options)
 
     def samples(self):
-        """The metrics page: each sample with labels, and its value."""
+        """Returns the values of the metrics page by name and labels."""
         connection = wire.Connection.__new__(wire.Connection)
         connection.socket, connection.held = socket.socket(socket.AF_UNIX), b""
         connection.socket.connect(str(self.door))
@@ -329,7 +330,7 @@ class Outages(InteropCase):
         return [line[len(begin) :] for line in proxy.lines if line.startswith(begin)]
 
     def serve(self):
-        """From now on the origin responds to each connection once, until the test ends."""
+        """Lets the origin respond once to each connection, until the test ends."""
         self.status = b"200 OK"
         self.bound.listen(100)
 
@@ -369,7 +370,7 @@ class Outages(InteropCase):
         proxy = self.forward("--admin", f"unix:{self.door}")
         for _ in range(3):
             self.assertEqual(wire.get(proxy.address, self.name + "/").status, 502)
-        # A request is counted when it has ended, which a client may see before.
+        # A request is counted when it has ended. The client may have its response earlier.
         count = 'millrace_requests_total{service="forward",code="502"}'
         self.wait_until("all are counted", lambda: self.samples().get(count) == "3")
         own = self.samples()['millrace_responses_generated_total{reason="connect-failed"}']
@@ -437,7 +438,7 @@ class Engines(InteropCase):
     CALLS = (system_calls.IO_URING_SETUP, system_calls.IO_URING_ENTER)
 
     def start(self, engine, call):
-        """millrace without this system call; it is ended when the test is."""
+        """Starts millrace without this system call. The process ends with the test."""
         process = subprocess.Popen(
             [program(), "boost", "--origin", "http://127.0.0.1:9", "--listen", "127.0.0.1:0"]
             + ["--engine", engine],
@@ -451,7 +452,7 @@ class Engines(InteropCase):
         self.addCleanup(process.kill)
         return process
 
-    def test_auto_says_why_it_is_epoll(self):
+    def test_auto_reports_why_it_uses_epoll(self):
         for call in self.CALLS:
             process = self.start("auto", call)
             output = ""

@@ -11,7 +11,8 @@ class Apt(InteropCase):
     programs = ("apt-get", "dpkg-deb")
 
     def test_apt_updates_and_installs(self):
-        """apt pipelines its requests; 20 packages of 40 to 360 kB go into a root of their own."""
+        """apt pipelines its requests. It installs 20 packages of 40 to 360 kB into a separate
+        root."""
         published = packages.apt_repository(self.site, self.folder / "build", 20)
         nginx, proxy = self.nginx(), self.forward()
         where = self.folder / "apt"
@@ -86,7 +87,7 @@ class Cargo(InteropCase):
         self.assert_all_through_the_proxy(nginx, 3)
 
     def rustup_home(self):
-        """Where the toolchains are, for a rustup that is run with another home."""
+        """Returns the folder of the toolchains, because the test changes HOME."""
         found = subprocess.run(["rustup", "show", "home"], capture_output=True, text=True)
         return found.stdout.strip() if found.returncode == 0 else ""
 
@@ -100,7 +101,7 @@ class Git(InteropCase):
         self.bare, self.head = packages.git_repository(self.folder, self.git_environment)
 
     def git(self, proxy, *arguments, where=None):
-        """git with the proxy; a small post buffer makes it push in chunks."""
+        """Runs git with the proxy. A small post buffer makes it push in chunks."""
         options = ["-c", f"http.proxy={proxy.url}", "-c", "http.postBuffer=65536"]
         identity = ["-c", "user.name=interop", "-c", "user.email=interop@example.org"]
         done = self.run_client(
@@ -110,7 +111,7 @@ class Git(InteropCase):
         return done.stdout.decode().strip()
 
     def check_clone(self, proxy, url):
-        """Clones, and compares the head and every object of the copy."""
+        """Clones, and checks the head and every object of the copy."""
         copy = self.folder / "copy"
         self.git(proxy, "clone", "--quiet", url, copy)
         self.assertEqual(self.git(proxy, "rev-parse", "HEAD", where=copy), self.head)

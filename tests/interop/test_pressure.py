@@ -1,4 +1,5 @@
-"""Stalled and slow clients, and too few descriptors: memory is bounded, good clients are served."""
+"""Stalled and slow clients, and too few descriptors: memory stays bounded, and good clients are
+served."""
 
 import resource
 import selectors
@@ -13,7 +14,7 @@ GIGABYTE = 1 << 30
 
 
 class Stalls(InteropCase):
-    """The issue's promise: a stalled peer and a body of 1 GB cost less than 1 MB of memory."""
+    """A stalled peer and a body of 1 GB cost less than 1 MB of memory."""
 
     measures = True
     GROWTH_BYTES_MAX = MEGABYTE
@@ -24,7 +25,8 @@ class Stalls(InteropCase):
         self.proxy = self.boost(self.slow.url, *LOOKED_INTO)
 
     def warm_up(self):
-        """A whole download and a whole upload: pools and libraries have what they need."""
+        """Makes a download and an upload, so that pools and libraries have allocated their
+        memory."""
         self.assertEqual(wire.get(self.proxy.address, f"/bytes/{64 * MEGABYTE}").status, 200)
         client = self.uploader("/upload", 64 * MEGABYTE)
         for block in pattern.blocks(64 * MEGABYTE):
@@ -34,15 +36,15 @@ class Stalls(InteropCase):
         return self.settled(self.proxy.rss_bytes)
 
     def uploader(self, target, length):
-        """A connection on which a request head was sent that announces a body."""
+        """Returns a connection on which a request header with this Content-Length was sent."""
         client = wire.Connection(self.proxy.address)
         head = f"POST {target} HTTP/1.1\r\nHost: interop.test\r\nContent-Length: {length}\r\n\r\n"
         client.send(head.encode())
         return client
 
     def test_a_client_that_reads_nothing(self):
-        """The origin is stopped after what the kernel's buffers hold; when the client reads at
-        last, every byte is there."""
+        """The origin stalls once the buffers of the kernel are full. When the client then reads, it
+        receives every byte."""
         before = self.warm_up()
         sent_before = self.slow.sent_bytes
         client = wire.Connection(self.proxy.address)
@@ -60,7 +62,7 @@ class Stalls(InteropCase):
         self.assertLess(after, self.GROWTH_BYTES_MAX, "memory after the whole body")
 
     def test_an_origin_that_reads_nothing(self):
-        """The same the other way: a client with 1 GB to upload is stopped, then continues."""
+        """A client that uploads 1 GB stalls until the origin reads."""
         before = self.warm_up()
         client = self.uploader("/unread", GIGABYTE)
         self.addCleanup(client.close)
@@ -87,7 +89,7 @@ class Stalls(InteropCase):
 
 
 class Crowds(InteropCase):
-    """Each crowd is made by this process, so it needs descriptors of its own."""
+    """Many clients at once, all in this process, which therefore needs descriptors for them."""
 
     LORIS = 1000
     STALLED = 1000
@@ -98,7 +100,7 @@ class Crowds(InteropCase):
             self.skipTest(f"unsupported: the hard limit of {hard} descriptors is below {count}")
 
     def drip(self, crowd, stop):
-        """Feeds each slow client's head one byte at a time, for as long as the test runs."""
+        """Sends a header section of each slow client one byte at a time until the test ends."""
         line = b"GET / HTTP/1.1\r\nHost: interop.test\r\nX-Slow: " + b"y" * 100_000
         position = 0
         while not stop.wait(0.05):
@@ -106,16 +108,17 @@ class Crowds(InteropCase):
                 try:
                     client.socket.send(line[position : position + 1])
                 except OSError:
-                    pass  # The proxy may have had enough of it; that is its right.
+                    pass  # The proxy may close a slow client.
             position += 1
 
-    def test_slow_and_stalled_clients_harm_nobody(self):
-        """1,000 that drip a head, 1,000 that asked for much and read nothing; 8 good clients make
-        4,000 requests meanwhile and see no error."""
+    def test_good_clients_are_served_beside_slow_and_stalled_ones(self):
+        """1,000 clients send a header section byte by byte, and 1,000 request a large body and read
+        nothing. 8 good clients make 4,000 requests meanwhile without an error."""
         self.need_descriptors(8000)
         digest = pattern.write(self.site / "small", 20_000)
         pattern.write(self.site / "large", 64 * MEGABYTE)
-        # Time to spare: on a busy machine, too, the stalled ones shall be there to the end.
+        # A long send timeout, so that stalled clients are connected to the end even on a busy
+        # machine.
         proxy = self.boost(self.nginx().url, "--limit", "send_ms=30m")
         crowd, stop = [], threading.Event()
         self.addCleanup(lambda: [client.close() for client in crowd])
@@ -132,13 +135,13 @@ class Crowds(InteropCase):
             crowd.append(client)
         errors, good = self.good_clients(proxy, digest, clients=8, requests=500)
         self.assertEqual((errors, good), ([], 4000))
-        # And they are still there: it was not by closing them that the others were served.
+        # The stalled clients are still connected, so the others were not served by closing them.
         stalled = sum(self.is_open(client) for client in crowd[self.LORIS :])
         self.assertEqual(stalled, self.STALLED)
 
     @staticmethod
     def is_open(client):
-        """Whether the proxy has not ended the connection (what it sent is read away)."""
+        """Returns whether the connection is open. Discards received bytes."""
         client.socket.setblocking(False)
         try:
             return client.socket.recv(1024) != b""
@@ -148,19 +151,20 @@ class Crowds(InteropCase):
             return False
 
     def good_clients(self, proxy, digest, clients, requests):
-        """Half of the requests on kept connections, half on new ones; gives (errors, good)."""
+        """Makes half of the requests on persistent connections and half on new ones. Returns the
+        errors and the number of good responses."""
         errors, good = [], []
 
         def one(number):
             try:
-                kept = wire.Connection(proxy.address)
+                persistent = wire.Connection(proxy.address)
                 for _ in range(requests // 2):
-                    kept.get("/small")
-                    for response in (kept.read_response(), wire.get(proxy.address, "/small")):
+                    persistent.get("/small")
+                    for response in (persistent.read_response(), wire.get(proxy.address, "/small")):
                         if (response.status, response.digest) != (200, digest):
                             raise ValueError(f"status {response.status}, {response.length} bytes")
                         good.append(number)
-                kept.close()
+                persistent.close()
             except (OSError, ValueError, EOFError) as problem:
                 errors.append(f"client {number}: {problem!r}")
 

@@ -1,4 +1,4 @@
-"""The privileges that the running program dropped, as the kernel shows them, and that it works."""
+"""The running program has dropped its privileges, as the kernel shows them, and still works."""
 
 import os
 import pathlib
@@ -20,7 +20,7 @@ NOBODY = 65534
 
 
 def ordinary():
-    """The numbers of who a process of root becomes by default."""
+    """Returns the user and group that a process of root changes to by default."""
     for name in ("millrace", "nobody"):
         try:
             found = pwd.getpwnam(name)
@@ -31,7 +31,7 @@ def ordinary():
 
 
 def become_ordinary():
-    """Gives up root by hand."""
+    """Changes to an ordinary user."""
     os.setgroups([])
     os.setgid(4321)
     os.setuid(4321)
@@ -41,11 +41,11 @@ class Case(InteropCase):
     def setUp(self):
         super().setUp()
         if os.getuid() != 0:
-            self.skipTest("only root has privileges to give up")
+            self.skipTest("only root has privileges to drop")
         pattern.write(self.site / "file", 1000)
 
     def threads(self, proxy):
-        """The status of each thread as a dictionary; there are some workers among them."""
+        """Returns the status of each thread as a dictionary. Checks that there are workers."""
         found = []
         for thread in pathlib.Path(f"/proc/{proxy.process.pid}/task").iterdir():
             lines = (thread / "status").read_text().splitlines()
@@ -60,12 +60,12 @@ class Case(InteropCase):
             self.assertEqual(seen, expected, status["Name"])
 
     def output(self, proxy, part):
-        """The one line with `part`."""
+        """Returns the only output line with `part`."""
         (line,) = [line for line in proxy.lines if part in line]
         return line
 
     def folder_of(self, name, user):
-        """A folder that belongs to a user, and that others can get to."""
+        """Creates a folder that belongs to a user, and that other users can reach."""
         self.folder.chmod(0o755)
         folder = self.folder / name
         folder.mkdir()
@@ -73,13 +73,12 @@ class Case(InteropCase):
         return folder
 
     def is_hidden(self, proxy):
-        """Whether the kernel keeps the process's memory from its own user: /proc shows it as
-        root's."""
+        """Returns whether the process is not dumpable: then root owns its files in /proc."""
         return os.stat(f"/proc/{proxy.process.pid}/maps").st_uid == 0
 
 
-class GivenUp(Case):
-    def test_root_keeps_nothing(self):
+class DroppedPrivileges(Case):
+    def test_a_process_of_root_drops_all_privileges(self):
         """Every thread has another user, no group, no capability, and two filters."""
         origin = self.origin()
         proxy = self.forward("--admin", "127.0.0.1:0")
@@ -103,7 +102,7 @@ class GivenUp(Case):
         line = self.output(proxy, "runs as user ")
         self.assertRegex(line, r"without capabilities; (files by Landlock \d|FILES NOT)")
         self.assertIn("system calls filtered", line)
-        # It works: by name, and with what metrics read of /proc.
+        # Names are still resolved, and metrics are still read from /proc.
         self.assertEqual(
             wire.get(proxy.address, f"http://localhost:{origin.port}/small").status, 200
         )
@@ -114,7 +113,7 @@ class GivenUp(Case):
             (value,) = [row.split()[1] for row in page.splitlines() if row.startswith(f"{name} ")]
             self.assertGreater(int(float(value)), 0)
 
-    def test_a_disk_is_made_for_who_uses_it(self):
+    def test_a_new_disk_folder_belongs_to_the_new_user(self):
         self.folder.chmod(0o755)
         disk = self.folder / "disk"
         proxy = self.forward("--disk", f"{disk}:64M")
@@ -124,7 +123,7 @@ class GivenUp(Case):
         self.assertEqual((made.st_uid, made.st_gid), (user, group))
         self.assertEqual(made.st_mode & 0o7777, 0o700)
 
-    def test_root_stays_root_for_a_disk_of_roots(self):
+    def test_a_disk_folder_of_root_keeps_the_process_root(self):
         disk = self.folder_of("disk", 0)
         disk.chmod(0o700)
         proxy = self.forward("--disk", f"{disk}:64M")
@@ -154,8 +153,8 @@ class GivenUp(Case):
         self.assertEqual(refused.returncode, 2)
         self.assertIn('/etc/passwd has no "no-such-user"', refused.stderr)
 
-    def test_root_stays_for_files_that_only_it_reaches(self):
-        """It says so, and is left without capabilities."""
+    def test_files_of_root_keep_the_process_root(self):
+        """The process reports that it stays root, and drops its capabilities."""
         log = self.folder / "access.log"
         proxy = self.boost(self.nginx().url, "--access-log", log)
         self.assert_all(proxy, Uid="0 0 0 0", CapPrm=NONE, CapBnd=NONE, Seccomp="2")
@@ -164,7 +163,7 @@ class GivenUp(Case):
         self.assertEqual(proxy.stop(), 0)
         self.assertEqual(len(log.read_text().splitlines()), 1)
 
-    def test_a_user_that_cannot_log_is_told_at_start(self):
+    def test_an_unwritable_access_log_is_an_error_at_start(self):
         log = self.folder / "access.log"
         command = ["forward", "--listen", "127.0.0.1:0", "--user", "nobody", "--access-log", log]
         refused = subprocess.run([program(), *command], capture_output=True, text=True)
@@ -179,7 +178,7 @@ class GivenUp(Case):
         self.assert_all(proxy, Uid="4321 4321 4321 4321", NoNewPrivs="1", Seccomp="2")
         self.output(proxy, "cannot change to user ")
 
-    def test_what_a_machine_cannot_do_is_said(self):
+    def test_a_missing_kernel_feature_is_reported(self):
         """Everything else is still confined, and doctor reports it."""
         call = system_calls.LANDLOCK_CREATE_RULESET
         proxy = self.forward(before=lambda: system_calls.without(call))
@@ -222,7 +221,7 @@ class Intruder(Case):
         )
 
     def test_files_are_out_of_reach(self):
-        """Also for root, which is stopped by Landlock alone."""
+        """Landlock alone stops root."""
         for options, etc in [((), "passwd"), (("--user", "root"), "hosts")]:
             proxy = self.forward(*options)
             self.assertEqual(self.opened(proxy, "/etc/shadow"), "EACCES")
@@ -233,7 +232,7 @@ class Intruder(Case):
         off = self.forward("--user", "root", "--sandbox", "off")
         self.assertGreaterEqual(self.opened(off, "/etc/shadow"), 0)
 
-    def test_calls_do_not_exist(self):
+    def test_filtered_calls_fail(self):
         proxy = self.forward()
         raw = (socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
         self.assertEqual(intruder.call(proxy.process, intruder.SOCKET, *raw), "ENOSYS")
@@ -244,7 +243,7 @@ class Intruder(Case):
         # A worker over io_uring that is restarted makes a new ring.
         expected = "EFAULT" if any("engine uring" in line for line in proxy.lines) else "ENOSYS"
         self.assertEqual(intruder.call(proxy.process, intruder.IO_URING_SETUP, 8, 0), expected)
-        # It goes on, with what it is made for.
+        # The process continues, and allowed calls still work.
         stream = (socket.AF_INET, socket.SOCK_STREAM, 0)
         self.assertGreaterEqual(intruder.call(proxy.process, intruder.SOCKET, *stream), 0)
         response = wire.get(proxy.address, f"http://localhost:{self.origin().port}/small")
@@ -258,7 +257,7 @@ class Intruder(Case):
                 intruder.call(proxy.process, number, *arguments)
 
 
-class GoesOn(Case):
+class FilesAfterStart(Case):
     """Features that need files after the start."""
 
     def test_a_log_is_rotated(self):
@@ -315,8 +314,9 @@ class GoesOn(Case):
         server.join(60)
 
     def test_an_upgrade_of_an_ordinary_user(self):
-        """A new process of root takes over from one that has become an ordinary user, and becomes
-        one itself: sockets of all kinds, with fewer and with more workers, and a reload between."""
+        """A new process of root takes over from a process that became an ordinary user, and then
+        becomes one itself. Sockets of all kinds are passed, with fewer and with more workers, and
+        the file is reloaded in between."""
         user, _ = ordinary()
         folder = self.folder_of("service", user)
         file, door = folder / "run.toml", folder / "admin.sock"
@@ -347,13 +347,13 @@ origins = "{origin.url}"
             for _ in range(10):
                 self.assertEqual(wire.get(address, "/small").status, 200)
             configure(101 + count)
-            self.assertEqual(self.ask(door, "POST /reload")[:12], b"HTTP/1.1 200")
+            self.assertEqual(self.send_request(door, "POST /reload")[:12], b"HTTP/1.1 200")
         self.assertEqual(running.stop(), 0)
         self.assertFalse(door.exists() or (folder / "http.sock").exists())
         self.assertEqual(len((folder / "access.log").read_text().splitlines()), 20)
 
-    def ask(self, path, line, *, user=None):
-        """A request at a Unix socket, by a process of another user if one is given."""
+    def send_request(self, path, line, *, user=None):
+        """Makes a request at a Unix socket, in a process of `user` if it is given."""
         code = (
             "import socket, sys; client = socket.socket(socket.AF_UNIX); "
             "client.connect(sys.argv[1]); "
@@ -365,23 +365,24 @@ origins = "{origin.url}"
         return self.run_client("/usr/bin/env", "python3", "-c", code, path, line, user=user).stdout
 
     def test_another_user_changes_nothing(self):
-        """Not even at a socket whose file allows all users: the kernel reports the peer."""
+        """Even if the file of the socket allows all users: the kernel reports the user of the
+        peer."""
         folder = self.folder_of("service", 0)
         door = folder / "admin.sock"
         proxy = self.forward("--admin", f"unix:{door}")
         door.chmod(0o666)
         for call in ("drain", "reload", "log/reopen", "upgrade"):
-            output = self.ask(door, f"POST /{call}", user=4321)
+            output = self.send_request(door, f"POST /{call}", user=4321)
             self.assertEqual(output[:12], b"HTTP/1.1 403", call)
             self.assertIn(b"permission denied (allowed: the same user, root)", output)
-        self.assertEqual(self.ask(door, "GET /healthz", user=4321)[:12], b"HTTP/1.1 200")
+        self.assertEqual(self.send_request(door, "GET /healthz", user=4321)[:12], b"HTTP/1.1 200")
         self.assertIsNone(proxy.process.poll())
 
 
 class Unit(Case):
     def test_the_example_leaves_what_is_needed(self):
-        """Under the filter of system calls of examples/systemd, made by what systemd makes it by,
-        an ordinary user's millrace starts, gives up what it has, and serves."""
+        """Under the system call filter of examples/systemd, millrace of an ordinary user starts,
+        drops its privileges, and serves. libseccomp makes the filter, as in systemd."""
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd is not installed")
         unit = (PROJECT / "examples" / "systemd" / "millrace.service").read_text()

@@ -1,5 +1,5 @@
-"""Responses and targets with faults that real origins and clients have: the client receives the strict
-form or 502, the origin an encoded target, and the cache nothing that is ambiguous."""
+"""Responses and targets with faults of real origins and clients. The client receives the strict
+form or 502, the origin receives an encoded target, and nothing ambiguous is cached."""
 
 
 from support import PROJECT, faulty, wire
@@ -13,29 +13,29 @@ class Responses(InteropCase):
         self.addCleanup(self.source.stop)
 
     def judge(self, proxy, prefix=b""):
-        """Every case, asked for twice, so that a stored response would show."""
+        """Requests each case twice, so that a stored response is detected."""
         for number, case in enumerate(faulty.CASES):
             for _ in range(2):
                 with self.subTest(case=case.name):
                     target = prefix + b"/%d" % number
-                    received = faulty.ask(proxy.address, target, method=case.method)
+                    received = faulty.fetch(proxy.address, target, method=case.method)
                     found = faulty.outcome(received, case)
                     expected = ["passed"] if case.passes else ["502", "cut"]
                     self.assertIn(found, expected)
                     self.assertTrue(received.is_strict)
                     ages = received.values(b"age")
                     self.assertEqual(ages, [], "it came from the cache")
-        # Of all these the proxy is as it was.
-        self.assertEqual(faulty.ask(proxy.address, prefix + b"/").status, 200)
+        # The proxy still works after all cases.
+        self.assertEqual(faulty.fetch(proxy.address, prefix + b"/").status, 200)
 
-    def test_a_booster_rewrites_or_refuses(self):
+    def test_a_reverse_proxy_rewrites_or_refuses(self):
         self.judge(self.boost(self.source.url))
 
     def test_a_forward_proxy_rewrites_or_refuses(self):
         self.judge(self.forward("--allow-target", "127.0.0.0/8"), self.source.url.encode())
 
     def test_a_health_check_accepts_what_clients_receive(self):
-        """An origin whose every line ends in LF is well; one with NUL in a value is not."""
+        """A check accepts lines that end in LF, and refuses NUL in a value."""
         names = [case.name for case in faulty.CASES]
         paths = [f"/{names.index(name)}" for name in ("each line ends in LF", "NUL in a value")]
         for path, word in zip(paths, (None, "fails")):
@@ -51,13 +51,14 @@ class Responses(InteropCase):
     def test_requests_with_the_same_faults_are_refused(self):
         proxy = self.boost(self.source.url, "--no-cache")
         host = b"Host: interop.test"
+        lengths = b"Content-Length: 2\r\n" * 2
         many = b"".join(b"X-%d: 1\r\n" % number for number in range(250))
         for request, status in (
             (b"GET /q HTTP/1.1\n" + host + b"\n\n", 400),
             (b"GET /q HTTP/1.1\r\n" + host + b"\n\r\n", 400),
             (b"GET /q HTTP/1.1\r\n" + host + b"\r\nX-A : 1\r\n\r\n", 400),
             (b"GET /q HTTP/1.1\r\n" + host + b"\r\nX-A: 1\r\n 2\r\n\r\n", 400),
-            (b"POST /q HTTP/1.1\r\n" + host + b"\r\n" + b"Content-Length: 2\r\n" * 2 + b"\r\nok", 400),
+            (b"POST /q HTTP/1.1\r\n" + host + b"\r\n" + lengths + b"\r\nok", 400),
             (b"POST /q HTTP/1.1\r\n" + host + b"\r\nContent-Length: 2, 2\r\n\r\nok", 400),
             (b"GET /q HTTP/1.1\r\n" + host + b"\r\n" + many + b"\r\n", 431),
         ):
@@ -68,13 +69,14 @@ class Responses(InteropCase):
                 self.assertEqual(client.read_response().status, status)
         self.assertNotIn(b"/q", self.source.targets)
 
-    def test_the_table_says_what_millrace_does(self):
-        """docs/measuring/behaviour.md has a row for each case, in this order, as a run of
-        peers/behaviour wrote it."""
+    def test_the_published_table_agrees_with_the_cases(self):
+        """docs/measuring/behaviour.md has a row for each case, in this order, written by
+        peers/behaviour."""
         text = (PROJECT / "docs" / "measuring" / "behaviour.md").read_text()
         lines = text.split("<!-- responses -->")[1].strip().splitlines()
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
-        self.assertEqual([row[:2] for row in rows], [[case.name, case.section] for case in faulty.CASES])
+        cases = [[case.name, case.section] for case in faulty.CASES]
+        self.assertEqual([row[:2] for row in rows], cases)
         for row, case in zip(rows, faulty.CASES):
             self.assertIn(row[2], ["passed"] if case.passes else ["502", "cut"], case.name)
 
@@ -90,8 +92,9 @@ class Targets(InteropCase):
         options = ("--access-log", log)
         boost, forward = self.boost(self.source.url, *options), self.forward()
         for raw, encoded in faulty.TARGETS:
-            self.assertEqual(faulty.ask(boost.address, raw).status, 200)
-            self.assertEqual(faulty.ask(forward.address, self.source.url.encode() + raw).status, 200)
+            self.assertEqual(faulty.fetch(boost.address, raw).status, 200)
+            absolute = self.source.url.encode() + raw
+            self.assertEqual(faulty.fetch(forward.address, absolute).status, 200)
             self.assertEqual(self.source.targets[-2:], [encoded, encoded])
         self.wait_until(
             "all records",
@@ -116,10 +119,10 @@ class Targets(InteropCase):
     def test_the_encoded_form_is_limited(self):
         proxy = self.boost(self.source.url, "--limit", "target_bytes=1000")
         for raw, status in ((b"/" + b"\xfc" * 333, 200), (b"/" + b"\xfc" * 334, 414)):
-            self.assertEqual(faulty.ask(proxy.address, raw).status, status)
+            self.assertEqual(faulty.fetch(proxy.address, raw).status, status)
 
     def test_the_key_and_the_routes_have_the_encoded_form(self):
-        """A raw target is a hit of the encoded one, and no way around a route."""
+        """A raw target has the cache key and the route of the encoded one."""
         other = faulty.Origin()
         self.addCleanup(other.stop)
         file = self.folder / "millrace.toml"
@@ -135,8 +138,8 @@ cache-ttl = "override 60s"
 """)
         proxy = self.millrace("run", file)
         for target in (b"/%C3%BC/x", b"/\xc3\xbc/x"):
-            self.assertEqual(faulty.ask(proxy.address, target).status, 200)
+            self.assertEqual(faulty.fetch(proxy.address, target).status, 200)
         self.assertEqual((other.targets, self.source.targets), ([b"/%C3%BC/x"] * 2, []))
         for target in (b"/a%C3%BC", b"/a\xc3\xbc"):
-            self.assertEqual(faulty.ask(proxy.address, target).status, 200)
+            self.assertEqual(faulty.fetch(proxy.address, target).status, 200)
         self.assertEqual(self.source.targets, [b"/a%C3%BC"])

@@ -1,5 +1,6 @@
 """Routes selected by path before nginx, which decodes and normalises paths before it selects a
-location: no client gets a page of another client by a path that the two read differently."""
+location: no client gets another client's page by a path that millrace and nginx interpret
+differently."""
 
 from support import wire
 from support.case import InteropCase
@@ -29,7 +30,7 @@ cache-ttl = "default 1m"
 path-forward = "{forward}"
 """
 
-# Each of them is /account or /@me to nginx.
+# nginx interprets each of these as /account or /@me.
 DISGUISED = (
     "/static/../account",
     "/static/%2e%2e/account",
@@ -84,7 +85,8 @@ class Routes(InteropCase):
             for path in DISGUISED:
                 with self.subTest(path=path, strict=strict):
                     if strict == "false" and ("%2f" in path or "%40" in path):
-                        # The operator has said that the origin does not decode it.
+                        # With path-strict = false, the operator states that the origin does not
+                        # decode these escapes.
                         continue
                     victim = self.get(proxy, path, "session=victim")
                     other = self.get(proxy, path)
@@ -93,18 +95,18 @@ class Routes(InteropCase):
             self.assertEqual(self.get(proxy, "/static/style.css").body, b"static")
             self.assertIn("hit", self.get(proxy, "/static/style.css").fields["cache-status"])
 
-    def test_what_origins_may_read_otherwise_is_refused(self):
+    def test_ambiguous_paths_are_refused(self):
         proxy = self.proxy()
         for path in REFUSED + ("/static/..%2faccount", "/static/../account"):
             with self.subTest(path=path):
                 response = self.get(proxy, path)
                 self.assertEqual(response.status, 400)
                 self.assertIn("ambiguous-path", response.fields["proxy-status"])
-        # A path that is the same route's in every reading is none of them.
+        # A path with the same route in every interpretation is not refused.
         self.assertEqual(self.get(proxy, "/static/x%2fstyle.css").status, 404)
         self.assertEqual(self.get(proxy, "//static//style.css").status, 400)
 
-    def test_routes_without_a_path_refuse_none(self):
+    def test_services_without_path_routes_refuse_no_path(self):
         routes = '[[boost]]\nlisten = "127.0.0.1:0"\n[[boost.route]]\norigins = "{origin}"\n'
         proxy = self.proxy(routes=routes)
         for path in ("/@scope%2fpackage", "/a/..%2fb", "/a/%2e%2e/b", "/a;b/../c"):

@@ -1,4 +1,4 @@
-"""The JSON schema of configurations says what `millrace check` says."""
+"""The JSON schema of configurations accepts and refuses the same files as `millrace check`."""
 
 import json
 import pathlib
@@ -58,7 +58,7 @@ cache-ignore-query = ["utm_*", "q%5B%5D"]
 cache-finish = true
 """
 
-# Each is wrong in a type, a bound or a name.
+# Each of these has a wrong type, bound or name.
 WRONG = [
     "workers = 0\n[[forward]]",
     "workers = 1025\n[[forward]]",
@@ -141,17 +141,17 @@ class Schema(InteropCase):
         return done.stdout.decode() if done.returncode == 0 else None
 
     def validate(self, documents):
-        """For each text: None, or why the schema refuses it."""
+        """Returns for each text None, or the reason why the schema refuses it."""
         schema = json.loads(self.run_client(program(), "reference", "schema").stdout)
-        asked = json.dumps({"schema": schema, "documents": documents}).encode()
+        request = json.dumps({"schema": schema, "documents": documents}).encode()
         done = subprocess.run(
-            ["/usr/bin/python3", VALIDATE], input=asked, capture_output=True, check=False,
+            ["/usr/bin/python3", VALIDATE], input=request, capture_output=True, check=False,
             timeout=120,
         )
         self.assertEqual(done.returncode, 0, done.stderr.decode()[-2000:])
         return dict(zip(documents, json.loads(done.stdout)))
 
-    def test_what_check_accepts_is_valid_and_so_is_what_it_writes(self):
+    def test_accepted_files_and_their_output_are_valid(self):
         users = self.folder / "users"
         users.write_text("a:token:" + "0" * 64 + "\n")
         users.chmod(0o600)

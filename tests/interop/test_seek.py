@@ -1,5 +1,5 @@
-"""Ranges of objects that need validation at each use, as seeking players request them: the bytes
-that the origin sends, and that every request with a range reaches it with that range."""
+"""Ranges of objects that need validation at each use, as seeking players request them. The origin
+receives each requested range, and sends few bytes more than that."""
 
 import collections
 import concurrent.futures
@@ -14,50 +14,51 @@ from support.film import LENGTH, MB, VALIDATORS, Film, noise
 from support.ports import free_port
 from test_browser import FLAGS
 
-# An object that is stored whole without more memory.
+# Length of an object that fits the default cache as a whole.
 SHORT = 4 * MB
-# Where a player goes, and how much of it it reads before it goes elsewhere.
+# The positions to which a player seeks, and the bytes that it reads at each.
 SEEKS = [place * MB for place in (0, 20, 5, 28, 12, 5, 25, 1, 17, 20)]
 READ = 300_000
 PLACES = [place * 100_000 for place in (0, 20, 5, 28, 12, 35, 41)]
-# Bytes in the buffers of two more sockets, of a range whose client leaves. All ranges together
-# have 167 MB.
+# Bytes that two more socket buffers may hold when a client closes during a range. All ranges
+# together have 167 MB.
 SURPLUS = 6 * MB
 # For a browser an origin sends 35 to 90 MB, with or without a proxy. For a proxy that fetches the
 # whole object at each of seven positions it sends 210 MB.
 BROWSED = 4 * LENGTH
 
 
-# Three minutes of sound in which a browser goes from place to place, and reports its end.
+# Three minutes of sound. The browser seeks to these seconds, and then sends a report.
 SECONDS = [150, 30, 120, 60, 170, 10, 90]
 PLAYER = """<!DOCTYPE html><html><body><script>
 const film = new Audio();
-const heard = (name) => new Promise((done, failed) => {
+const event = (name) => new Promise((done, failed) => {
   film.addEventListener(name, done, {once: true});
   film.addEventListener("error", () => failed(film.error.message), {once: true});
 });
 (async () => {
-  let said = "it played";
+  let report = "it played";
   try {
-    const ready = heard("loadedmetadata");
+    const ready = event("loadedmetadata");
     film.src = "film";
     await ready;
     for (const place of %s) {
-      const there = heard("seeked");
+      const seeked = event("seeked");
       film.currentTime = place;
-      await there;
+      await seeked;
     }
   } catch (error) {
-    said = String(error);
+    report = String(error);
   }
-  await fetch("%s", {method: "POST", mode: "no-cors", body: said});
+  await fetch("%s", {method: "POST", mode: "no-cors", body: report});
 })();
 </script></body></html>
 """
 
 
 def wave(length):
-    """The header of a WAV file of so many bytes: 16 bits, two channels, 44,100 times a second."""
+    """Returns the header of a WAV file of `length` bytes: 16 bits, two channels, 44,100 samples per
+    second."""
     kind = struct.pack("<4sIHHIIHH", b"fmt ", 16, 1, 2, 44_100, 176_400, 4, 16)
     return (struct.pack("<4sI4s", b"RIFF", length - 8, b"WAVE") + kind
             + struct.pack("<4sI", b"data", length - 44))
@@ -75,7 +76,7 @@ setenv.add-response-header = ("Cache-Control" => "no-cache")
 
 
 class Lighttpd:
-    """Debian's lighttpd over `root`."""
+    """A lighttpd that serves `root`."""
 
     def __init__(self, folder, root):
         self.folder, self.port = folder / "lighttpd", free_port()
@@ -99,12 +100,12 @@ class Lighttpd:
         return True
 
     def stop(self):
-        """Ends it, which writes its log."""
+        """Ends lighttpd, which then writes its log."""
         self.process.terminate()
         self.process.wait(30)
 
     def requests(self):
-        """The queries that it received, and the bytes that it sent for each, once it has ended."""
+        """Returns the received queries with the sent bytes, once lighttpd has ended."""
         return [line.split(" ") for line in (self.folder / "access.log").read_text().splitlines()]
 
 
@@ -117,7 +118,8 @@ class Seek(InteropCase):
         return film
 
     def ways(self, origin, *options):
-        """How a client comes to the origin: an address, and what stands before its path."""
+        """Returns the ways to the origin: for each, an address and the prefix of the request
+        target."""
         boost, forward = self.boost(origin, *options), self.forward(*options)
         return {"boost": (boost.address, ""), "forward": (forward.address, origin)}
 
@@ -138,7 +140,7 @@ class Seek(InteropCase):
         return response
 
     def test_a_range_costs_no_more_than_that_range(self):
-        """Each of them reaches the origin as the client asked for it, whatever is stored."""
+        """Each range reaches the origin as the client requested it, whatever is stored."""
         ranges = [(0, 99), (5_000_000, 5_000_099), (5_000_000, 5_000_099), (5_000_010, 5_000_019),
                   (0, 99), (100, 100_099), (LENGTH - 10, LENGTH - 1)]
         sent = [f"bytes={first}-{last}" for first, last in ranges]
@@ -150,12 +152,12 @@ class Seek(InteropCase):
             for name, way in self.ways(film.url, *limit).items():
                 for path in film.paths:
                     with self.subTest(path=path, limit=limit, way=name):
-                        asked, before = len(film.ranges()), film.sent()
+                        ranges_before, before = len(film.ranges()), film.sent()
                         for first, last in ranges:
                             self.assert_part(way, path, first, last)
-                        self.assertEqual(film.ranges()[asked:], sent)
+                        self.assertEqual(film.ranges()[ranges_before:], sent)
                         most = sum(last - first + 1 for first, last in ranges)
-                        # What is stored is validated, and not sent again.
+                        # Stored ranges are validated and not sent again.
                         again = 0 if "none" in path else 110
                         self.assertEqual(film.sent() - before, most - again)
 
@@ -166,7 +168,8 @@ class Seek(InteropCase):
                 address, before = way
                 self.assert_part(way, "/film", 10, 19)
                 connection = wire.Connection(address)
-                connection.send(f"HEAD {before}/film HTTP/1.1\r\nHost: interop.test\r\n\r\n".encode())
+                line = f"HEAD {before}/film HTTP/1.1\r\n"
+                connection.send(f"{line}Host: interop.test\r\n\r\n".encode())
                 head = connection.read_response(method="HEAD")
                 self.assertEqual(head.fields["content-length"], str(LENGTH))
                 connection.close()
@@ -175,7 +178,7 @@ class Seek(InteropCase):
                 film.fields["ETag"] = 'W/"other"'
                 other = self.assert_part(way, "/film", 10, 19)
                 self.assertEqual(other.fields["etag"], 'W/"other"')
-                # It is what is validated from now on.
+                # The new range is validated from now on.
                 sent = film.sent()
                 self.assert_part(way, "/film", 12, 13)
                 self.assertEqual(film.sent(), sent)
@@ -194,12 +197,12 @@ class Seek(InteropCase):
                 whole.get(f"{before}/film")
                 self.assertEqual(whole.read_response().length, SHORT)
                 whole.close()
-                sent, asked = film.sent(), len(film.ranges())
+                sent, ranges_before = film.sent(), len(film.ranges())
                 for first in PLACES:
                     self.assert_short(way, first)
                 self.assertEqual(film.sent(), sent)
                 ranges = [f"bytes={first}-{first + 99}" for first in PLACES]
-                self.assertEqual(film.ranges()[asked:], ranges)
+                self.assertEqual(film.ranges()[ranges_before:], ranges)
 
     def test_a_part_of_a_response_that_ignores_the_range(self):
         film = self.film("no-cache", length=SHORT, has_ranges=False, **VALIDATORS["strong"])
@@ -209,7 +212,8 @@ class Seek(InteropCase):
                     self.assert_short(way, first)
 
     def test_a_range_does_not_wait_for_the_whole(self):
-        """While a client gets the whole, which its origin holds back, others get their parts."""
+        """While a client downloads the whole object from a slow origin, other clients receive their
+        ranges."""
         control = "max-age=600"
         film = self.film(control, length=SHORT, held_from=MB // 2, **VALIDATORS["strong"])
         for name, way in self.ways(film.url).items():
@@ -220,12 +224,12 @@ class Seek(InteropCase):
                 whole.get(f"{before}/film")
                 self.assertIn("stored", whole.head()[2]["cache-status"])
                 whole.exactly(MB // 4, lambda piece: None)
-                asked = len(film.ranges())
+                ranges_before = len(film.ranges())
                 with concurrent.futures.ThreadPoolExecutor(len(PLACES)) as clients:
                     parts = list(clients.map(lambda first: self.assert_short(way, first), PLACES))
                 self.assertIn("hit", parts[0].fields["cache-status"])
                 self.assertIn("fwd=partial", parts[-1].fields["cache-status"])
-                self.assertNotIn(None, film.ranges()[asked:])
+                self.assertNotIn(None, film.ranges()[ranges_before:])
                 film.gate.set()
                 whole.exactly(SHORT - MB // 4, lambda piece: None)
                 whole.close()
@@ -236,16 +240,16 @@ class Seek(InteropCase):
         film = self.film(control, Age="100", **VALIDATORS["weak"])
         for name, way in self.ways(film.url).items():
             with self.subTest(way=name):
-                asked = len(film.ranges())
+                ranges_before = len(film.ranges())
                 self.assert_part(way, "/film", 5, 9)
                 stale = self.assert_part(way, "/film", 5, 9)
                 self.assertIn("hit; ttl=-", stale.fields["cache-status"])
-                self.wait_until("a refresh", lambda: len(film.ranges()) > asked + 1)
-                self.assertEqual(film.ranges()[asked:], ["bytes=5-9"] * 2)
+                self.wait_until("a refresh", lambda: len(film.ranges()) > ranges_before + 1)
+                self.assertEqual(film.ranges()[ranges_before:], ["bytes=5-9"] * 2)
                 self.assertEqual(film.seen[-1][1]["if-none-match"], 'W/"film"')
 
     def seek(self, way, path="/film"):
-        """Plays a little at each place, and leaves each time."""
+        """Reads some bytes at each position, and closes the connection each time."""
         address, before = way
         for first in SEEKS:
             connection = wire.Connection(address, receive_buffer=128 * 1024)
@@ -257,7 +261,7 @@ class Seek(InteropCase):
             connection.close()
 
     def assert_cheap(self, sent):
-        """`sent`: by way, what the origin sent for all seeks."""
+        """Checks `sent`: the bytes that the origin sent for all seeks, by way."""
         most = sent["direct"] + SURPLUS * len(SEEKS)
         for name, count in sent.items():
             self.assertLessEqual(count, most, sent)
@@ -273,14 +277,14 @@ class Seek(InteropCase):
         self.assert_cheap(sent)
 
     def seek_files(self, origin):
-        """Plays a file of an origin on each of three ways, which the queries name."""
+        """Seeks in a file of an origin on three ways. The query names the way."""
         (self.site / "film").write_bytes(noise(0, LENGTH - 1))
         ways = {"direct": (("127.0.0.1", origin.port), ""), **self.ways(origin.url)}
         for name, way in ways.items():
             self.seek(way, f"/film?{name}")
 
     def assert_cheap_files(self, requests):
-        """`requests`: a target or query, and the bytes that the origin sent."""
+        """Checks `requests`: pairs of a target or query, and the bytes that the origin sent."""
         sent = collections.Counter()
         for target, count in requests:
             sent[target.rpartition("?")[2]] += int(count)
@@ -303,7 +307,7 @@ class Seek(InteropCase):
         self.assert_cheap_files(origin.requests())
 
     def browse(self, name, url, *flags):
-        """Starts a browser in a session of its own; gives what ends it."""
+        """Starts a browser in its own session. Returns the function that ends it."""
         output = open(self.folder / f"chromium-{name}.log", "wb")
         profile = f"--user-data-dir={self.folder / f'profile-{name}'}"
         browser = subprocess.Popen(
@@ -320,7 +324,7 @@ class Seek(InteropCase):
         return end
 
     def test_chromium_seeks(self):
-        """In two browsers at once, each with a film of its own."""
+        """Two browsers at once, each with its own film."""
         reports = self.origin()
         films = [self.film("no-cache", **VALIDATORS["strong"]) for _ in range(2)]
         for film in films:

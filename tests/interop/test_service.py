@@ -1,4 +1,4 @@
-"""Under a service manager: passed sockets, notifications, and rotation of logs."""
+"""Under a service manager: passed sockets, notifications, and log rotation."""
 
 import contextlib
 import json
@@ -14,10 +14,10 @@ from support import PROJECT, intruder, wire
 from support.case import InteropCase
 from support.millrace import program
 from support.sockets import passing_on
-from test_admin import UnixConnection, ask
+from test_admin import UnixConnection, send_request
 from test_upgrade import Load
 
-# Several times the interval of the notifications that these tests configure.
+# Several times the configured interval of watchdog notifications.
 SILENCE_SECONDS = 2
 
 
@@ -37,11 +37,11 @@ class Manager:
             self.environment["WATCHDOG_USEC"] = str(watchdog_us)
 
     def start(self, *words, passed=(), names="", notify=True):
-        """Runs millrace with these sockets as descriptors 3 and on."""
+        """Runs millrace with these sockets as descriptors 3 and up."""
         environment = dict(self.environment if notify else os.environ)
 
         environment.update(LISTEN_FDS=str(len(passed)), LISTEN_FDNAMES=names)
-        # The child's own number is only known in the child: a shell puts it there.
+        # LISTEN_PID is the child's own process id, so a shell sets it in the child.
         command = ["sh", "-c", 'LISTEN_PID=$$ exec "$@"', "sh", program(), *map(str, words)]
         process = subprocess.Popen(
             command if passed else [program(), *map(str, words)],
@@ -54,7 +54,7 @@ class Manager:
         return process
 
     def received(self):
-        """The next message, as a dictionary."""
+        """Receives the next message and returns it as a dictionary."""
         return dict(line.split("=", 1) for line in self.socket.recv(4096).decode().splitlines())
 
 
@@ -77,7 +77,7 @@ class Notified(InteropCase):
             self.assertEqual(manager.received()["STOPPING"], "1")
             self.assertEqual(process.wait(60), 0)
 
-    def test_the_watchdog_hears_while_all_workers_turn(self):
+    def test_the_watchdog_is_notified_while_all_workers_run(self):
         """The watchdog is notified as often as configured, and no longer if the process stalls."""
         manager = Manager(self, watchdog_us=600_000)
         process = manager.start(*self.words("--workers", "3"))
@@ -89,7 +89,7 @@ class Notified(InteropCase):
         process.send_signal(signal.SIGCONT)
         self.assertEqual(manager.received(), {"WATCHDOG": "1"})
 
-    def test_the_watchdog_is_silent_while_a_worker_hangs(self):
+    def test_the_watchdog_is_not_notified_while_a_worker_hangs(self):
         """The watchdog notices one stalled worker of three."""
         if os.getuid() != 0:
             self.skipTest("only root may stop a thread of millrace")
@@ -110,14 +110,15 @@ class Notified(InteropCase):
         self.assertEqual(manager.received(), {"WATCHDOG": "1"})
 
     def thread(self, process, name):
-        """The number of a thread."""
+        """Returns the id of a thread."""
         for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
             if (task / "comm").read_text().strip() == name:
                 return int(task.name)
         raise AssertionError(f"there is no {name}")
 
-    def test_a_reload_is_told_whoever_asks(self):
-        """By a signal or at the admin address; RELOADING and READY go around it."""
+    def test_reloads_by_signal_and_admin_address_are_notified(self):
+        """RELOADING and READY are sent before and after a reload, by signal or at the admin
+        address."""
         file, door = self.folder / "run.toml", self.folder / "admin.sock"
         file.write_text(f'admin = "unix:{door}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
         manager = Manager(self)
@@ -128,7 +129,7 @@ class Notified(InteropCase):
             process.send_signal(signal.SIGHUP)
 
         def by_admin():
-            self.assertEqual(ask(UnixConnection(door), "POST", "/reload", "millrace")[0], status)
+            self.assertEqual(self.reload_at(door), status)
 
         for reload in (by_signal, by_admin):
             for text, status in ((file.read_text(), 200), ("nonsense", 422)):
@@ -141,8 +142,12 @@ class Notified(InteropCase):
                 self.assertEqual(manager.received()["READY"], "1")
                 file.write_text(before)
 
+    def reload_at(self, path):
+        """Requests a reload at a Unix socket and returns the status."""
+        return send_request(UnixConnection(path), "POST", "/reload", "millrace")[0]
+
     def pending(self, manager):
-        """Takes away what waits; gives how much it was."""
+        """Discards pending messages and returns their number."""
         manager.socket.setblocking(False)
         count = 0
         try:
@@ -188,7 +193,7 @@ class Activated(InteropCase):
         return listener, "%s:%d" % listener.getsockname()
 
     def test_sockets_are_matched_by_address(self):
-        """TCP and Unix listeners and an admin address, in any order. Clients that connected before the
+        """Listeners and an admin address are passed in any order. Clients that connected before the
         start wait. Passed sockets are not removed."""
         manager, origin = Manager(self), self.origin()
         (one, first), (two, second) = self.listener(), self.listener()
@@ -214,7 +219,7 @@ class Activated(InteropCase):
         process.terminate()
         self.assertEqual(process.wait(60), 0)
         self.assertTrue(path.exists(), "the socket is its owner's")
-        # The port is open all the time: the next process serves who came in between.
+        # The port stays open: the next process serves clients that connect between the two.
         between = wire.Connection(one.getsockname())
         self.addCleanup(between.close)
         between.get("/")
@@ -238,7 +243,7 @@ class Activated(InteropCase):
         self.assertEqual(process.wait(60), 0)
         self.assertNotIn("::ffff:", log.read_text())
 
-    def test_what_nobody_configured_is_an_error(self):
+    def test_a_passed_socket_without_a_listener_is_an_error(self):
         manager = Manager(self)
         (one, first), (two, second) = self.listener(), self.listener()
         process = manager.start("forward", "--listen", first, passed=(one, two))
@@ -253,7 +258,7 @@ class Activated(InteropCase):
         self.assertEqual(process.wait(60), 1)
 
     def test_by_systemd(self):
-        """systemd's own tool starts it at the first connection, which is served."""
+        """systemd-socket-activate starts millrace at the first connection, which is served."""
         activate = shutil.which("systemd-socket-activate")
         if not activate:
             self.skipTest("systemd-socket-activate is not installed")
@@ -298,15 +303,15 @@ class Activated(InteropCase):
 
 class Rotation(InteropCase):
     def test_no_record_is_lost_or_torn(self):
-        """The log is moved away under load again and again, by logrotate where it is installed:
-        every request has its one whole record in one of the files."""
+        """The log is rotated repeatedly under load, by logrotate if it is installed. Each request
+        has exactly one complete record in one of the files."""
         log = self.folder / "access.log"
         proxy = self.boost(self.origin().url, "--access-log", log, "--log-format", "json")
         load = [Load(proxy.address) for _ in range(3)]
         rotate = self.rotation(log, proxy.process.pid)
         for _ in range(8):
             before = load[0].count
-            self.wait_until("more is asked", lambda: load[0].count > before + 30)
+            self.wait_until("more requests are made", lambda: load[0].count > before + 30)
             self.wait_until("there is something to rotate", lambda: log.stat().st_size)
             rotate()
         counts, failed = zip(*(client.stop() for client in load))
@@ -347,7 +352,7 @@ class Rotation(InteropCase):
 
         return rotate
 
-    def test_a_log_that_nobody_reads_is_not_waited_for(self):
+    def test_a_full_pipe_as_access_log_does_not_block(self):
         """With a full pipe as standard output the process still serves, and ends on SIGTERM."""
         words = ("boost", "--origin", self.origin().url, "--listen", "127.0.0.1:0")
         process = subprocess.Popen(

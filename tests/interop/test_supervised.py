@@ -1,4 +1,4 @@
-"""Killed at work, under a real supervisor: clients, addresses and files afterwards."""
+"""Kills of a serving process under runit: effects on clients, addresses and files."""
 
 import os
 import pathlib
@@ -50,7 +50,8 @@ origins = "{self.plain.url}"
         )
 
     def supervise(self, **how):
-        """The service under runsv, serving; nothing of it may be left in the end."""
+        """Starts the service under runsv. At the end of the test no process or file of it may be
+        left."""
         service = Service(self.folder / "sv", program(), self.file, **how)
         self.addCleanup(self.assert_nothing_left, service, how.get("passed", ()))
         self.addCleanup(lambda: self.assertEqual(service.stop(), 0, service.lines[-5:]))
@@ -76,7 +77,7 @@ origins = "{self.plain.url}"
         return any(str(at).encode() in command for at in (self.file, service.folder))
 
     def killed(self, service):
-        """Kills it and waits until it serves again, by another process."""
+        """Kills the process and waits until another process serves."""
         before, starts = service.pid(), service.starts()
         service.kill()
         service.wait_for_start(starts + 1)
@@ -93,7 +94,7 @@ origins = "{self.plain.url}"
             return client.makefile("rb").read()
 
     def assert_serves_everywhere(self):
-        """TCP, a tunnel, the Unix socket, and the admin one, which names the process."""
+        """Checks TCP, a WebSocket, the Unix socket and the admin socket."""
         self.assertEqual(wire.get(self.address, "/").status, 200)
         self.assert_echoes(self.open_websocket())
         for path, target in ((self.unix, "/"), (self.door, "/healthz")):
@@ -109,16 +110,16 @@ origins = "{self.plain.url}"
         frames.send(websocket.TEXT, b"still there")
         self.assertEqual(frames.receive(), (websocket.TEXT, b"still there"))
 
-    def open_kept(self):
+    def open_idle(self):
         """Returns an idle connection that has received a response."""
-        kept = wire.Connection(self.address)
-        self.addCleanup(kept.close)
-        kept.get("/")
-        self.assertEqual(kept.read_response().status, 200)
-        return kept
+        idle = wire.Connection(self.address)
+        self.addCleanup(idle.close)
+        idle.get("/")
+        self.assertEqual(idle.read_response().status, 200)
+        return idle
 
     def assert_ended(self, receive):
-        """The client sees the connection end, and nothing more come."""
+        """Checks that the connection has ended without further bytes."""
         try:
             self.assertEqual(receive(4096), b"")
         except ConnectionResetError:
@@ -129,7 +130,7 @@ origins = "{self.plain.url}"
         self.wait_until("more requests are served", lambda: load.served > before + 20)
 
 
-class Asking(Load):
+class ContinuousLoad(Load):
     """A load that continues while no process listens."""
 
     @property
@@ -139,21 +140,21 @@ class Asking(Load):
 
 class Killed(SupervisedCase):
     def test_it_serves_again_at_the_same_addresses(self):
-        """Four kills under load, the sockets' stale files taken over each time. Clients of the dead
-        process see their connections end; no answer is wrong, before or after."""
+        """Four kills under load. The next process takes over the stale socket files. Clients of the
+        killed process see their connections end, and no response is wrong."""
         service = self.supervise()
-        load = [Asking(self.address) for _ in range(2)]
+        load = [ContinuousLoad(self.address) for _ in range(2)]
         for _ in range(4):
             for client in load:
                 self.serves_more(client)
-            kept, frames = self.open_kept(), self.open_websocket()
+            idle, frames = self.open_idle(), self.open_websocket()
             self.assert_echoes(frames)
             busy = wire.Connection(self.address)
             self.addCleanup(busy.close)
             busy.get(f"/bytes/{64 * MEGABYTE}")
             self.assertEqual(busy.head()[1], 200)
             self.killed(service)
-            self.assert_ended(kept.socket.recv)
+            self.assert_ended(idle.socket.recv)
             self.assert_ended(frames.stream.recv)
             with self.assertRaises((EOFError, ConnectionResetError)):
                 busy.exactly(64 * MEGABYTE, lambda piece: None)
@@ -162,13 +163,13 @@ class Killed(SupervisedCase):
             self.serves_more(client)
         failed = [why for client in load for why in client.stop()[1]]
         self.assertTrue(failed, "the load did not notice")
-        self.assertEqual([why for why in failed if isinstance(why, int)], [], "wrong answers")
+        self.assertEqual([why for why in failed if isinstance(why, int)], [], "wrong responses")
 
     def test_as_an_ordinary_user(self):
-        """Root opened the sockets and the killed process is another user: the next process still
-        gets files and port."""
+        """The sockets were opened by root, and the killed process had another user. The next
+        process still takes over files and port."""
         if os.getuid() != 0:
-            self.skipTest("only root may become somebody else")
+            self.skipTest("only root may change its user")
         self.folder.chmod(0o755)
         os.chown(self.home, ORDINARY, ORDINARY)
         self.configure(f'user = "{ORDINARY}:{ORDINARY}"')
@@ -180,7 +181,8 @@ class Killed(SupervisedCase):
             self.assert_serves_everywhere()
 
     def test_killed_at_any_moment_of_its_start(self):
-        """The next process serves, whatever files a process left that never served."""
+        """The next process serves, whatever files the processes left that were killed during their
+        start."""
         command = [program(), "run", str(self.file)]
         for pause in (0, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3):
             process = subprocess.Popen(
@@ -192,9 +194,9 @@ class Killed(SupervisedCase):
         self.supervise()
         self.assert_serves_everywhere()
 
-    def test_started_the_moment_it_is_dead(self):
-        """Sockets of io_uring are closed a moment after their process has ended. The next process
-        waits until the addresses are free."""
+    def test_a_start_right_after_a_kill(self):
+        """The kernel closes sockets of io_uring shortly after the end of their process. The next
+        process waits until the addresses are free."""
         for engine in ("uring", "epoll"):
             for number in range(15):
                 try:
@@ -224,13 +226,13 @@ class Held(SupervisedCase):
     def test_clients_wait_for_the_next_process(self):
         """No client is refused: the next process serves those that connect while none runs."""
         service = self.supervise(passed=self.passed)
-        load = Asking(self.address)
+        load = ContinuousLoad(self.address)
         for _ in range(3):
             self.serves_more(load)
-            kept = self.open_kept()
+            idle = self.open_idle()
             service.process.send_signal(signal.SIGSTOP)
             service.kill()
-            self.assert_ended(kept.socket.recv)
+            self.assert_ended(idle.socket.recv)
             waiting = wire.Connection(self.address)
             self.addCleanup(waiting.close)
             waiting.get("/")
@@ -248,8 +250,8 @@ class Held(SupervisedCase):
 class BackAtOnce(InteropCase):
     programs = ("runsv",)
 
-    def test_the_script_sees_the_service_come_back(self):
-        """`scripts/back-at-once`, made short; how long it takes is measured apart."""
+    def test_a_short_run_of_back_at_once(self):
+        """A short run of `scripts/back-at-once`. The time of recovery is not checked here."""
         done = self.run_script(
             *("back-at-once", "--times", "1", "--rate", "200", "--websockets", "20"),
             *("--seconds", "3", "--within", "60", "--engine", os.environ.get("ENGINE", "auto")),

@@ -1,4 +1,4 @@
-"""TCP below HTTP: congestion control as configured, and no response or request that waits for an
+"""TCP below HTTP: congestion control is as configured, and no request or response waits for an
 acknowledgement."""
 
 import pathlib
@@ -21,7 +21,8 @@ ALLOWED = ALLOWED_FILE.read_text().split()
 
 class Congestion(InteropCase):
     def exchanged(self, *options, host="127.0.0.1"):
-        """The algorithms of a proxy's two connections, client's and origin's, after one request."""
+        """Returns the algorithms of the client connection and of the origin connection after one
+        request."""
         origin = self.origin()
         listen = ("--listen", f"{host}:0")
         proxy = self.millrace("boost", "--origin", origin.url, *listen, *options, *LOOKED_INTO)
@@ -46,7 +47,7 @@ class Congestion(InteropCase):
 
     @unittest.skipUnless("cubic" in ALLOWED, "the system allows cubic to root alone")
     @mounted
-    def test_what_is_given_up_is_not_counted_on(self):
+    def test_an_algorithm_that_needs_privileges_is_refused(self):
         """A process that starts as root may set any algorithm at the start, and later only those
         for unprivileged processes."""
         allowed = self.folder / "allowed"
@@ -65,8 +66,8 @@ class Congestion(InteropCase):
     @unittest.skipUnless("cubic" in ALLOWED, "the system allows cubic to root alone")
     @isolated
     def test_auto(self):
-        """On a system whose default is another: cubic for a peer on loopback, the default for one
-        from elsewhere; and nothing at all is changed unless asked for."""
+        """The system's default is reno. With `auto`, a peer on loopback gets cubic and another peer
+        the default. Without the options the algorithm is not changed."""
         set_system("net/ipv4/tcp_congestion_control", "reno")
         elsewhere = "203.0.113.1"
         add_address(f"{elsewhere}/32")
@@ -77,17 +78,15 @@ class Congestion(InteropCase):
 
 
 class Latency(InteropCase):
-    """Nagle's algorithm, or a segment that is held back for what follows it (MSG_MORE, TCP_CORK),
-    shows in the exchanges of one connection in turn: the end of a message waits until the peer
-    acknowledges what came before it, which the peer puts off by 40 ms. The sign of that is a
-    counter of the kernel's, of acknowledgements that were put off until their time was over. An
-    exchange without a wait has none: request and response acknowledge each other. A machine that is
-    too busy to run the peer for 40 ms adds one now and then, not to every third exchange and three
-    times in a row.
+    """Detects Nagle's algorithm, and segments that are held back (MSG_MORE, TCP_CORK). The end of
+    such a message waits until the peer acknowledges the bytes before it. The peer delays this
+    acknowledgement by 40 ms, which increments the kernel's counter DelayedACKs. Without such a
+    wait, request and response acknowledge each other, and the counter stays. A busy machine may add
+    a delayed acknowledgement now and then, but not to every third exchange in three series in a
+    row.
 
-    Bytes held back while nothing is in flight are sent by the sender's timer instead, after 200 ms.
-    It has no counter, but then no exchange of that size is any faster: the fastest counts.
-    """
+    If nothing is in flight, the sender's timer sends the held bytes after 200 ms. It has no
+    counter, but it slows every exchange of that size, so the fastest exchange is checked. """
 
     measures = True
     ROUNDS = 15
@@ -115,7 +114,7 @@ class Latency(InteropCase):
 
     @isolated
     def test_no_response_waits(self):
-        """Each size, as the origin sends it: at once, the head apart, in chunks."""
+        """The origin sends each size in one write, with a separate header, and in chunks."""
         proxy, client = self.proxy_and_client()
 
         def exchange(form, size):
@@ -125,12 +124,12 @@ class Latency(InteropCase):
 
         for form in ("whole", "apart", "chunked"):
             for size in self.SIZES:
-                self.check(f"{form} answers of {size} bytes", lambda: exchange(form, size))
+                self.check(f"{form} responses of {size} bytes", lambda: exchange(form, size))
         self.check_nodelay(proxy)
 
     @isolated
     def test_no_request_waits(self):
-        """The same for bodies on their way to the origin."""
+        """The same for request bodies."""
         proxy, client = self.proxy_and_client()
 
         def exchange(size):
@@ -144,7 +143,7 @@ class Latency(InteropCase):
         self.check_nodelay(proxy)
 
     def check(self, what, exchange):
-        """Repeats an exchange and looks for either sign."""
+        """Repeats an exchange and checks the counter and the fastest time."""
         found = []
         for _ in range(self.TRIES):
             delayed, fastest = counted("DelayedACKs"), float("inf")
@@ -158,7 +157,7 @@ class Latency(InteropCase):
         self.fail(f"{what} wait: (delayed of {self.ROUNDS}, fastest in seconds) were {found}")
 
     def check_nodelay(self, proxy):
-        """TCP_NODELAY is on, on either side."""
+        """Checks that TCP_NODELAY is set on both connections."""
         connections = sockets.of_process(proxy.process.pid)
         found = [sockets.nodelay(connection) for connection in connections]
         for connection in connections:
@@ -167,8 +166,8 @@ class Latency(InteropCase):
 
 
 class SplitOrigin:
-    """Serves `/FORM/SIZE`: `whole` is one write, `apart` the head first, `chunked` a write for
-    each chunk of 16 KiB and for the last. It waits for nothing itself."""
+    """Serves `/FORM/SIZE`: `whole` is one write, `apart` the head first, `chunked` a write for each
+    chunk of 16 KiB and for the last. Its own sends are not delayed."""
 
     CHUNK = 1 << 14
 

@@ -1,5 +1,5 @@
 """A binary upgrade: a new process takes over the listening sockets of the running one. Clients must
-not notice it, and a failed one must change nothing."""
+not notice an upgrade, and a failed upgrade must change nothing."""
 
 import array
 import os
@@ -19,9 +19,9 @@ PROTOCOL = "millrace-takeover/1"
 
 
 class Load(threading.Thread):
-    """Makes requests in turn on a persistent connection and on a new one, until it is stopped. It
-    retries only what HTTP allows a client to lose: a request on a persistent connection whose
-    last response announced its close."""
+    """A client that makes requests alternately on a persistent and on a new connection, until it is
+    stopped. It reopens the persistent connection after a response with `Connection: close`. Any
+    other lost request counts as failed."""
 
     def __init__(self, address):
         super().__init__(daemon=True)
@@ -30,26 +30,26 @@ class Load(threading.Thread):
         self.start()
 
     def run(self):
-        kept = None
+        persistent = None
         while not self.ending.is_set():
             try:
                 if self.count % 2:
                     response = wire.get(self.address, "/")
                 else:
-                    kept = kept or wire.Connection(self.address)
-                    kept.get("/")
-                    response = kept.read_response()
+                    persistent = persistent or wire.Connection(self.address)
+                    persistent.get("/")
+                    response = persistent.read_response()
                     if "close" in response.fields.get("connection", ""):
-                        kept.close()
-                        kept = None
+                        persistent.close()
+                        persistent = None
                 if response.status != 200:
                     self.failed.append(response.status)
             except (OSError, EOFError) as error:
                 self.failed.append(repr(error))
-                kept = None
+                persistent = None
             self.count += 1
-        if kept:
-            kept.close()
+        if persistent:
+            persistent.close()
 
     def stop(self):
         self.ending.set()
@@ -57,8 +57,9 @@ class Load(threading.Thread):
         return self.count, self.failed
 
 
-class Hurried(Load):
-    """Only connections of its own, with requests that a forward proxy refuses by itself."""
+class NewConnectionLoad(Load):
+    """A client that makes each request on a new connection. A forward proxy refuses these requests
+    itself."""
 
     def run(self):
         while not self.ending.is_set():
@@ -80,7 +81,7 @@ class Upgrade(InteropCase):
         self.address = "127.0.0.1", self.port
 
     def start(self, *options, origin=None, binary=None):
-        """A process of the one service that these tests have."""
+        """Starts a process of the service."""
         words = [
             *("boost", "--origin", origin or self.origin_url),
             *("--listen", f"127.0.0.1:{self.port}", "--listen", f"unix:{self.unix}"),
@@ -96,7 +97,7 @@ class Upgrade(InteropCase):
         return self.plain.url
 
     def ended(self, process):
-        """Waits until a process that was succeeded has ended; its status has to be 0."""
+        """Waits until the old process has ended, with status 0."""
         self.wait_until("the old process ends", lambda: process.process.poll() is not None)
         self.assertEqual(process.wait(), 0, process.lines)
 
@@ -107,8 +108,8 @@ class Upgrade(InteropCase):
             return client.makefile("rb").read().startswith(b"HTTP/1.1 200 ")
 
     def test_upgrades_in_a_row_under_load(self):
-        """Five upgrades, with other numbers of workers and both engines: no request fails, and the
-        files of Unix sockets outlive each process but the last."""
+        """Five upgrades with different numbers of workers and engines. No request fails, and the
+        files of Unix sockets are removed only by the last process."""
         running = self.start("--workers", "2")
         load = [Load(self.address) for _ in range(4)]
         for workers, engine in ((3, "epoll"), (1, "auto"), (2, "epoll"), (4, "auto"), (1, "epoll")):
@@ -118,7 +119,8 @@ class Upgrade(InteropCase):
             running = following
             self.assertTrue(self.served_at_unix())
             self.wait_until(
-                "more is asked", lambda: sum(client.count for client in load) > before + 200
+                "more requests are made",
+                lambda: sum(client.count for client in load) > before + 200,
             )
         counts, failed = zip(*(client.stop() for client in load))
         self.assertEqual([each for client in failed for each in client], [])
@@ -127,7 +129,7 @@ class Upgrade(InteropCase):
         self.assertFalse(self.unix.exists() or self.door.exists())
 
     def test_tunnels_live_until_the_drain_limit(self):
-        """Open WebSockets go on through the process that was succeeded, until its drain limit."""
+        """Open WebSockets stay connected to the old process until its drain limit."""
         old = self.start("--limit", "drain_ms=3s", origin=self.echo.url)
         sockets = [websocket.connect(self.address) for _ in range(20)]
         new = self.start("--upgrade", origin=self.echo.url)
@@ -148,7 +150,7 @@ class Upgrade(InteropCase):
         self.assertEqual(new.stop(), 0)
 
     def fails(self, *words, part):
-        """A start that must fail, saying `part`; the running process is not disturbed."""
+        """Checks that a start fails with an error that contains `part`."""
         done = subprocess.run(
             [program(), *map(str, words)], stdin=subprocess.DEVNULL, capture_output=True,
             text=True, timeout=60,
@@ -173,7 +175,7 @@ class Upgrade(InteropCase):
         self.fails("boost", "--origin", "https://a", "--upgrade", *door, part="TLS")
         nobody = f"unix:{self.folder / 'nobody'}"
         self.fails("forward", "--upgrade", "--admin", nobody, part="cannot take over from")
-        self.wait_until("more is asked", lambda: load.count > 200)
+        self.wait_until("more requests are made", lambda: load.count > 200)
         self.assertEqual(load.stop()[1], [])
         self.assertTrue(self.served_at_unix())
         self.assertIsNone(running.process.poll())
@@ -184,11 +186,11 @@ class Upgrade(InteropCase):
         door = ("--admin", f"unix:{self.door}", "--limit", "drain_ms=1s")
         return ("forward", "--listen", f"127.0.0.1:{self.port}", *door, *more)
 
-    def test_a_takeover_that_fails_with_more_workers_loses_nobody(self):
-        """Clients come all the time, while processes that would have more workers end at their
+    def test_failed_takeovers_with_more_workers_lose_no_client(self):
+        """Clients connect all the time, while upgrades to more workers fail because of their access
         log."""
         running = self.millrace(*self.forward_words("--workers", "2"))
-        load = [Hurried(self.address) for _ in range(4)]
+        load = [NewConnectionLoad(self.address) for _ in range(4)]
         log = ("--engine", "epoll", "--workers", "8", "--access-log", self.folder)
         for _ in range(50):
             self.fails(*self.forward_words("--upgrade", *log), part="access log")
@@ -197,9 +199,9 @@ class Upgrade(InteropCase):
         self.assertGreater(sum(counts), 1000)
         self.assertEqual(running.stop(), 0)
 
-    def test_somebody_serves_whatever_the_new_one_lacks(self):
-        """It runs out of descriptors at each point of its start: either it says so before it has
-        taken over, and the old one serves, or it serves itself."""
+    def test_one_process_serves_whenever_descriptors_run_out(self):
+        """The new process runs out of descriptors at each point of its start. Either it fails
+        before it has taken over and the old process serves, or it serves itself."""
         running, ends = self.millrace(*self.forward_words("--workers", "2")), set()
         for count in range(14, 60):
             new = subprocess.Popen(
@@ -227,7 +229,7 @@ class Upgrade(InteropCase):
         self.assertEqual(wire.get(self.address, "/").status, 400)
 
     def takeover(self):
-        """A takeover by hand, up to the offer; gives the connection and the descriptors."""
+        """Performs a takeover up to the offer. Returns the connection and the descriptors."""
         client = socket.socket(socket.AF_UNIX)
         self.addCleanup(client.close)
         client.settimeout(wire.PATIENCE_SECONDS)
@@ -237,7 +239,7 @@ class Upgrade(InteropCase):
             f"Upgrade: {PROTOCOL}\r\n\r\n".encode()
         )
         output, descriptors = b"", []
-        # The last word of the offer has kind 6, and its text is the number of sockets.
+        # The last message of the offer has kind 6. Its text is the number of sockets.
         while not output.endswith(b"\x06\x00\x00\x01" + str(len(descriptors)).encode()):
             data, control, _, _ = client.recvmsg(4096, socket.CMSG_SPACE(64 * 4))
             self.assertTrue(data, output)
@@ -249,9 +251,9 @@ class Upgrade(InteropCase):
         self.addCleanup(lambda: [os.close(number) for number in descriptors])
         return client, descriptors
 
-    def test_a_successor_that_dies_or_lies_changes_nothing(self):
-        """Each step of a takeover is broken off; the running process serves on, and can still be
-        succeeded afterwards."""
+    def test_a_successor_that_dies_or_sends_errors_changes_nothing(self):
+        """A takeover ends early or is malformed at each step. The running process continues, and a
+        later upgrade succeeds."""
         running = self.start("--workers", "2")
         for word in (b"", b"\xff\x00\x00\x00", b"\x08\x00\x00\x00", b"\x07\x00\xff"):
             client, descriptors = self.takeover()
@@ -268,13 +270,15 @@ class Upgrade(InteropCase):
         self.assertEqual(new.stop(), 0)
 
     def test_the_running_one_dies_during_a_takeover(self):
-        """From its offer on, the new process serves if the running one dies: before or after the
-        new one reports that it listens."""
-        for hears in (False, True):
+        """If the running process dies after its offer, the new process serves, whether or not it
+        has already reported that it listens."""
+        for reads_report in (False, True):
             admin = socket.socket(socket.AF_UNIX)
             admin.bind(str(self.door))
             admin.listen()
-            served = threading.Thread(target=self.offer_and_die, args=(admin, hears), daemon=True)
+            served = threading.Thread(
+                target=self.offer_and_die, args=(admin, reads_report), daemon=True
+            )
             served.start()
             new = self.start("--upgrade")
             served.join(60)
@@ -283,8 +287,9 @@ class Upgrade(InteropCase):
             self.assertEqual(new.stop(), 0)
             self.assertFalse(self.door.exists())
 
-    def offer_and_die(self, admin, hears):
-        """Plays the running process, with nothing but an admin address."""
+    def offer_and_die(self, admin, reads_report):
+        """Acts as a running process that has only an admin address, and ends during the
+        takeover."""
         client, _ = admin.accept()
         head = b""
         while not head.endswith(b"\r\n\r\n"):
@@ -295,16 +300,16 @@ class Upgrade(InteropCase):
         )
         rights = array.array("i", [admin.fileno()])
         control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-        # A socket of an admin address, no service manager, and that is all.
+        # The offer: one socket of an admin address, and no service manager.
         client.sendmsg([b"\x03\x01\x00\x00"], control)
         client.sendall(b"\x05\x00\x00\x020 \x06\x00\x00\x011")
-        if hears:
+        if reads_report:
             client.recv(1, socket.MSG_PEEK)
         admin.close()
         client.close()
 
     def test_a_takeover_waits_for_the_end_of_one_that_fails(self):
-        """A dead process is not in the way, even if its death was not noticed yet."""
+        """A takeover waits until the failed takeover of a dead process is noticed."""
         self.start()
         client, _ = self.takeover()
         begun = []
@@ -316,16 +321,16 @@ class Upgrade(InteropCase):
         self.assertEqual(len(begun), 1)
 
     def test_sigterm_during_a_takeover_waits_for_its_end(self):
-        """An operator who ends the old process too soon loses nothing."""
+        """SIGTERM to the old process during a takeover loses no request."""
         waits = "draining will start when the takeover ends"
         for succeeds in (False, True):
-            # The sockets that were handed over are open until the test ends.
+            # The passed sockets are open until the test ends, so each round needs another port.
             self.port = free_port()
             self.address = "127.0.0.1", self.port
             running = self.start()
             client, _ = self.takeover()
             running.terminate()
-            self.wait_until("it has heard", lambda: any(waits in x for x in running.lines))
+            self.wait_until("SIGTERM is noticed", lambda: any(waits in x for x in running.lines))
             self.assertEqual(wire.get(self.address, "/").status, 200)
             if succeeds:
                 client.sendall(b"\x07\x00\x00\x00")
@@ -337,8 +342,9 @@ class Upgrade(InteropCase):
                 self.assertEqual(file.exists(), succeeds, "they are the new one's")
                 file.unlink(missing_ok=True)
 
-    def test_no_takeover_once_the_running_one_is_to_end(self):
-        """After SIGTERM a takeover is refused with the reason; open connections are still served."""
+    def test_no_takeover_from_a_draining_process(self):
+        """After SIGTERM a takeover is refused with the reason, and open connections are still
+        served."""
         running = self.start(origin=self.echo.url)
         frames = websocket.connect(self.address)
         running.terminate()
@@ -354,8 +360,8 @@ class Upgrade(InteropCase):
         self.ended(running)
 
     def test_no_reload_while_another_takes_over(self):
-        """A reload during an upgrade is refused with the reason: the new process may have read the
-        file before."""
+        """A reload during an upgrade is refused with the reason, because the new process may have
+        read the file before."""
         file = self.folder / "run.toml"
         file.write_text(f'admin = "unix:{self.door}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
         running = self.millrace("run", file)
@@ -385,8 +391,8 @@ class Upgrade(InteropCase):
         self.assertEqual(new.stop(), 0)
 
     def test_a_successor_killed_at_any_moment(self):
-        """kill -9 at different moments of its start: as long as it has not taken over, the running
-        process serves; afterwards another one can take over from the serving process."""
+        """The new process is killed at different moments of its start. Until it has taken over, the
+        running process serves. Afterwards another process can take over."""
         running = self.start("--workers", "2")
         for pause in (0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3):
             process = subprocess.Popen(
@@ -425,7 +431,7 @@ class Upgrade(InteropCase):
             self.assertIn(PROTOCOL.encode(), output)
 
     def test_another_binary_takes_over(self):
-        """The file of the running program may be replaced: the new one is another file."""
+        """The new process may run another file than the running one."""
         running = self.start()
         copy = self.folder / "millrace-new"
         shutil.copy(program(), copy)
@@ -437,7 +443,7 @@ class Upgrade(InteropCase):
 
 
 class NeverDown(InteropCase):
-    def test_the_script_counts_nothing_lost(self):
+    def test_a_short_run_of_never_down(self):
         """A short run of `scripts/never-down`; the full run is started by hand."""
         done = self.run_script(
             *("never-down", "--seconds", "10", "--reloads", "10", "--upgrades", "2"),

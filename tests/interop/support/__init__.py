@@ -1,4 +1,4 @@
-"""Shared by the interop tests: millrace itself, origins, certificates and a plain client."""
+"""Helpers of the interop tests: millrace, origins, certificates and a plain client."""
 
 import pathlib
 

@@ -1,8 +1,8 @@
-"""Origins that break off, and clients that say what of it reached them.
+"""Origins that end responses early, and clients that check the bytes that reached them.
 
-`CutOrigin` serves bodies that end before their framing says so; `EarlyTarget` responds before it has
-read what it is sent, and closes. Both tell how much the kernel of the other side acknowledged before
-that, so that nothing is expected that the proxy's socket never had."""
+`CutOrigin` serves bodies that end before their framing does. `EarlyTarget` responds before it has
+read the request, and closes. A test expects only bytes that the proxy's kernel acknowledged before
+the end."""
 
 import array
 import concurrent.futures
@@ -20,9 +20,9 @@ import time
 from . import pattern
 from .server import SECONDS_MAX, Listener
 
-# How many connections are made at once.
+# Number of concurrent connections.
 AT_ONCE = 16
-# Bytes of uploads of which the target reads only a few.
+# Bytes of each upload. The target reads only the first bytes.
 UPLOADS = (2_000, 60_000, 400_000)
 # A queue that has not changed for this long counts as stalled.
 QUIET_SECONDS = 0.3
@@ -30,16 +30,16 @@ NOISE = next(pattern.blocks(pattern.BLOCK, seed=7))
 
 
 def each(items, function):
-    """The results of `function` for each item, a few at a time."""
+    """Returns the results of `function` for each item. At most AT_ONCE calls run at a time."""
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
         return list(pool.map(function, items))
 
 
 @dataclasses.dataclass
 class Cut:
-    """A body that is cut: `framing` is length, chunked or close, `how` fin or reset. The origin
-    sends `sent` bytes after the header section, and then, of a chunked body, perhaps an invalid
-    chunk."""
+    """A body that its origin cuts. `framing` is length, chunked or close; `how` is fin or reset.
+    The origin sends `sent` bytes after the header section. If `malformed` is true, an invalid chunk
+    follows."""
 
     number: int
     framing: str
@@ -51,12 +51,12 @@ class Cut:
 
     @staticmethod
     def drawn(number, draw):
-        """Any cut, from a `random.Random`."""
+        """Returns a random cut. `draw` is a `random.Random`."""
         framing = draw.choice(("length", "length", "chunked", "chunked", "close"))
         return Cut(
             number,
             framing,
-            # The end of the stream is the end of such a body: only a reset cuts it.
+            # A body until close ends with the stream, so only a reset can cut it.
             "reset" if framing == "close" else draw.choice(("fin", "reset")),
             draw.choice((draw.randrange(1, 300), draw.randrange(1, 9000), draw.randrange(120_000))),
             draw.choice((7, 1000, 16_384, 100_000)),
@@ -78,13 +78,13 @@ class Cut:
         """Returns the bytes after the header section."""
         if self.framing != "chunked":
             return NOISE[: self.sent]
-        # No more chunks than payload of which some is sent.
+        # Only chunks of which at least one byte is sent.
         chunks = (NOISE[at : at + self.chunk] for at in range(0, self.sent, self.chunk))
         whole = b"".join(b"%x\r\n%s\r\n" % (len(data), data) for data in chunks)
         return whole + b"xyz\r\n" if self.malformed else whole[: self.sent]
 
     def payload(self, coded_bytes):
-        """How much of the body is in so many bytes of `coded`."""
+        """Returns the number of payload bytes in the first `coded_bytes` bytes of `coded`."""
         if self.framing != "chunked":
             return coded_bytes
         return len(payload_of(self.coded()[:coded_bytes])[0])
@@ -105,7 +105,8 @@ def payload_of(coded):
 
 
 def acknowledged(connection, sent):
-    """Returns how many of `sent` bytes the peer's kernel has, once that no longer changes."""
+    """Returns how many of `sent` bytes the peer's kernel has acknowledged, once the number no
+    longer changes."""
     left = array.array("i", [0])
     before, since = -1, time.monotonic()
     while time.monotonic() - since < QUIET_SECONDS:
@@ -119,7 +120,7 @@ def acknowledged(connection, sent):
 
 
 def end(connection, how):
-    """Ends it in order, or by a reset."""
+    """Closes a connection by FIN, or by RST if `how` is reset."""
     if how == "reset":
         linger = struct.pack("ii", 1, 0)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
@@ -130,8 +131,7 @@ NOTHING = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class CutOrigin(Listener):
-    """Serves the cuts that it was given, and nothing at other targets. `broken` gives the payload
-    bytes that were acknowledged, once one has broken off."""
+    """An origin that serves each cut at its target, and an empty response at other targets."""
 
     def __init__(self, cuts):
         self.cuts = {cut.target: cut for cut in cuts}
@@ -153,14 +153,15 @@ class CutOrigin(Listener):
         self._over[cut.target].set()
 
     def broken(self, cut):
-        """Waits until it has broken off."""
+        """Waits until the origin has ended this response. Returns the acknowledged payload
+        bytes."""
         if not self._over[cut.target].wait(SECONDS_MAX):
-            raise TimeoutError(f"{cut} was never asked for")
+            raise TimeoutError(f"{cut} was never requested")
         return self._got[cut.target]
 
 
 def header_of(connection):
-    """The bytes up to the empty line. Reads no further."""
+    """Reads and returns the bytes up to the empty line."""
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
@@ -171,7 +172,8 @@ def header_of(connection):
 
 
 def all_of(connection):
-    """Reads until the stream ends or breaks. Returns the bytes, and which of both happened."""
+    """Reads until the stream ends or fails. Returns the bytes, and "end" or the name of the
+    error."""
     parts = []
     while True:
         try:
@@ -184,9 +186,10 @@ def all_of(connection):
 
 
 def fetch_cut(address, origin, cut, is_late, version="1.1", *, pause=0, may_reset=False):
-    """Requests a cut body. Returns a sentence if the client received the wrong bytes or end, or
-    None. `is_late`: the client starts to read `pause` seconds after the origin broke off.
-    `may_reset`: a reset is right too if the framing shows the cut."""
+    """Requests a cut body. Returns a message if the client received wrong bytes or a wrong end,
+    otherwise None. If `is_late` is true, the client starts to read `pause` seconds after the origin
+    ended the response. If `may_reset` is true, a reset is accepted too where the framing shows the
+    cut."""
     with socket.create_connection(address, SECONDS_MAX) as client:
         line = f"GET {cut.target} HTTP/{version}\r\n"
         fields = f"Host: {address[0]}:{address[1]}\r\nConnection: close\r\n\r\n"
@@ -201,7 +204,7 @@ def fetch_cut(address, origin, cut, is_late, version="1.1", *, pause=0, may_rese
     has_length = b"content-length" in header.lower()
     payload, is_whole = payload_of(body) if is_chunked else (body, False)
     if not header.startswith(b"HTTP/1.1 200"):
-        # Nothing of it was delivered: the client may get another response.
+        # The proxy delivered nothing of the response, so it may send an error response instead.
         is_fine = expected == 0 or (cut.malformed and header.startswith(b"HTTP/1.1 502"))
         return None if is_fine else f"{cut}: {header[:60]} {how} instead of {expected} bytes"
     if payload != NOISE[: len(payload)] or len(payload) < expected:
@@ -217,8 +220,8 @@ EARLY = b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 4000\r\n\r\n" + b"ea
 
 
 class EarlyTarget(Listener):
-    """Reads `read_bytes` of what it is sent, responds, and closes with the rest unread. With a TLS
-    context it does so inside of TLS. `upgrades`: it first switches protocols."""
+    """A server that reads at most 1,000 bytes, responds, and closes with the rest unread. With a
+    TLS context it does this inside TLS. If `upgrades` is true, it first switches protocols."""
 
     def __init__(self, upgrades=False, tls=None):
         self.upgrades, self.tls = upgrades, tls
@@ -242,9 +245,9 @@ SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgra
 
 
 def upload_early(address, opening, upload_bytes, tls=None, waits=False):
-    """Opens a tunnel, unless the connection is one (no `opening`), uploads, and then reads. Returns
-    the received bytes, and how the stream ended. `waits`: starts to read only when all bytes were
-    sent or failed."""
+    """Opens a tunnel by the request `opening`, uploads, and reads. An empty `opening` means that
+    the connection is a tunnel already. Returns the received bytes and how the stream ended. If
+    `waits` is true, reading starts after the upload has ended or failed."""
     with socket.create_connection(address, SECONDS_MAX) as client:
         if opening:
             client.sendall(opening)
@@ -256,7 +259,7 @@ def upload_early(address, opening, upload_bytes, tls=None, waits=False):
         writer = threading.Thread(target=_write, args=(client, upload_bytes), daemon=True)
         writer.start()
         if waits or tls:
-            # One thread at a time: OpenSSL's objects are not to be shared.
+            # A TLS connection of OpenSSL must not be used by two threads at a time.
             writer.join(SECONDS_MAX)
         result = all_of(client)
         writer.join(SECONDS_MAX)
@@ -272,7 +275,7 @@ def _write(connection, upload_bytes):
 
 
 def lost_early(address, opening, count, tls=None):
-    """How often the early response did not arrive, and what came instead."""
+    """Returns a message for each of `count` uploads that did not receive the early response."""
 
     def upload(number):
         size, waits = UPLOADS[number % len(UPLOADS)], number % 2 == 0
@@ -283,7 +286,7 @@ def lost_early(address, opening, count, tls=None):
 
 
 def connect(target):
-    """The opening of a tunnel by CONNECT."""
+    """Returns the CONNECT request that opens a tunnel to a port."""
     return f"CONNECT 127.0.0.1:{target} HTTP/1.1\r\nHost: 127.0.0.1:{target}\r\n\r\n".encode()
 
 
@@ -291,5 +294,5 @@ UPGRADE = b"GET /up HTTP/1.1\r\nHost: a.test\r\nUpgrade: x\r\nConnection: Upgrad
 
 
 def draws(count, seed):
-    """That many generators of random numbers, each from its own seed."""
+    """Returns `count` generators of random numbers, each with its own seed."""
     return [random.Random(f"{seed}.{number}") for number in range(count)]

@@ -1,5 +1,5 @@
-"""The base of all interop tests: a scratch folder, programs that must be there, and an end for
-everything that a test started."""
+"""The base class of all interop tests: a scratch folder, a check for required programs, and the end
+of every process that a test started."""
 
 import os
 import pathlib
@@ -15,13 +15,14 @@ from .nginx import Nginx
 from .origin import Origin
 
 COMMAND_SECONDS_MAX = 300
-# Options of a millrace whose memory or descriptors a test looks at, which its own user may not.
+# Options for tests that read the memory or descriptors of millrace. Its sandbox hides them from its
+# own user.
 LOOKED_INTO = () if os.getuid() == 0 else ("--sandbox", "off")
 
 
 class InteropCase(unittest.TestCase):
-    """`programs` names what the tests of the class need beside millrace and nginx. A missing one
-    is a failure: `scripts/setup test` installs them all."""
+    """`programs` names the programs that the tests of the class need besides millrace and nginx. A
+    missing program is a failure; `scripts/setup test` installs all of them."""
 
     programs = ()
     maxDiff = 2000
@@ -35,49 +36,49 @@ class InteropCase(unittest.TestCase):
         self.site.mkdir()
 
     def millrace(self, *arguments, **how):
-        """A running millrace that must end with status 0 and without a panic."""
+        """Starts millrace, which must end with status 0 and without a panic."""
         started = Millrace(*arguments, **how)
         self.addCleanup(self._end, started)
         return started
 
     def _end(self, started):
         if started.process.returncode is None:
-            self.assertEqual(started.stop(), 0, f"exit status; it said: {started.lines[-5:]}")
+            self.assertEqual(started.stop(), 0, f"exit status; output: {started.lines[-5:]}")
         output = [line for line in started.lines if "panic" in line]
         self.assertEqual(output, [], "millrace panicked")
 
     def forward(self, *options, **how):
-        """A forward proxy on a port of its own."""
+        """Starts a forward proxy on a free port."""
         return self.millrace("forward", "--listen", "127.0.0.1:0", *options, **how)
 
     def boost(self, origin, *options, **how):
-        """Starts a reverse proxy before `origin` (a URL) on a port of its own."""
+        """Starts a reverse proxy on a free port. `origin` is the URL of its origin."""
         listen = ("--listen", "127.0.0.1:0")
         return self.millrace("boost", "--origin", origin, *listen, *options, **how)
 
     def nginx(self, **how):
-        """nginx over `self.site`."""
+        """Starts nginx, which serves `self.site`."""
         started = Nginx(self.folder, self.site, **how)
         self.addCleanup(started.stop)
         return started
 
     def origin(self, **how):
-        """The tests' own origin."""
+        """Starts an `Origin`."""
         started = Origin(**how)
         self.addCleanup(started.stop)
         return started
 
     def environment(self, **more):
         """Returns a client's environment without the user's proxies, mirrors and settings."""
-        kept = ("PATH", "PYENV_ROOT", "PYENV_VERSION", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN")
-        environment = {name: os.environ[name] for name in kept if name in os.environ}
+        names = ("PATH", "PYENV_ROOT", "PYENV_VERSION", "RUSTUP_HOME", "RUSTUP_TOOLCHAIN")
+        environment = {name: os.environ[name] for name in names if name in os.environ}
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         environment.update(HOME=str(home), LANG="C.UTF-8", LC_ALL="C.UTF-8", **more)
         return environment
 
     def run_client(self, *command, environment=None, **how):
-        """Runs a client program to its end; a failure shows what it said."""
+        """Runs a client program to its end. A failure shows its output."""
         done = subprocess.run(
             list(map(str, command)),
             env=environment or self.environment(),
@@ -92,15 +93,15 @@ class InteropCase(unittest.TestCase):
         return done
 
     def run_script(self, name, *options):
-        """Runs one of `scripts` that build what they need, with the program under test. The
-        builds run before, without a deadline, as they may take many minutes on a busy machine."""
+        """Runs a program of `scripts` with the program under test. Its `--build` runs first,
+        without a deadline, because a build may take many minutes on a busy machine."""
         command = [str(PROJECT / "scripts" / name), "--profile", "debug"]
         environment = dict(os.environ, MILLRACE=str(program()))
         subprocess.run([*command, "--build"], env=environment, check=True)
         return self.run_client(*command, *options, environment=environment)
 
     def assert_all_through_the_proxy(self, origin, at_least):
-        """Each request that nginx saw came by way of a proxy, and there were enough of them."""
+        """Checks that nginx received at least `at_least` requests, all of them with Via."""
         requests = origin.requests()
         direct = [request for request in requests if request["via"] in ("-", "")]
         self.assertEqual(direct, [], "requests that did not come through the proxy")

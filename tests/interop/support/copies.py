@@ -1,7 +1,7 @@
-"""How often a body is in a process's memory, counted by physical pages, and how much memory that is.
+"""Counts the copies of a body in the physical memory of a process, and their bytes.
 
-A body of `marked` bytes names each of its parts. All pages that the process has are read and
-searched for those names, so a copy is found wherever it is: in the slab, the heap, a buffer."""
+Each part of a `marked` body begins with a name and a number. All present pages of the process are
+searched for these names, so a copy is found in the slab, the heap or any buffer."""
 
 import collections
 import mmap
@@ -19,8 +19,8 @@ FRAME = (1 << 55) - 1
 
 
 def marked(length, seed):
-    """`length` bytes, a multiple of `PART`, and the name that their parts begin with, before a
-    number."""
+    """Returns a body of `length` bytes, a multiple of `PART`, and the name with which each part
+    begins."""
     dice = random.Random(seed)
     name, noise = dice.randbytes(12), dice.randbytes(PART - 16)
     parts = (name + struct.pack(">I", number) + noise for number in range(length // PART))
@@ -28,8 +28,8 @@ def marked(length, seed):
 
 
 class Copies:
-    """The copies in memory. `most` and `least` count the copies of the parts that have the most and
-    the fewest; `bytes` are those of all copies, `outside` those not in the slab."""
+    """The copies in memory. `most` and `least` are the highest and lowest number of copies of a
+    part. `bytes` counts all copies, `outside` those that are not in the slab."""
 
     def __init__(self, pid, name, parts):
         places = collections.defaultdict(set)
@@ -48,7 +48,7 @@ class Copies:
 
     @property
     def second(self):
-        """Bytes that are there once more."""
+        """Bytes of all copies beyond the first one."""
         return self.bytes - self.present
 
 
@@ -57,7 +57,8 @@ HEAD = re.compile(r"([0-9a-f]+)-([0-9a-f]+) (\S+) ([0-9a-f]+) (\S+) (\d+) *(.*)\
 
 
 def mappings(pid):
-    """Those that may be read; not what the kernel maps into every process."""
+    """Yields the readable mappings of a process, without those that the kernel adds to each
+    process."""
     with open(f"/proc/{pid}/maps") as file:
         for line in file:
             start, end, rights, offset, device, inode, path = HEAD.fullmatch(line).groups()
@@ -68,8 +69,8 @@ def mappings(pid):
 
 
 def found(pid, mapping, name):
-    """The numbers of the parts in a mapping, each with its place: the frame of memory and the byte
-    there. Without the right to know frames: the file and offset, or the address."""
+    """Yields the number of each part in a mapping, and its place: page frame and offset. Without
+    the privilege to read frames, the place is the file and offset, or the address."""
     with open(f"/proc/{pid}/pagemap", "rb") as pagemap, open(f"/proc/{pid}/mem", "rb", 0) as memory:
         for first, count, frames in present(pagemap, mapping):
             content = os.pread(memory.fileno(), count * PAGE, first)
@@ -88,7 +89,7 @@ def found(pid, mapping, name):
 
 
 def present(pagemap, mapping):
-    """Runs of pages that the process has: nothing else is read, which would make it."""
+    """Yields runs of present pages. Reading an absent page would allocate it."""
     for start in range(mapping.start, mapping.end, READ_BYTES):
         count = (min(mapping.end, start + READ_BYTES) - start) // PAGE
         entries = os.pread(pagemap.fileno(), count * 8, start // PAGE * 8)
@@ -103,8 +104,8 @@ def present(pagemap, mapping):
 
 
 class Memory:
-    """Bytes: of the slab's files, by the kernel's count of their blocks; of the slab that are mapped
-    (Rss, Pss); of all else that is mapped (Pss)."""
+    """Memory of a process in bytes. `files`: blocks of the slab's files. `slab_rss` and `slab_pss`:
+    mapped slab. `rest_pss`: all other mappings."""
 
     def __init__(self, pid):
         self.slab_rss = self.slab_pss = self.rest_pss = 0

@@ -1,5 +1,5 @@
-"""Responses with faults, an origin that sends them, and a client that judges what a proxy makes of
-them. `peers/behaviour` plays them through other proxies too."""
+"""Responses with faults, an origin that sends them, and a client that checks the response of a
+proxy. `peers/behaviour` uses them with other proxies too."""
 
 import collections
 import re
@@ -9,8 +9,9 @@ from .server import Listener
 
 PATIENCE_SECONDS = 30
 
-# `passes`: the client receives the response, in the strict form. Otherwise it receives 502, or, if
-# the fault is in the body, at most a beginning that shows that it is cut. `method`: of the request.
+# If `passes` is true, the client receives the response in the strict form. Otherwise it receives
+# 502, or, if the fault is in the body, a response that is visibly cut. `method` is that of the
+# request.
 Case = collections.namedtuple("Case", "name section response passes method", defaults=("GET",))
 
 BODY = b"ok"
@@ -115,7 +116,7 @@ CASES = [
     Case("NUL in a value", "RFC 9110 section 5.5", _response("X-A: 1\0", LENGTH), False),
 ]
 
-# Targets, and what the origin receives through millrace.
+# Targets of a client, and the targets that the origin then receives from millrace.
 TARGETS = [
     (b"/\xc3\xbc", b"/%C3%BC"),
     (b"/\xfc?a=\xff", b"/%FC?a=%FF"),
@@ -123,8 +124,8 @@ TARGETS = [
 
 
 class Origin(Listener):
-    """Sends response N to a request whose target begins with /N, then closes; those of `CASES` if
-    not others are given. Keeps the targets in `targets`."""
+    """Sends response N to a request whose target begins with /N, then closes. The default responses
+    are those of `CASES`. `targets` lists the received targets."""
 
     def __init__(self, responses=None):
         self.responses = responses or [case.response for case in CASES]
@@ -148,8 +149,9 @@ class Origin(Listener):
 
 
 class Received:
-    """The result of one request at the client: `status` of the final response, or None if there is
-    none; whether the body is whole, or another one; and whether all headers are in the strict form."""
+    """The result of one request at the client. `status`: that of the final response; None if there
+    is none. `is_whole`, `is_other`: whether the body is complete, or another one. `is_strict`:
+    whether all headers are in the strict form."""
 
     def __init__(self, data, method):
         self.status, self.fields, self.is_strict, self.is_whole = None, [], True, False
@@ -188,7 +190,8 @@ class Received:
 
 
 def unchunked(data):
-    """The content of chunks, and whether they and their trailers are whole, in the strict form."""
+    """Returns the content of chunks, and whether the chunks and trailers are complete and in the
+    strict form."""
     content = b""
     while match := re.match(rb"([0-9A-Fa-f]+)\r\n", data):
         size, data = int(match[1], 16), data[match.end() :]
@@ -202,7 +205,7 @@ def unchunked(data):
     return content, False
 
 
-def ask(address, target, *, method="GET", host="interop.test"):
+def fetch(address, target, *, method="GET", host="interop.test"):
     """Makes one request on a connection of its own and returns the result."""
     with socket.create_connection(address, PATIENCE_SECONDS) as connection:
         head = f" HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()

@@ -20,7 +20,7 @@ VALIDATORS = {
 
 
 def noise(first, last):
-    """The bytes of the film from `first` to `last`, both of them included."""
+    """Returns the bytes of the film from `first` to `last`, both included."""
     block = bytes(range(251))
     whole = block * ((last - first) // 251 + 2)
     start = first % 251
@@ -60,12 +60,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
             for name, value in (("If-None-Match", fields.get("ETag")),
                                 ("If-Modified-Since", fields.get("Last-Modified")))
         )
-        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        requested = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
         first, last, status = 0, film.length - 1, 200
         if is_same:
             status = 304
-        elif asked and film.has_ranges and self.command == "GET":
-            first, last, status = int(asked[1]), int(asked[2] or last), 206
+        elif requested and film.has_ranges and self.command == "GET":
+            first, last, status = int(requested[1]), int(requested[2] or last), 206
         self.send_response(status)
         for name, value in fields.items():
             self.send_header(name, value)
@@ -89,9 +89,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Film(LocalServer):
-    """An origin that has one film at each path, which begins with `head`; `paths` has the fields of
-    those that have others, and `/` is the `page`. A whole film is held at the byte `held_from`
-    until `gate` is set."""
+    """An origin that serves the same film at each path, and `page` at `/`. The film begins with
+    `head`. `paths` has the response fields of paths that differ from `fields`. Responses of the
+    whole film pause at the byte `held_from` until `gate` is set."""
 
     def __init__(
         self, control, *, length=LENGTH, has_ranges=True, held_from=LENGTH, **fields
@@ -117,7 +117,7 @@ class Film(LocalServer):
             self._open -= 1
 
     def sent(self):
-        """The bytes of bodies that the kernel took, once all responses have ended."""
+        """Returns the body bytes that the kernel accepted, once all responses have ended."""
         end = time.monotonic() + SECONDS_MAX
         while self._open:
             if time.monotonic() > end:

@@ -1,5 +1,5 @@
-"""Makes a thread of a running program do a system call that is not in its code, like an attacker
-who controls it. Uses ptrace(2), for which the tests need root. x86-64 only."""
+"""Makes a thread of a running program execute a chosen system call, as an attacker could. Uses
+ptrace(2), which needs root. x86-64 only."""
 
 import contextlib
 import ctypes
@@ -18,7 +18,7 @@ NAMES = (
 ).split()
 Registers = ctypes.c_ulonglong * len(NAMES)
 ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
-# Below what a function may use of the stack without moving its pointer.
+# Distance below the stack pointer, beyond the red zone of the ABI.
 OUT_OF_THE_WAY = 16384
 
 WAITS_FOR_SIGNALS = "128 "
@@ -49,7 +49,7 @@ def _wait(process):
 
 
 def _wait_until_idle(pid):
-    """Until the main thread waits for signals, which is what it does when all has started."""
+    """Waits until the main thread waits for signals, which it does once the program has started."""
     end = time.monotonic() + SECONDS_MAX
     while not pathlib.Path(f"/proc/{pid}/syscall").read_text().startswith(WAITS_FOR_SIGNALS):
         assert time.monotonic() < end, "the program never comes to rest"
@@ -57,8 +57,8 @@ def _wait_until_idle(pid):
 
 
 def call(process, number, *arguments):
-    """The result of a system call of the main thread of `process`, a child; bytes are given by
-    their address. A refusal is its name, such as "EACCES"."""
+    """Executes a system call in the main thread of `process`, a child. Arguments of type bytes are
+    passed by address. Returns the result, or the name of the error, such as "EACCES"."""
     pid = process.pid
     _wait_until_idle(pid)
     _ptrace(ATTACH, pid)

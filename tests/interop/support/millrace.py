@@ -1,4 +1,4 @@
-"""The real program, started as a user starts it, known by its process id only."""
+"""A running millrace, started by its command line."""
 
 import os
 import re
@@ -15,7 +15,7 @@ STOP_SECONDS_MAX = 60
 
 
 def program():
-    """Path of the program under test: MILLRACE, or the build of this tree."""
+    """Returns the path of the program under test: MILLRACE, or the build of this tree."""
     target = os.environ.get("CARGO_TARGET_DIR") or PROJECT / "target"
     path = os.environ.get("MILLRACE") or os.path.join(target, "debug", "millrace")
     if not os.access(path, os.X_OK):
@@ -24,8 +24,8 @@ def program():
 
 
 class Millrace:
-    """One running millrace. `address` is (host, port) of its first TCP listener. `before` is called
-    in the child, before exec; `binary` is another file of the program."""
+    """One running millrace. `address` is the (host, port) of its first TCP listener. `before` is
+    called in the child before exec. `binary` replaces the program under test."""
 
     def __init__(self, *arguments, descriptors_max=None, before=None, binary=None):
         self.lines = []
@@ -74,36 +74,37 @@ class Millrace:
         return f"http://{self.addresses[0]}"
 
     def rss_bytes(self):
-        """Resident memory, counted page by page: VmRSS lags behind by a batch per thread."""
+        """Returns the resident memory from smaps_rollup, which is exact; VmRSS lags by a batch per
+        thread."""
         with open(f"/proc/{self.process.pid}/smaps_rollup") as rollup:
             return next(int(line.split()[1]) for line in rollup if line.startswith("Rss:")) * 1024
 
     def descriptors(self):
-        """How many descriptors it has open."""
+        """Returns the number of open descriptors."""
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def pause(self):
-        """Stops all of its threads, until `resume`."""
+        """Stops all threads until `resume`."""
         self.process.send_signal(signal.SIGSTOP)
         os.waitpid(self.process.pid, os.WUNTRACED)
 
     def resume(self):
-        """Continues its threads."""
+        """Continues all threads."""
         self.process.send_signal(signal.SIGCONT)
 
     def terminate(self):
-        """Asks it to drain and end, without waiting."""
+        """Sends SIGTERM, which drains and ends the process, and does not wait."""
         self.process.send_signal(signal.SIGTERM)
 
     def wait(self):
-        """Its exit status, once it has ended."""
+        """Waits for the end of the process and returns its exit status."""
         status = self.process.wait(STOP_SECONDS_MAX)
         self._reader.join(STOP_SECONDS_MAX)
         self.process.stderr.close()
         return status
 
     def stop(self):
-        """Ends it in the orderly way and gives its exit status."""
+        """Ends the process by SIGTERM and returns its exit status."""
         if self.process.poll() is None:
             self.terminate()
         try:
@@ -113,6 +114,6 @@ class Millrace:
             raise
 
     def kill(self):
-        """Ends it at once."""
+        """Kills the process."""
         self.process.kill()
         self.process.wait()

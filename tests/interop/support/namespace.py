@@ -14,8 +14,8 @@ RUN = PROJECT / "tests" / "interop" / "run"
 
 
 def isolated(test):
-    """Runs a test method in a namespace with a loopback device and nothing else. Where users may
-    not make one, the test is skipped and says so."""
+    """Runs a test method in a network namespace that has only a loopback device. If this user may
+    not create one, the test is skipped with a message."""
     return _inside(test, ("--net",), 'ip link set lo up && exec "$@"')
 
 
@@ -62,6 +62,6 @@ def add_address(address):
 
 
 def counted(name):
-    """A counter of the extended TCP statistics, such as DelayedACKs."""
+    """Returns a counter of the extended TCP statistics, such as DelayedACKs."""
     lines = [line.split() for line in open("/proc/self/net/netstat") if line.startswith("TcpExt:")]
     return int(dict(zip(*lines))[name])

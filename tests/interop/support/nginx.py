@@ -1,4 +1,4 @@
-"""nginx as an origin: Debian's program with a configuration of its own in a scratch folder."""
+"""nginx as an origin: the system's program with its own configuration in a scratch folder."""
 
 import os
 import shutil
@@ -45,13 +45,14 @@ http {{
 
 
 def executable():
-    """nginx lives in a folder that ordinary users do not search."""
+    """Returns the path of nginx, which may be in a folder that is not in the PATH of ordinary
+    users."""
     return shutil.which("nginx", path=os.environ.get("PATH", "") + ":/usr/sbin:/sbin")
 
 
 class Nginx:
-    """Serves `root` from 127.0.0.1; `certificate` (a pair of files) makes it TLS. `listen_more` are
-    further words of its `listen`."""
+    """An nginx that serves `root` on 127.0.0.1, over TLS if `certificate` (a pair of files) is
+    given. `listen_more` has further parameters of the `listen` directive."""
 
     def __init__(
         self, folder, root, *, certificate=None, host="127.0.0.1", location="", extra="",
@@ -82,7 +83,7 @@ class Nginx:
         self.start()
 
     def start(self):
-        """Starts it, at first or once more where it was, and waits until it listens."""
+        """Starts nginx, also after `stop`, at the same address, and waits until it listens."""
         configuration = self.folder / "nginx.conf"
         with open(self.folder / "stderr", "wb") as stderr:
             self.process = subprocess.Popen(
@@ -110,8 +111,8 @@ class Nginx:
         return f"{self.scheme}://{self.host}:{self.port}"
 
     def requests(self):
-        """Returns the requests: dictionaries with method, target, status, via, host, connection, and
-        the bytes that it sent."""
+        """Returns the logged requests as dictionaries with method, target, status, via, host,
+        connection and sent bytes."""
         names = ("method", "target", "status", "via", "host", "connection", "sent")
         text = (self.folder / "access.log").read_text()
         return [dict(zip(names, line.split("|"))) for line in text.splitlines()]

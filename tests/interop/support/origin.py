@@ -1,5 +1,5 @@
-"""An origin for what nginx does not do: it hashes uploads, counts what it could send, stops
-reading on demand, and runs git's own HTTP backend."""
+"""An origin with functions that nginx lacks: it hashes uploads, counts sent bytes, stops reading on
+demand, and runs the HTTP backend of git."""
 
 import hashlib
 import http.server
@@ -22,7 +22,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Logs nothing; the requests are in `Origin.seen`."""
 
     def body(self):
-        """The pieces of the request's body, by its framing."""
+        """Yields the request's body in pieces, according to its framing."""
         if "chunked" in self.headers.get("Transfer-Encoding", "").lower():
             while size := int(self.rfile.readline().split(b";")[0], 16):
                 yield self.rfile.read(size)
@@ -60,13 +60,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
     do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_OPTIONS = _dispatch
 
     def _upload(self):
-        """Any other path: says what came."""
-        digest, length, kept = hashlib.sha256(), 0, b""
+        """Any other path: responds with a JSON report of the received request."""
+        digest, length, beginning = hashlib.sha256(), 0, b""
         for piece in self.body():
             digest.update(piece)
             length += len(piece)
-            kept = (kept + piece)[:65536]
-        self.server.bodies.append(kept)
+            beginning = (beginning + piece)[:65536]
+        self.server.bodies.append(beginning)
         self.respond(
             200,
             json.dumps(
@@ -81,7 +81,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         )
 
     def _bytes(self, length):
-        """`/bytes/N`: N bytes of pattern, counted as the kernel takes them."""
+        """`/bytes/N`: sends N bytes of pattern, and counts the bytes that the kernel accepts."""
         self.send_response(200)
         self.send_header("Content-Length", str(length))
         self.end_headers()
@@ -99,7 +99,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self._upload()
 
     def _git(self):
-        """`/git/...`: git's own CGI program. Its response has no length, so it ends with the
+        """`/git/...`: runs the CGI program of git. Its response has no length, so it ends with the
         connection."""
         path, _, query = self.path[len("/git") :].partition("?")
         environment = {
@@ -131,8 +131,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Origin(LocalServer):
-    """Runs on threads of its own. `seen` lists (method, target, fields) of each request,
-    `bodies` the first 64 KiB of each upload, `sent_bytes` what `/bytes/N` could send."""
+    """An origin on its own threads. `seen` lists the (method, target, fields) of each request,
+    `bodies` the first 64 KiB of each upload. `sent_bytes` counts the bytes that `/bytes/N` sent."""
 
     def __init__(self, repositories=None):
         self.seen, self.bodies, self.sent_bytes = [], [], 0

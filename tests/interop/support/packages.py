@@ -1,5 +1,5 @@
-"""Small repositories as apt, pip, npm and cargo know them, made on the spot: a closed network
-must do."""
+"""Small repositories for apt, pip, npm and cargo, generated locally because tests have no
+network."""
 
 import base64
 import gzip
@@ -15,12 +15,12 @@ from . import pattern
 
 
 def sha256(data):
-    """In hex."""
+    """Returns the SHA-256 of bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 
 def noise(length, seed):
-    """A body in one piece."""
+    """Returns a body of noise as bytes."""
     return b"".join(pattern.blocks(length, seed))
 
 
@@ -37,8 +37,8 @@ def tarball(files):
 
 
 def apt_repository(site, scratch, count):
-    """`count` packages probe-0, probe-1, ... in site/apt; each installs one file of noise.
-    Gives {package: (file name, hash)}."""
+    """Creates `count` packages probe-0, probe-1, ... in site/apt. Each installs one file of noise.
+    Returns {package: (file name, hash)}."""
     repository = site / "apt"
     repository.mkdir()
     installed, index = {}, []
@@ -77,8 +77,7 @@ def apt_repository(site, scratch, count):
 
 
 def apt_configuration(folder, repository_url, proxy_url):
-    """An apt of its own in `folder`: no file of the machine's is read or written. Gives its
-    configuration file."""
+    """Writes an apt configuration in `folder` that uses no file of the system. Returns its path."""
     for part in (
         "state/lists/partial", "cache/archives/partial", "log", "parts", "root/var/lib/dpkg/info",
         "root/var/lib/dpkg/updates",
@@ -112,7 +111,7 @@ DPkg::Path "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 
 def python_index(site, name, payload):
-    """A simple index in site/simple with one wheel; gives the wheel's (file name, hash)."""
+    """Creates a simple index in site/simple with one wheel. Returns its (file name, hash)."""
     info = f"{name}-1.0.dist-info"
     wheel = io.BytesIO()
     with zipfile.ZipFile(wheel, "w", zipfile.ZIP_STORED) as archive:
@@ -135,7 +134,7 @@ def python_index(site, name, payload):
 
 
 def npm_registry(site, url, name, payload):
-    """A registry at `url` with one package of one version; gives the tarball's hash."""
+    """Creates a registry at `url` with one package of one version. Returns the tarball's hash."""
     manifest = {"name": name, "version": "1.0.0"}
     archive = tarball(
         {"package/package.json": json.dumps(manifest).encode(), "package/data.bin": payload}
@@ -158,7 +157,7 @@ def npm_registry(site, url, name, payload):
 
 
 def cargo_registry(site, url, name, payload):
-    """A sparse registry at `url`/index with one crate; gives the crate file's hash."""
+    """Creates a sparse registry at `url`/index with one crate. Returns the crate file's hash."""
     manifest = f'[package]\nname = "{name}"\nversion = "1.0.0"\nedition = "2021"\n'
     crate = tarball(
         {
@@ -183,8 +182,8 @@ def cargo_registry(site, url, name, payload):
 
 
 def cargo_project(folder, name, registry_url, proxy):
-    """A project that depends on the crate of that registry, and a cargo home that knows both the
-    registry and the proxy (HOST:PORT). Gives (project, home)."""
+    """Creates a project that depends on the crate, and a cargo home that configures the registry
+    and the proxy (HOST:PORT). Returns (project, home)."""
     project, home = folder / "project", folder / "cargo-home"
     (project / "src").mkdir(parents=True)
     home.mkdir()
@@ -200,7 +199,8 @@ def cargo_project(folder, name, registry_url, proxy):
 
 
 def git_repository(folder, environment):
-    """A bare repository with a few commits and 6 MiB of noise; gives (path, hash of its head)."""
+    """Creates a bare repository with a few commits and 6 MiB of noise. Returns (path, hash of its
+    head)."""
     work, bare = folder / "work", folder / "repositories" / "probe.git"
     bare.parent.mkdir(parents=True)
 

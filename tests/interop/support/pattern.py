@@ -15,7 +15,7 @@ def blocks(length, seed=1):
 
 
 def write(path, length, seed=1):
-    """Writes such a file and gives the hash of what it wrote."""
+    """Writes a file of `blocks` and returns its SHA-256."""
     digest = hashlib.sha256()
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "wb") as file:
@@ -26,7 +26,7 @@ def write(path, length, seed=1):
 
 
 def of_file(path):
-    """The SHA-256 of a file, in hex."""
+    """Returns the SHA-256 of a file, in hex."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(BLOCK):

@@ -1,4 +1,4 @@
-"""runit's runsv(8) over the real program, by the run script of examples/runit."""
+"""runsv(8) of runit, which supervises the program with the run script of examples/runit."""
 
 import os
 import shlex
@@ -15,10 +15,10 @@ PATIENCE_SECONDS = 60
 
 
 class Service:
-    """runsv, and the millrace that it keeps running with the configuration `file`. It holds the
-    sockets `passed`, as a service manager does: each process that it starts gets them.
+    """runsv, and the millrace that it keeps running with the configuration `file`. runsv holds the
+    sockets `passed`, as a service manager does, and passes them to each process that it starts.
 
-    `lines` is what all of them have said so far."""
+    `lines` has the output of all these processes."""
 
     def __init__(self, folder, program, file, passed=()):
         self.folder, self.lines = folder, []
@@ -45,15 +45,15 @@ class Service:
             self.lines.append(line.rstrip("\n"))
 
     def pid(self):
-        """Of the millrace that runs, or of the run script that is about to become it."""
+        """Returns the process id of millrace, or of the run script before it executes millrace."""
         return int((self.folder / "supervise" / "pid").read_text())
 
     def starts(self):
-        """How many times it has come as far as to listen, on whatever it listens."""
+        """Returns how many processes have reported that they serve."""
         return sum(line.startswith("millrace: engine ") for line in self.lines)
 
     def wait_for_start(self, number):
-        """Waits until it listens for the `number`th time."""
+        """Waits until `number` processes have reported that they serve."""
         end = time.monotonic() + PATIENCE_SECONDS
         while self.starts() < number:
             if time.monotonic() > end or self.process.poll() is not None:
@@ -61,11 +61,11 @@ class Service:
             time.sleep(0.001)
 
     def kill(self):
-        """kill -9 of the millrace that runs."""
+        """Kills millrace by SIGKILL."""
         os.kill(self.pid(), signal.SIGKILL)
 
     def stop(self):
-        """Has runsv end millrace in the orderly way, and itself; gives its status."""
+        """Ends runsv, which ends millrace by SIGTERM first. Returns the status of runsv."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()

@@ -8,9 +8,9 @@ from .server import LocalServer
 
 
 class Response:
-    """Status, fields and body of a response. A held response waits for `Scripted.go`, a halved one
-    waits after half of its body. With a validator, conditions that hold get a 304. A field with
-    several lines has a list of values."""
+    """Status, fields and body of a response. A held response waits for `Scripted.go` before its
+    header, a halved one after half of its body. If `If-None-Match` is the ETag, the response is a
+    304. The value of a field with several lines is a list."""
 
     def __init__(self, body=b"", status=200, held=False, halved=False, **fields):
         self.body, self.status, self.held, self.halved = body, status, held, halved
@@ -53,7 +53,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Scripted(LocalServer):
-    """Runs on threads of its own. `answers` maps targets to `Answer`s."""
+    """An origin on its own threads. `responses` maps targets to `Response`s."""
 
     def __init__(self):
         self.responses, self.seen = {}, []

@@ -4,12 +4,12 @@ import http.server
 import socket
 import threading
 
-# A peer that is silent for so long has failed.
+# A peer that sends nothing for this time has failed.
 SECONDS_MAX = 120
 
 
 class LocalServer(http.server.ThreadingHTTPServer):
-    """Runs on threads of its own, at a port that the kernel picks."""
+    """A server on its own threads, at a port that the kernel chooses."""
 
     daemon_threads = True
     request_queue_size = 1024
@@ -19,7 +19,7 @@ class LocalServer(http.server.ThreadingHTTPServer):
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
     def server_bind(self):
-        """Without the lookup of its own name, which the library's version makes."""
+        """Binds without a lookup of the host name, unlike the method of the library."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
@@ -30,7 +30,7 @@ class LocalServer(http.server.ThreadingHTTPServer):
 
 
 class Listener:
-    """Serves each connection on a thread of its own by `serve`."""
+    """A server that calls `serve` for each connection, on a separate thread."""
 
     def __init__(self):
         self.socket = socket.create_server(("127.0.0.1", 0), backlog=1024)
@@ -64,8 +64,8 @@ class Listener:
         return f"http://127.0.0.1:{self.port}"
 
     def stop(self):
-        """Ends the thread first: one that is in accept(2) keeps a socket listening that is closed,
-        and another socket may get its number."""
+        """Ends the thread before it closes the socket: accept(2) in another thread would keep the
+        socket listening, and another socket may get its descriptor."""
         self.socket.shutdown(socket.SHUT_RDWR)
         self._acceptor.join()
         self.socket.close()

@@ -1,5 +1,5 @@
-"""Shared by the tests of the cache: an origin of their own behind millrace, curl as the client, and
-`millrace cache` as the operator."""
+"""The base class of cache tests: a scripted origin, curl as the client, and `millrace cache` for
+the operator."""
 
 import json
 import subprocess
@@ -10,8 +10,8 @@ from .scripted import Scripted
 
 
 class ShopCase(InteropCase):
-    """`answers` are the origin's by path. `door` is where `cache` asks: the admin socket of the
-    millrace that a test starts."""
+    """`responses` maps paths to the origin's responses. `door` is the admin socket of the millrace
+    that a test starts."""
 
     programs = ("curl",)
 
@@ -22,8 +22,9 @@ class ShopCase(InteropCase):
         self.responses = self.shop.responses
         self.door = self.folder / "admin.sock"
 
-    def ask(self, proxy, path, *arguments):
-        """One request by curl: status, the fields (names in lower case), the body."""
+    def curl(self, proxy, path, *arguments):
+        """Makes one request by curl. Returns the status, the fields (names in lower case) and the
+        body."""
         body = self.folder / "body"
         done = self.run_client(
             "curl", "--silent", "--show-error", "--max-time", "120", "--dump-header", "-",
@@ -36,8 +37,8 @@ class ShopCase(InteropCase):
         return int(lines[0].split()[1]), {k.lower(): v for k, v in fields.items()}, content
 
     def cache(self, *words, admin=None, fails=False):
-        """`millrace cache` at the door, or another address; gives what it printed, or where it has
-        to fail what it said. `fails` may be the status that is expected."""
+        """Runs `millrace cache` with the admin address `admin`; the default is `door`. Returns its
+        output, or its error if `fails` is true. `fails` may be the expected status."""
         command = [program(), "cache", *words, "--admin", admin or f"unix:{self.door}"]
         done = subprocess.run(
             list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True,

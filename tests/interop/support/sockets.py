@@ -1,5 +1,5 @@
-"""The sockets of another process, as that process has them: pidfd_getfd(2) duplicates its
-descriptors. TCP_NODELAY, which ss(8) does not show, comes from the socket itself."""
+"""The sockets of another process, duplicated by pidfd_getfd(2). This gives access to options such
+as TCP_NODELAY, which ss(8) does not show."""
 
 import ctypes
 import os
@@ -12,7 +12,7 @@ TCP_CONGESTION = 13
 
 
 def of_process(pid):
-    """Its connected TCP sockets, duplicated: close them. A test may look into what it started."""
+    """Returns duplicates of the connected TCP sockets of a process, which the caller closes."""
     call = ctypes.CDLL(None, use_errno=True).syscall
     found = []
     pidfd = os.pidfd_open(pid)
@@ -38,7 +38,7 @@ def of_process(pid):
 
 
 def is_connected_tcp(candidate):
-    """Whether it is a TCP connection, and no listener."""
+    """Returns whether a socket is a TCP connection rather than a listener."""
     if candidate.family not in (socket.AF_INET, socket.AF_INET6):
         return False
     try:
@@ -49,12 +49,12 @@ def is_connected_tcp(candidate):
 
 
 def nodelay(connection):
-    """Whether its small sends go out at once."""
+    """Returns whether TCP_NODELAY is set."""
     return bool(connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
 
 
 def congestion(connection):
-    """The name of its congestion control."""
+    """Returns the name of the congestion control."""
     name = connection.getsockopt(socket.IPPROTO_TCP, TCP_CONGESTION, 16)
     return name.split(b"\0")[0].decode()
 
@@ -64,9 +64,10 @@ LISTEN_FDS_START = 3
 
 
 def passing_on(listeners):
-    """Returns the function that passes these to a child as descriptors from 3 on."""
+    """Returns a `preexec_fn` that passes these sockets to a child as descriptors 3 and up."""
     def pass_on():
-        # By way of numbers that none of them has, lest one be overwritten before its turn.
+        # Each socket first gets a high number, so that no descriptor is overwritten before it is
+        # duplicated.
         for number, listener in enumerate(listeners, LISTEN_FDS_START):
             os.dup2(listener.fileno(), number + 100)
         for number in range(LISTEN_FDS_START, LISTEN_FDS_START + len(listeners)):

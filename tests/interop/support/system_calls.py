@@ -1,4 +1,4 @@
-"""Takes system calls away from a program that is about to be started (seccomp(2))."""
+"""Denies system calls to a program before it is executed (seccomp(2))."""
 
 import ctypes
 import errno
@@ -25,8 +25,7 @@ class _Program(ctypes.Structure):
 
 
 def without(call):
-    """To be called in the child, before exec: the system call of this number fails with EPERM from
-    now on."""
+    """Makes the system call of this number fail with EPERM. Called in the child, before exec."""
     load_number, jump_if_equal, give = 0x20, 0x15, 0x06
     code = b"".join(
         struct.pack("=HBBI", *step)
@@ -47,9 +46,9 @@ def without(call):
 
 
 def only(names, conditions=None):
-    """To be called in the child, before exec: every other system call fails with EPERM from now on.
-    By libseccomp, as systemd does it; names that this machine does not have are passed over. A call
-    that has `conditions` by its name, each a `Bits`, has to meet one of them."""
+    """Makes all system calls fail with EPERM except those in `names`. Called in the child, before
+    exec. Uses libseccomp, as systemd does; names that this machine lacks are ignored. `conditions`
+    maps names to lists of `Bits`, of which a call has to meet one."""
     seccomp = ctypes.CDLL("libseccomp.so.2")
     seccomp.seccomp_init.restype = ctypes.c_void_p
     rules = ctypes.c_void_p(seccomp.seccomp_init(RET_ERRNO | errno.EPERM))
@@ -65,7 +64,7 @@ def only(names, conditions=None):
 
 
 class Bits(ctypes.Structure):
-    """struct scmp_arg_cmp: of argument number `at`, the bits of `mask` are `value`."""
+    """struct scmp_arg_cmp: argument number `at`, masked with `mask`, equals `value`."""
 
     _fields_ = [
         ("at", ctypes.c_uint),
@@ -80,7 +79,7 @@ class Bits(ctypes.Structure):
 
 
 def of_unit(unit):
-    """The names of the system calls that SystemCallFilter= in the text of a unit leaves."""
+    """Returns the names of the system calls that SystemCallFilter= of a unit allows."""
     groups = _groups()
     calls = set(groups["@default"])
     for words in re.findall(r"^SystemCallFilter=(.*)$", unit, re.MULTILINE):
@@ -92,7 +91,7 @@ def of_unit(unit):
 
 
 def _groups():
-    """systemd's groups of system calls, each with all its members."""
+    """Returns the groups of system calls of systemd, each with all its members."""
     command = ["systemd-analyze", "syscall-filter", "--no-pager"]
     output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     groups, members = {}, None

@@ -1,12 +1,12 @@
-"""A certificate authority of the test's own, made anew each time with openssl."""
+"""A certificate authority for one test, created by openssl."""
 
 import ssl
 import subprocess
 
 
 def certificate(folder):
-    """Makes an authority and a certificate for 127.0.0.1 and localhost signed by it; gives the
-    files (authority, (certificate, key))."""
+    """Creates an authority, and a certificate for 127.0.0.1 and localhost. Returns the files
+    (authority, (certificate, key))."""
     authority, authority_key = folder / "authority.pem", folder / "authority.key"
     request, signed, key = folder / "site.csr", folder / "site.pem", folder / "site.key"
     names = folder / "names"
@@ -26,7 +26,8 @@ def certificate(folder):
 
 
 def contexts(folder):
-    """Of a server that has such a certificate, and of a client that trusts it."""
+    """Returns the TLS contexts of a server with such a certificate and of a client that trusts
+    it."""
     authority, pair = certificate(folder)
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(*pair)

@@ -1,7 +1,8 @@
-"""Validates TOML documents against a JSON schema, with Debian's jsonschema: for /usr/bin/python3.
+"""Validates TOML documents against a JSON schema. Run by /usr/bin/python3, which has Debian's
+jsonschema.
 
 Standard input is a JSON object: `schema`, and `documents`, a list of texts. Standard output is a
-JSON list with, for each document, null or why it does not validate."""
+JSON list, which has null for each valid document and an error for each other one."""
 
 import json
 import sys
@@ -9,9 +10,9 @@ import tomllib
 
 import jsonschema
 
-asked = json.load(sys.stdin)
-jsonschema.Draft202012Validator.check_schema(asked["schema"])
-validator = jsonschema.Draft202012Validator(asked["schema"])
+request = json.load(sys.stdin)
+jsonschema.Draft202012Validator.check_schema(request["schema"])
+validator = jsonschema.Draft202012Validator(request["schema"])
 
 
 def why_not(text):
@@ -19,4 +20,4 @@ def why_not(text):
     return error and f"{error.json_path}: {error.message}"
 
 
-json.dump([why_not(text) for text in asked["documents"]], sys.stdout)
+json.dump([why_not(text) for text in request["documents"]], sys.stdout)

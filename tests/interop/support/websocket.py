@@ -1,4 +1,4 @@
-"""RFC 6455 without extensions: enough of it, on both sides, to carry messages and check them."""
+"""A client and a server of RFC 6455 without extensions and fragments."""
 
 import base64
 import hashlib
@@ -12,12 +12,12 @@ TEXT, BINARY, CLOSE, PING, PONG = 1, 2, 8, 9, 10
 
 
 def accept_of(key):
-    """The proof that the other side read the key (RFC 6455 section 4.2.2)."""
+    """Returns the value of Sec-WebSocket-Accept for a key (RFC 6455 section 4.2.2)."""
     return base64.b64encode(hashlib.sha1((key + GUID).encode()).digest()).decode()
 
 
 def masked(payload, mask):
-    """The payload under the mask; its own inverse."""
+    """Returns the payload combined with the mask. The function is its own inverse."""
     if not payload:
         return payload
     repeated = (mask * (len(payload) // 4 + 1))[: len(payload)]
@@ -47,7 +47,7 @@ class Frames:
         self.stream.sendall(head + payload)
 
     def receive(self):
-        """(opcode, payload) of the next frame; the tests send no fragments."""
+        """Returns the (opcode, payload) of the next frame. The tests send no fragments."""
         first, second = self._exactly(2)
         length = second & 0x7F
         if length > 125:
@@ -64,7 +64,7 @@ class Frames:
 
 
 def connect(address, target="/echo", host="interop.test"):
-    """Opens a WebSocket by hand and gives its frames, after checking the server's proof."""
+    """Opens a WebSocket, checks Sec-WebSocket-Accept, and returns the frames."""
     stream = socket.create_connection(address, 120)
     key = base64.b64encode(os.urandom(16)).decode()
     request = (
@@ -84,12 +84,12 @@ def connect(address, target="/echo", host="interop.test"):
 
 
 class EchoHandler(http.server.BaseHTTPRequestHandler):
-    """Switches to WebSocket and gives back each message."""
+    """Switches to WebSocket and echoes each message."""
 
     protocol_version = "HTTP/1.1"
 
     def log_message(self, *_):
-        """Stays quiet."""
+        """Logs nothing."""
 
     def do_GET(self):
         self.close_connection = True
@@ -110,7 +110,7 @@ class EchoHandler(http.server.BaseHTTPRequestHandler):
 
 
 class EchoOrigin(http.server.ThreadingHTTPServer):
-    """A WebSocket echo server on threads of its own."""
+    """A WebSocket echo server on its own threads."""
 
     daemon_threads = True
 

@@ -1,5 +1,5 @@
-"""A plain client on a raw socket. It reads responses by their framing, byte for byte, and repairs
-nothing that a library would silently repair."""
+"""A plain HTTP client on a socket. It reads responses by their framing and, unlike libraries,
+repairs no faults."""
 
 import hashlib
 import socket
@@ -8,7 +8,8 @@ PATIENCE_SECONDS = 120
 
 
 class Response:
-    """Status, fields (names in lower case; the last of a name wins), body length and hash."""
+    """A response: status, fields (names in lower case; the last one of a name counts), length and
+    hash of the body."""
 
     def __init__(self, version, status, fields, length, digest, body):
         self.version, self.status, self.fields = version, status, fields
@@ -43,14 +44,14 @@ class Connection:
         self.held += data
 
     def line(self):
-        """One line without its CRLF."""
+        """Reads one line and returns it without CR LF."""
         while b"\r\n" not in self.held:
             self._more()
         line, self.held = self.held.split(b"\r\n", 1)
         return line
 
     def exactly(self, length, sink):
-        """Gives exactly `length` bytes to `sink`, piece by piece; nothing is kept."""
+        """Reads exactly `length` bytes and passes them to `sink` in pieces."""
         while length:
             if not self.held:
                 self._more()
@@ -69,17 +70,17 @@ class Connection:
 
     def read_response(self, *, method="GET", keep=1 << 20):
         """Reads one final response and skips interim ones. All bytes of the body are counted and
-        hashed, and up to `keep` of them are kept."""
+        hashed, and up to `keep` of them are returned."""
         version, status, fields = self.head()
         while 100 <= status < 200 and status != 101:
             version, status, fields = self.head()
-        digest, kept, length = hashlib.sha256(), [], 0
+        digest, pieces, length = hashlib.sha256(), [], 0
 
         def sink(piece):
             nonlocal length
             digest.update(piece)
             if length < keep:
-                kept.append(piece)
+                pieces.append(piece)
             length += len(piece)
 
         if method == "HEAD" or status in (101, 204, 304):
@@ -90,7 +91,8 @@ class Connection:
             self.exactly(int(fields["content-length"]), sink)
         else:
             self._until_close(sink)
-        return Response(version, status, fields, length, digest.hexdigest(), b"".join(kept)[:keep])
+        body = b"".join(pieces)[:keep]
+        return Response(version, status, fields, length, digest.hexdigest(), body)
 
     def _chunks(self, sink):
         while size := int(self.line().split(b";")[0], 16):
@@ -111,7 +113,7 @@ class Connection:
 
 
 def get(address, target, *, host="interop.test", **how):
-    """One GET on a connection of its own."""
+    """Makes one GET request on a new connection."""
     connection = Connection(address)
     try:
         connection.get(target, host, extra="Connection: close\r\n")
