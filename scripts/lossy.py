@@ -38,14 +38,14 @@ ORIGIN_ADDRESS, ORIGIN_SIDE = "198.51.100.1", "198.51.100.2"
 
 # linux/sched.h, linux/prctl.h, linux/sockios.h, linux/ethtool.h.
 CLONE_NEWNET, PR_SET_PDEATHSIG, SIOCETHTOOL, ETHTOOL_STSO = 0x40000000, 1, 0x8946, 0x1F
-# Where the flags of TCP are behind headers of Ethernet and IPv4, and the one that resets.
+# Offset of the TCP flags after headers of Ethernet and IPv4, and the flag RST.
 TCP_FLAGS_AT, RST = 14 + 20 + 13, 0x04
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """How the host at one end speaks TCP: bytes a packet, and whether it offers the options."""
+    """TCP of the host at one end: bytes per packet, and whether it offers the options."""
 
     mtu: int
     has_options: bool
@@ -68,7 +68,8 @@ def enter(path):
 
 @contextlib.contextmanager
 def inside(path):
-    """This thread is in another namespace for a while: sockets that are made there stay there."""
+    """Moves this thread to another namespace inside the context. Sockets that are created there
+    stay there."""
     with open("/proc/thread-self/ns/net") as before:
         enter(path)
         try:
@@ -91,7 +92,8 @@ def _ip(words):
 
 
 def _segment_early(interface):
-    """Without TSO a packet that arrives is one segment, so that one is lost and not forty-four."""
+    """Turns TSO off: each packet then is one segment. With TSO, one loss would drop up to 44
+    segments."""
     value = ctypes.create_string_buffer(struct.pack("=II", ETHTOOL_STSO, 0))
     request = struct.pack("=16sQ8x", interface.encode(), ctypes.addressof(value))
     with socket.socket() as any_socket:
@@ -99,7 +101,7 @@ def _segment_early(interface):
 
 
 class _Loss:
-    """The program that drops, and the counts of what it saw: packets, and those it dropped."""
+    """The program that drops packets, and its counts of seen and dropped packets."""
 
     def __init__(self, share):
         self.counts = bpf.create_map(bpf.BPF_MAP_TYPE_ARRAY, 4, 8, 2)
@@ -137,7 +139,7 @@ class _Loss:
         code.label(f"counted {which}")
 
     def begin(self, interface):
-        """At an interface of this thread's namespace."""
+        """Attaches the program to an interface of this thread's namespace."""
         index = socket.if_nametoindex(interface)
         self.links.append(bpf.attach_interface(self.program, index, bpf.BPF_TCX_INGRESS))
 
@@ -151,8 +153,9 @@ class _Loss:
 
 
 class Network:
-    """The three namespaces, as a context: gone when it is left. `client` and `origin` are Ends;
-    `loss` is a share from 0 to 1. `paths` has a file for enter() of each."""
+    """The three namespaces, as a context manager that removes them at its end. `client` and
+    `origin` are Ends; `loss` is a share from 0 to 1. `paths` has the file of each namespace for
+    enter()."""
 
     def __init__(self, client=RICH, origin=POOR, loss=0.0):
         self.ends, self.share = {CLIENT: client, ORIGIN: origin}, loss
@@ -177,7 +180,8 @@ class Network:
 
     def _make(self):
         for name in (CLIENT, PROXY, ORIGIN):
-            # Popen comes back when sleep(1) runs, which is after its namespace was made.
+            # Popen returns when sleep(1) has been executed, which is after its namespace was
+            # created.
             holder = subprocess.Popen(["sleep", "infinity"], preexec_fn=_live_apart)
             self.holders[name], self.paths[name] = holder, f"/proc/{holder.pid}/ns/net"
         self.loss = _Loss(self.share)
@@ -187,7 +191,8 @@ class Network:
             self._settle(True)
 
     def _join(self, name, address, side):
-        """A pair of veth(4): `end` at the host, and the host's name at the proxy."""
+        """Creates a pair of veth(4): `end` at the host, and an interface with the host's name at
+        the proxy."""
         end, proxy = self.ends[name], self.holders[PROXY].pid
         with inside(self.paths[name]):
             ends = f"end mtu {end.mtu} type veth peer name {name} mtu {end.mtu} netns {proxy}"
@@ -204,8 +209,8 @@ class Network:
         self.loss.begin(interface)
 
     def _settle(self, has_options):
-        """Sysctls of this thread's namespace. reno, which any namespace may have and every kernel
-        knows: one that paces might hardly notice the losses."""
+        """Sets the sysctls of this thread's namespace. Uses reno, which each kernel has and each
+        namespace may use. A pacing algorithm might hardly react to the losses."""
         for name in ("tcp_sack", "tcp_window_scaling", "tcp_timestamps"):
             pathlib.Path(f"/proc/sys/net/ipv4/{name}").write_text(str(int(has_options)))
         pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
@@ -234,13 +239,13 @@ class Network:
         return {"packets": packets, "dropped": dropped, "sent again": again}
 
     def _sent_again(self, pid):
-        """As nstat(8) has it, TcpRetransSegs."""
+        """Returns TcpRetransSegs of nstat(8)."""
         lines = pathlib.Path(f"/proc/{pid}/net/snmp").read_text().splitlines()
         names, values = (line.split() for line in lines if line.startswith("Tcp:"))
         return int(values[names.index("RetransSegs")])
 
 
-def told(counts):
+def format_counts(counts):
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
@@ -257,7 +262,7 @@ def main():
     ends = (POOR, RICH) if options.swap else (RICH, POOR)
     with Network(*ends, options.loss) as network:
         status = network.start(PROXY, options.command, env=network.environment()).wait()
-        print(f"lossy: {told(network.counts())}", file=sys.stderr)
+        print(f"lossy: {format_counts(network.counts())}", file=sys.stderr)
     return status if status >= 0 else 128 - status
 
 

@@ -1,6 +1,4 @@
-"""Transfers through a proxy whose every byte is compared: the origin's side and the client's.
-
-The caller makes the sockets and so decides the network namespace."""
+"""Transfers through a proxy: an origin and a client, which compare every byte."""
 
 import copy
 import random
@@ -10,7 +8,7 @@ import struct
 import threading
 import time
 
-# Of prime length, so that a part that comes twice or not at all changes all that follows it.
+# The length is prime, so a part that is doubled or missing changes all bytes after it.
 _NOISE = random.Random(6).randbytes(1_000_003) * 6
 BYTES_MAX = 4 << 20
 READ_BYTES = 1 << 16
@@ -24,7 +22,7 @@ class Failed(Exception):
 
 
 class Cut(Exception):
-    """This side broke off, as the transfer wants it."""
+    """This side reset its connection, as the transfer specifies."""
 
 
 class Transfer:
@@ -48,11 +46,11 @@ class Transfer:
         return f"{self.number} ({self.kind}, {self.down} down, {self.up} up{cut})"
 
     def can_come_again(self):
-        """Whether a client can have it once more: its origin does not cut it each time."""
+        """Returns whether a client can repeat the transfer, because its origin does not cut it."""
         return self.kind in DOWNLOADS and self.cut_by != "origin"
 
     def again(self):
-        """The same for a client that stays to the end."""
+        """Returns the same transfer for a client that does not cut it."""
         again = copy.copy(self)
         again.cut_by, again.was_cut = None, False
         return again
@@ -66,15 +64,15 @@ class Transfer:
         return self.noise(is_up, start, end)
 
     def pieces(self, length):
-        """The ends of the parts in which `length` bytes are sent: some of them, then the rest."""
+        """Returns the ends of the parts in which `length` bytes are sent."""
         count_max = PAUSES_MAX if self.pause_seconds else 500
         return [*range(self.piece_bytes, length, self.piece_bytes)][:count_max] + [length]
 
     def cut(self, peer):
-        """Breaks off with a RST, which bytes that were sent before it may not survive."""
+        """Resets the connection. Bytes that were sent before may be lost."""
         self.was_cut = True
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        # Wakes a thread that waits in this socket, which close(2) alone does not.
+        # Wakes a thread that waits for this socket; close(2) alone does not.
         peer.shutdown(socket.SHUT_RD)
         peer.close()
         raise Cut
@@ -85,8 +83,7 @@ def _some_bytes(dice):
 
 
 class Wire:
-    """One side's end of a connection, while it is used for a transfer. `side` is client or
-    origin."""
+    """One end of a connection that is used for transfers. `side` is client or origin."""
 
     def __init__(self, peer, side):
         self.peer, self.side, self.held = peer, side, b""
@@ -158,7 +155,7 @@ class Wire:
                 transfer.cut(self.peer)
 
     def _wrong(self, is_up, part):
-        """Says from where on, and which bytes of the other side came instead."""
+        """Returns the offset of the first wrong byte, and which other bytes arrived instead."""
         want = self.transfer.relayed(is_up, self.read, self.read + len(part))
         at = next(at for at, pair in enumerate(zip(part, want)) if pair[0] != pair[1])
         length = self.transfer.up if is_up else self.transfer.down
@@ -176,13 +173,13 @@ class Wire:
             raise Failed("trailers that nobody sent")
 
     def ended(self):
-        """The other side says that this was all of it."""
+        """Checks at the end of the other side's bytes that all of them were received."""
         length = self.transfer.up if self.side == "origin" else self.transfer.down
         if self.read != length:
             raise Failed(f"{self.read} bytes look like all {length}")
 
     def exchange(self):
-        """Both ways at once, each of which is closed when it is done, as in a tunnel."""
+        """Sends and receives at once, and closes each direction when it is done, as in a tunnel."""
         broken = []
         sender = threading.Thread(target=self._send_and_close, args=(broken,))
         sender.start()
@@ -204,7 +201,7 @@ class Wire:
 
 
 class Origin(socketserver.ThreadingTCPServer):
-    """Made in its namespace; does for each request what the transfer that it names says."""
+    """An origin that performs the transfer that each request names."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -226,8 +223,8 @@ class _Handler(socketserver.BaseRequestHandler):
             transfer = getattr(wire, "transfer", None)
             is_between = transfer is None
             if not is_between and (isinstance(error, Failed) or not transfer.was_cut):
-                said = f"{type(error).__name__} {error} after {wire.read} bytes"
-                self.server.wrong.append(f"{transfer}: origin: {said}")
+                failure = f"{type(error).__name__} {error} after {wire.read} bytes"
+                self.server.wrong.append(f"{transfer}: origin: {failure}")
 
     def serve(self, wire):
         wire.transfer = None
@@ -246,7 +243,7 @@ class _Handler(socketserver.BaseRequestHandler):
             wire.ended()
         framing = {"close": "Connection: close", "chunked": "Transfer-Encoding: chunked"}
         framing = framing.get(transfer.kind, f"Content-Length: {transfer.down}")
-        # Whether there is a cache to store it is not known here.
+        # The proxy under test may have a cache, so the response may be stored.
         framing += "\r\nCache-Control: max-age=3600" if method == "GET" else ""
         self.request.sendall(f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n".encode())
         wire.send(transfer.kind == "chunked")
@@ -263,7 +260,7 @@ class Client:
         self.may_miss_cuts, self.wire = may_miss_cuts, None
 
     def play(self, transfer):
-        """Raises what must not be."""
+        """Performs a transfer. Raises Failed if it went wrong."""
         if self.wire is None:
             self.wire = Wire(socket.create_connection(self.proxy, self.hang_seconds), "client")
         wire = self.wire
@@ -289,7 +286,7 @@ class Client:
         self.wire = None
 
     def _exchange(self, wire, transfer):
-        """Gives whether the connection can be used again."""
+        """Performs a transfer. Returns whether the connection can be reused."""
         peer, place = wire.peer, "%s:%d" % self.origin
         if transfer.kind == "tunnel":
             peer.sendall(f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n\r\n".encode())
@@ -297,7 +294,7 @@ class Client:
             peer.sendall(f"TUNNEL {transfer.number}\r\n".encode())
             wire.exchange()
             return False
-        self._ask(wire, transfer, place)
+        self._send_request(wire, transfer, place)
         fields = [field.lower() for field in self._expect_ok(wire.head())]
         if "transfer-encoding: chunked" in fields:
             wire.compare_chunks()
@@ -308,7 +305,7 @@ class Client:
         wire.ended()
         return transfer.kind != "close" and "connection: close" not in fields
 
-    def _ask(self, wire, transfer, place):
+    def _send_request(self, wire, transfer, place):
         method = "POST" if transfer.kind in UPLOADS else "GET"
         is_chunked = transfer.kind == "upload chunked"
         framing = {"upload": f"Content-Length: {transfer.up}\r\n"}

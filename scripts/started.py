@@ -1,4 +1,4 @@
-"""Shared by the scripts that watch millrace under load: builds, started programs, addresses."""
+"""Helpers of the scripts that run millrace under load: builds, started programs, addresses."""
 
 import json
 import os
@@ -44,12 +44,12 @@ class Programs:
             self._cargo("-p", "millrace", profile="sim")
 
     def build_test(self, package, name):
-        """Builds a test of its own and gives the program."""
+        """Builds an integration test and returns its program."""
         profile = ["--release"] if self.profile == "release" else []
         words = ["cargo", "test", "--quiet", *profile, "--no-run", "--message-format=json"]
         words += ["-p", package, "--test", name]
-        said = subprocess.run(words, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True)
-        built = [json.loads(line) for line in said.stdout.splitlines()]
+        done = subprocess.run(words, cwd=PROJECT, check=True, stdout=subprocess.PIPE, text=True)
+        built = [json.loads(line) for line in done.stdout.splitlines()]
         return next(each["executable"] for each in built if each.get("executable"))
 
     def _cargo(self, *words, profile=None):
@@ -59,20 +59,20 @@ class Programs:
 
 
 def add_build_options(add):
-    """The options of a script that builds what it needs; `add` is a parser's add_argument."""
+    """Adds the build options of a script. `add` is the add_argument of its parser."""
     add("--profile", default="release", choices=("release", "debug"), help="which build (release)")
     add("--build", action="store_true", help="only build what is needed: nothing is measured")
 
 
 class Process:
-    """A started program; its lines come with the time at which they were read."""
+    """A started program. `output` has the lines that `wait_for` and `rest` returned or skipped."""
 
     def __init__(self, *words, stream, **how):
         how[stream] = subprocess.PIPE
         self.process = subprocess.Popen(
             [str(word) for word in words], stdin=subprocess.DEVNULL, text=True, **how
         )
-        self.lines, self.said = queue.Queue(), []
+        self.lines, self.output = queue.Queue(), []
         self.reader = threading.Thread(target=self._read, args=(getattr(self.process, stream),))
         self.reader.daemon = True
         self.reader.start()
@@ -83,21 +83,23 @@ class Process:
         self.lines.put((time.time(), None))
 
     def wait_for(self, pattern, seconds=60):
-        """The time and text of the next line in which `pattern`, a regular expression, is found."""
+        """Returns the time and text of the next line that contains `pattern`, a regular
+        expression."""
         end = time.monotonic() + seconds
         while True:
             try:
                 at, line = self.lines.get(timeout=max(0, end - time.monotonic()))
             except queue.Empty:
-                raise SystemExit(f"nobody said {pattern!r}; last: {self.said[-5:]}") from None
+                raise SystemExit(f"no line with {pattern!r}; last: {self.output[-5:]}") from None
             if line is None:
-                raise SystemExit(f"ended before it said {pattern!r}; last: {self.said[-5:]}")
-            self.said.append(line)
+                raise SystemExit(f"ended without a line with {pattern!r}; last: {self.output[-5:]}")
+            self.output.append(line)
             if re.search(pattern, line):
                 return at, line
 
     def rest(self, seconds):
-        """Waits for the end; gives the status and the lines that were not read until now."""
+        """Waits for the end. Returns the status and the lines that were not read before, with
+        times."""
         status = self.process.wait(seconds)
         self.reader.join(seconds)
         lines = []
@@ -105,7 +107,7 @@ class Process:
             at, line = self.lines.get()
             if line is not None:
                 lines.append((at, line))
-                self.said.append(line)
+                self.output.append(line)
         return status, lines
 
     def kill(self):

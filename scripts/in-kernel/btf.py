@@ -5,7 +5,8 @@ import pathlib
 import struct
 
 STRUCT, FUNCTION = 4, 12
-# The data after the 12 bytes of a kind: its bytes, and bytes for each entry. Other kinds have none.
+# By kind: bytes of the data after the common 12 bytes, and bytes for each entry. Other kinds have
+# no such data.
 _BEHIND = {1: (4, 0), 3: (12, 0), 4: (0, 12), 5: (0, 12), 6: (0, 8), 13: (0, 8), 14: (4, 0),
            15: (0, 12), 17: (4, 0), 19: (0, 12)}
 
@@ -22,7 +23,8 @@ class _Types:
         return self.data[at : self.data.index(0, at)].decode()
 
     def find(self, kind, name):
-        """The number of what has that name, where its entries are, how many, and its flag."""
+        """Returns the id of the type of this kind and name, the offset and number of its entries,
+        and its kind_flag."""
         at, number = self.types, 1
         while at < self.types + self.types_bytes:
             called, info, _ = struct.unpack_from("=III", self.data, at)
@@ -41,12 +43,12 @@ def _types():
 
 
 def function(name):
-    """The number by which a program calls a function of the kernel that it may call."""
+    """Returns the BTF id by which a program calls a kfunc."""
     return _types().find(FUNCTION, name)[0]
 
 
 def offset(structure, member):
-    """Of a member, in bytes."""
+    """Returns the offset of a member in bytes."""
     types = _types()
     _, at, count, has_widths = types.find(STRUCT, structure)
     for entry in range(at, at + 12 * count, 12):

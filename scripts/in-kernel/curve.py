@@ -1,8 +1,7 @@
-"""Measures the cost of forwarding by size on the loopback interface: the relay between the load and
-the origin of peers/tools, all of them and the kernel's threads on one core."""
+"""Measures the CPU cost of forwarding by size on the loopback interface. The relay, and the load
+and origin of peers/tools, run on one core, together with the kernel's threads."""
 
 import json
-import os
 import pathlib
 import socket
 import statistics
@@ -27,7 +26,7 @@ def cpu_ns(pid):
 
 
 def kernel_threads():
-    """Those that do the work of this core which nobody's system call does."""
+    """Returns the kernel threads that do deferred work of this core."""
     found = []
     for comm in pathlib.Path("/proc").glob("[0-9]*/comm"):
         try:
@@ -54,8 +53,8 @@ class Bench:
         self.relay_program, self.folder, self.mark = relay_program, folder, mark
 
     def measure(self, kind, kib, seconds, is_short):
-        """Microseconds a request: of the relay, of the kernel's threads, and of all, with load and
-        origin. `is_short`: each over connections of its own."""
+        """Returns microseconds per request: of the relay, of the kernel's threads, and of all
+        processes. If `is_short` is true, each request has a new connection."""
         pin = ("taskset", "-c", CORE)
         port = free_address().partition(":")[2]
         origin = Process(*pin, self.folder / "pborigin", port, stream="stderr")
@@ -82,15 +81,15 @@ class Bench:
         return sum(map(cpu_ns, threads)), cpu_ns(relay), cpu_ns(origin)
 
     def _load(self, words):
-        said = subprocess.run(words, capture_output=True, text=True, check=True).stdout
-        said = json.loads(said)
-        if said["errors"] or not said["total"]:
-            raise RuntimeError(f"the load: {said}")
-        return said["total"], said["client_cpu_s"] * 1e6
+        output = subprocess.run(words, capture_output=True, text=True, check=True).stdout
+        output = json.loads(output)
+        if output["errors"] or not output["total"]:
+            raise RuntimeError(f"the load: {output}")
+        return output["total"], output["client_cpu_s"] * 1e6
 
 
 def curve(relay_program, folder, mark, reps, seconds):
-    """Prints tables of medians, of interleaved rounds."""
+    """Prints tables with the medians of interleaved rounds."""
     bench = Bench(relay_program, folder, mark)
     for is_short in (False, True):
         found = {}
@@ -99,7 +98,8 @@ def curve(relay_program, folder, mark, reps, seconds):
                 for kind in KINDS:
                     words = bench.measure(kind, kib, seconds, is_short)
                     found.setdefault((kind, kib), []).append(words)
-        print(f"\n{'a connection each' if is_short else 'kept connections'}: us a request, "
+        connections = "a connection per request" if is_short else "persistent connections"
+        print(f"\n{connections}: us a request, "
               f"medians of {reps}; relay / kernel's threads / all with load and origin")
         print("| KiB | " + " | ".join(KINDS) + " |\n| ---: |" + " ---: |" * len(KINDS))
         for kib in SIZES:

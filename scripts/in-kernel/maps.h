@@ -12,8 +12,8 @@ typedef unsigned int u32;
 
 #define PAIRS 512
 
-// Of the bytes that one socket received. Each word has one writer: the verdict where it says so,
-// else this program.
+// The state of the bytes that one socket received. Each word has one writer: the verdict if the
+// comment says "by the verdict", otherwise this program.
 struct flow {
   u64 limit;     // payload in bytes; the bytes beyond it are never forwarded
   u64 mark;      // no bytes are added to a backlog of this size
@@ -51,8 +51,8 @@ static u64 cookie_of(int fd) {
   if (getsockopt(fd, SOL_SOCKET, SO_COOKIE, &cookie, &length)) die("SO_COOKIE");
   return cookie;
 }
-// Puts a socket into the maps: its flow is known before its first verdict. The kernel takes none
-// whose peer has closed already (it wants ESTABLISHED); then this says false.
+// Adds a socket to the maps, the cookie first, so that the flow is known at the first verdict.
+// Returns false if the peer has closed: the kernel accepts only ESTABLISHED sockets.
 static bool join_maps(int fd, u32 index) {
   u64 cookie = cookie_of(fd);
   if (map_element(BPF_MAP_UPDATE_ELEM, cookies_map, &cookie, &index)) die("joining a cookie");
@@ -60,7 +60,7 @@ static bool join_maps(int fd, u32 index) {
   if (errno != EOPNOTSUPP) die("joining a socket");
   return false;
 }
-// Closing the socket takes it out of the other map.
+// Removes the cookie of a socket. Closing the socket removes it from the map of sockets.
 static void leave_maps(int fd) {
   u64 cookie = cookie_of(fd);
   map_element(BPF_MAP_DELETE_ELEM, cookies_map, &cookie, NULL);
@@ -71,7 +71,7 @@ static void *mapped(int fd, size_t bytes, int protection, off_t offset) {
   if (at == MAP_FAILED) die("mmap of a map");
   return at;
 }
-// Takes the descriptors of the maps, which a parent made, and gives that of the ring.
+// Reads the descriptors of the maps that the parent created. Returns that of the ring.
 static int take_maps(char **words) {
   int page = sysconf(_SC_PAGESIZE), passes_map = atoi(words[3]);
   sockets_map = atoi(words[0]);

@@ -1,14 +1,13 @@
-// relay: moves bytes both ways between pairs of TCP connections, in one thread; part of
-// scripts/in-kernel-trial, which says what the trial is about.
-//   relay copy|splice|kernel PORT TARGET TARGET_PORT LIMITED [SOCKETS COOKIES FLOWS PASSES MARK]
-// Each connection to PORT is joined with a new one to TARGET:TARGET_PORT. If LIMITED is 1, it
-// begins with 8 bytes, the least first, that say how many of the bytes behind them are payload:
-// those are relayed as they are and what follows with every bit turned over, which shows where the
-// limit was.
-// copy is recv(2) and send(2); splice is splice(2) through a pipe, without limits. In `kernel` the
-// verdict forwards: SOCKETS, COOKIES, FLOWS and PASSES are descriptors of its maps, and MARK is the
-// backlog in bytes from which on it passes them to this program instead.
-// Says "listening" on stdout, and at SIGTERM one JSON line with its counts.
+// relay: moves bytes both ways between pairs of TCP connections, in one thread. Part of
+// scripts/in-kernel-trial, which describes the trial. relay copy|splice|kernel PORT TARGET
+// TARGET_PORT LIMITED [SOCKETS COOKIES FLOWS PASSES MARK] Each connection to PORT is joined with a
+// new one to TARGET:TARGET_PORT. If LIMITED is 1, a connection begins with the limit, a
+// little-endian number of 8 bytes. The payload up to the limit is relayed unchanged. The bytes
+// after it are relayed with all bits inverted, which shows where the limit was. copy is recv(2) and
+// send(2); splice is splice(2) through a pipe, without limits. With `kernel` the verdict forwards.
+// SOCKETS, COOKIES, FLOWS and PASSES are descriptors of its maps. MARK is the backlog in bytes from
+// which the verdict passes bytes to this program instead. Prints "listening" on stdout, and at
+// SIGTERM one JSON line with its counts.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -27,7 +26,7 @@
 #include "maps.h"
 
 #define BUFFER (256 << 10)
-// After so much a flow queues behind the others.
+// After this number of rounds a flow waits for the others.
 #define ROUNDS 8
 #define EVENTS 256
 // tcpi_state, as net/tcp_states.h of the kernel has it.
@@ -78,7 +77,8 @@ static struct tcp_info info_of(int fd) {
   getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &length);
   return info;
 }
-// All bytes that a socket was ever given to send: acknowledged ones and the others, at one moment.
+// Returns the number of bytes that were ever queued in a socket: acknowledged and outstanding ones,
+// read at one moment.
 static u64 queued_of(int fd) {
   for (;;) {
     u64 acked = info_of(fd).tcpi_bytes_acked;
@@ -92,8 +92,8 @@ static void look_again(struct pair *p) {
   p->is_due = true;
 }
 
-// No order of events explains these: the verdict saw more bytes than the socket received, or the
-// other socket queued more than it was given.
+// Counts errors: the verdict saw more bytes than the socket received, or the other socket queued
+// more bytes than were forwarded and written.
 static void look_for_repeats(struct side *s) {
   u64 seen = s->before + load(&s->flow->forwarded) + load(&s->flow->passed);
   seen_twice += seen > info_of(s->fd).tcpi_bytes_received;
@@ -125,19 +125,19 @@ static void close_pair(struct pair *p, bool is_abort) {
   *(is_abort ? &aborted : &served) += 1;
 }
 
-// Bytes of the flow at the position that comes next are as they came or turned over.
+// Inverts the bytes of `held` that are beyond the limit.
 static void turn_over(struct side *s, size_t length) {
   u64 position = load(&s->flow->forwarded) + s->read;
   for (size_t i = 0; i < length; i++)
     if (position + i >= s->flow->limit) s->held[i] ^= 0xff;
 }
-// Whether everything that was forwarded, and what was written here, is in the other socket's queue.
+// Returns whether all forwarded and all written bytes are in the other socket's queue.
 static bool is_drained(struct side *s) {
   if (!s->is_joined) return true;
   u64 done = load(&s->flow->forwarded) + s->flow->written;
   return queued_of(s->other->fd) - s->queued == done;
 }
-// Whether the verdict has seen all that came before the source's FIN, which is counted as a byte.
+// Returns whether the verdict has seen all bytes before the source's FIN, which counts as a byte.
 static bool is_all_seen(struct side *s) {
   if (!s->is_joined) return true;
   u64 seen = s->before + load(&s->flow->forwarded) + load(&s->flow->passed);
@@ -146,7 +146,7 @@ static bool is_all_seen(struct side *s) {
 
 enum outcome { WAITS, GOES_ON, BROKEN };
 
-// The source has nothing more for this program. The end is forwarded once all else is queued.
+// Handles the end of the source. The end is forwarded once all bytes are queued.
 static enum outcome end(struct side *s) {
   if (s->is_shut) return WAITS;
   if (!is_all_seen(s) || load(&s->flow->passed) != s->read || !is_drained(s)) {
@@ -221,8 +221,8 @@ static void move_pair(struct pair *p) {
   if (p->sides[0].is_shut && p->sides[1].is_shut) close_pair(p, false);
 }
 
-// A flow of a socket that is not taken is copied, and so is the one the other way, which has no
-// target.
+// If the kernel does not accept a socket, its flow is copied, and so is the flow in the other
+// direction, which then has no target.
 static bool join(struct side *s) {
   s->is_joined = join_maps(s->fd, index_of(s));
   unjoined += !s->is_joined;
@@ -239,7 +239,7 @@ static void watch(struct side *s, int change, u32 events) {
   struct epoll_event e = {.events = events | EPOLLRDHUP | EPOLLOUT | EPOLLET, .data.ptr = s};
   if (epoll_ctl(epoll_fd, change, s->fd, &e)) die("epoll_ctl");
 }
-// Takes what is there already as bytes that were passed, until nothing is.
+// Reads all bytes that have arrived already, and counts them as passed.
 static bool drain(struct side *s) {
   for (;;) {
     ssize_t n = recv(s->fd, scratch, sizeof scratch, 0);

@@ -12,7 +12,7 @@ from verdict import Verdict
 
 SOURCE = pathlib.Path(__file__).resolve().parent / "relay.c"
 PORT = 3129
-# The application turns over what is beyond the limit.
+# The application inverts the bits of all bytes beyond the limit.
 _TURNED = bytes(255 - byte for byte in range(256))
 
 
@@ -24,8 +24,8 @@ def build(folder):
 
 
 class Relay:
-    """A running one in this thread's namespace. `target` is a host and a port; `kind` is kernel,
-    copy or splice; `mark` is in bytes; `before` are words that it is started behind."""
+    """A running relay in this thread's namespace. `target` is a host and a port; `kind` is kernel,
+    copy or splice; `mark` is in bytes; `before` is a command prefix."""
 
     def __init__(self, program, kind, target, is_limited, mark, before=(), keeps_overlaps=False):
         words = [*before, program, kind, PORT, *target, int(is_limited)]
@@ -45,7 +45,8 @@ class Relay:
         return len(list(pathlib.Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def stop(self, seconds):
-        """Gives its counts, when every connection is closed or that long has passed."""
+        """Waits until all connections are closed, at most `seconds`. Ends the relay and returns its
+        counts."""
         end = time.monotonic() + seconds
         while self._open() > self.open_at_start and time.monotonic() < end:
             time.sleep(0.1)
@@ -57,8 +58,8 @@ class Relay:
 
 
 class Relayed(Transfer):
-    """A transfer both ways. Of every other one the bytes up that are beyond a limit come turned
-    over."""
+    """A transfer both ways. In half of the transfers, the relay inverts the bytes from the client
+    beyond a limit."""
 
     def __init__(self, seed, number):
         super().__init__(seed, number, kinds=("tunnel",))
@@ -69,7 +70,7 @@ class Relayed(Transfer):
         limit = "" if self.limit is None else f", limit {self.limit}"
         return super().__str__() + limit
 
-    def kind_told(self):
+    def kind_name(self):
         limit = "no limit" if self.limit is None else "limit"
         return f"{limit}, cut by the {self.cut_by}" if self.cut_by else limit
 
@@ -82,7 +83,7 @@ class Relayed(Transfer):
 
 
 class Peer(Client):
-    """Connects to the relay; says first where the limit is, and then which transfer this is."""
+    """A client of the relay. It first sends the limit, and then the number of the transfer."""
 
     def __init__(self, host, hang_seconds, may_miss_cuts):
         super().__init__((host, PORT), None, hang_seconds, may_miss_cuts)

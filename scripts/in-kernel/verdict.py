@@ -1,10 +1,10 @@
 """The program that forwards in the kernel: a verdict (sk_skb) for each packet that a joined socket
-receives. It gives the packet to the other socket's backlog, from which a thread of the kernel sends
-it, or passes it to the application, which then has to write it itself:
+receives. It redirects the packet to the other socket's backlog, from which a kernel thread sends
+it. It passes the packet to the application, which then has to write it:
 
-* while the application has bytes that it was passed and did not write, as others would overtake;
-* if the other socket's backlog, what was forwarded and is not in its send queue, is at the mark;
-* if the packet reaches beyond the limit: a verdict is about whole packets.
+* while the application has passed bytes that it has not written, because later bytes would overtake
+them; * if the other socket's backlog (forwarded bytes that are not in its send queue) has reached
+the mark; * if the packet reaches beyond the limit: a verdict is about whole packets.
 
 A packet may begin with bytes that were received before, if TCP sent them again while the socket was
 in use. The kernel keeps the whole packet. recv(2) skips the old bytes, but nothing skips them for a
@@ -30,17 +30,17 @@ HAS_BASE, HAS_NEXT = 1, 2
 LOOK_UP, GET_COOKIE, ADJUST_ROOM, REDIRECT, RELEASE, READ_KERNEL, RINGBUF_OUTPUT, TO_TCP = (
     1, 46, 50, 52, 86, 113, 130, 137)
 SK_DROP, SK_PASS = 0, 1
-# In the context, and where the program keeps things while it calls others.
+# Offsets in the context, and in the stack of the program.
 LENGTH, SOCKET = 0, 168
 AT_COOKIE, AT_INDEX, AT_SEQUENCE = -8, -12, -16
-# The most that can be cut off in one call, and how often that is done: 64 KiB in all.
+# Maximum bytes that one call cuts off, and maximum number of calls: 64 KiB in all.
 CUT_BYTES_MAX, CUTS_MAX = 0xFFF, 17
 
 
 class Verdict:
-    """The maps and the program; `fds` are those of sockets, cookies, flows and passes, to be
-    inherited. The last is a ring that wakes the application when it is passed something: a socket
-    would wake it for what is forwarded too."""
+    """The maps and the program. `fds` are the descriptors of the maps of sockets, cookies, flows
+    and passes, which the relay inherits. The map of passes is a ring that wakes the application for
+    passed bytes. The socket itself would wake it for forwarded bytes too."""
 
     def __init__(self, keeps_overlaps=False):
         create = bpf.create_map
@@ -55,7 +55,7 @@ class Verdict:
         os.close(program)
 
     def close(self):
-        """Closes the descriptors here; a process that inherited them keeps the maps."""
+        """Closes the descriptors. A process that inherited them keeps the maps."""
         for fd in self.fds:
             os.close(fd)
 
@@ -83,7 +83,7 @@ class Verdict:
         return code.bytes()
 
     def _find_flow(self, code):
-        """R7 becomes the flow of this socket, and the other socket's index is kept."""
+        """Sets R7 to the flow of this socket, and stores the other socket's index."""
         code.alu("move", R1, R6)
         code.call(GET_COOKIE)
         code.store(R10, AT_COOKIE, R0, 8)
@@ -99,8 +99,8 @@ class Verdict:
         code.store(R10, AT_INDEX, R1, 4)
 
     def _cut_overlap(self, code):
-        """The packet begins where the one before it ended, and the first where the application
-        stopped to read."""
+        """Cuts off bytes that were received before. The next byte is the one after the last packet;
+        for the first packet, the one after the bytes that the application has read."""
         code.alu("move", R1, R6)
         code.call_kfunc(btf.function("bpf_cast_to_kern_ctx"))
         # tcp_skb_cb begins with the packet's sequence number.
@@ -120,7 +120,8 @@ class Verdict:
         code.load(R2, R0, btf.offset("tcp_sock", "copied_seq"), 4)
         self._learn(code, NEXT, HAS_NEXT)
         code.label("has next")
-        # R8: how many bytes came before. Half of the numbers are in the past.
+        # R8: number of bytes that were received before. Differences of 2^30 and more are in the
+        # future.
         code.load(R8, R7, NEXT, 4)
         code.load(R1, R10, AT_SEQUENCE, 4)
         code.alu("sub", R8, R1, bits=32)
@@ -139,7 +140,7 @@ class Verdict:
         code.store(R7, NEXT, R1, 4)
 
     def _cut(self, code, number):
-        """Takes up to so much of R8 bytes off the packet's front."""
+        """Cuts up to CUT_BYTES_MAX of R8 bytes off the front of the packet."""
         code.jump_if_imm(R8, "==", 0, "is cut")
         code.alu("move", R1, R8)
         code.jump_if_imm(R1, "<=", CUT_BYTES_MAX, f"is little {number}")
@@ -158,14 +159,14 @@ class Verdict:
         code.jump_if_imm(R0, "!=", 0, "drop")
 
     def _learn(self, code, where, what):
-        """Keeps R2 there, once."""
+        """Stores R2 at an offset of the flow, and marks it as known."""
         code.store(R7, where, R2, 4)
         code.load(R1, R7, KNOWN, 4)
         code.alu_imm("or", R1, what)
         code.store(R7, KNOWN, R1, 4)
 
     def _weigh_backlog(self, code):
-        """Goes on where the other socket's backlog is below the mark, and passes else."""
+        """Passes the packet unless the other socket's backlog is below the mark."""
         self._look_up(code, self.sockets, AT_INDEX)
         code.jump_if_imm(R0, "==", 0, "begin to pass")
         code.alu("move", R8, R0)
@@ -179,7 +180,8 @@ class Verdict:
         code.alu("move", R8, R9)
         code.call(RELEASE)
         code.load(R9, R6, LENGTH, 4)
-        # R3: the bytes that this flow has behind it, in number; by write_seq they follow `base`.
+        # R3: number of bytes that this flow has forwarded or written. `write_seq` minus `base` is
+        # the number of those that are queued.
         code.load(R3, R7, FORWARDED, 8)
         code.load(R2, R7, WRITTEN, 8)
         code.alu("add", R3, R2)

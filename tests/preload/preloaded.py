@@ -137,7 +137,7 @@ class PreloadedServer:
         case.addCleanup(self._kill)
 
     def _kill(self):
-        """Kills all processes of its session."""
+        """Kills all processes of the server's session."""
         try:
             os.killpg(self.process.pid, signal.SIGKILL)
         except ProcessLookupError:
