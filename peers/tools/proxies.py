@@ -1,6 +1,5 @@
-"""nginx, HAProxy, Squid, Varnish and millrace on 127.0.0.1, each before an origin, in the roles
-that they have. A role has the least configuration that makes a program play it; the rest is as
-Debian packages it."""
+"""nginx, HAProxy, Squid, Varnish and millrace on 127.0.0.1, each before an origin, in their roles.
+Each role has the least configuration that it needs; other settings are Debian's."""
 
 import contextlib
 import os
@@ -20,7 +19,7 @@ START_SECONDS_MAX = 60
 STREAM = pathlib.Path("/usr/lib/nginx/modules/ngx_stream_module.so")
 # Bytes of each program's cache.
 CACHE_MB = 16
-# Roles whose origins speak no HTTP that a probe could ask for.
+# Roles whose origins do not respond to an HTTP probe.
 TUNNELS = ("connect", "relay", "upgrade")
 
 NGINX = """daemon off; @user@ pid @run@/pid; error_log @run@/error.log;
@@ -120,8 +119,8 @@ sub vcl_pipe {
 
 
 class Peer:
-    """A peer: its name, program, how its version is read, its command, and a file of configuration
-    for each role."""
+    """A peer: its name, program, version command, start command, and a configuration for each
+    role."""
 
     def __init__(self, name, executable, version, command, texts):
         path = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
@@ -133,7 +132,8 @@ class Peer:
 
     @contextlib.contextmanager
     def started(self, role, origin, other=0):
-        """Its address, before the origin at this port, and for `retry` before another one."""
+        """Starts the peer before the origin at this port, for `retry` also before a second one. Yields
+        its address."""
         port = free_port()
         user = "user root;" if os.getuid() == 0 else ""
         with tempfile.TemporaryDirectory(prefix="behaviour-") as run:
@@ -144,7 +144,7 @@ class Peer:
             def filled(text):
                 return re.sub(r"@(\w+)@", lambda found: str(names[found[1]]), text)
 
-            output = pathlib.Path(run, "said")
+            output = pathlib.Path(run, "output")
             pathlib.Path(run, "conf").write_text(filled(self.texts[role]))
             with open(output, "wb") as output:
                 process = subprocess.Popen(
@@ -169,12 +169,12 @@ class Peer:
 
 
 def _listens(process, address, role):
-    """Waits until a peer serves its role, and says whether it does."""
+    """Waits until a peer serves its role. Returns whether it does."""
     end = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < end and process.poll() is None:
         try:
             socket.create_connection(address, 5).close()
-            # Squid listens before it knows whether its origin is there.
+            # Squid listens before it has probed its origin.
             if role in TUNNELS or faulty.fetch(address, b"/").status == 200:
                 return True
         except OSError:
@@ -184,7 +184,7 @@ def _listens(process, address, role):
 
 
 class Ours:
-    """millrace, in the roles that it has."""
+    """millrace, in all its roles."""
 
     name = executable = "millrace"
     roles = {
@@ -200,7 +200,8 @@ class Ours:
 
     @contextlib.contextmanager
     def started(self, role, origin, other=0):
-        """Its address, before the origin at this port, and for `retry` before another one."""
+        """Starts the peer before the origin at this port, for `retry` also before a second one. Yields
+        its address."""
         ports = {"connect": [], "retry": [origin, other]}.get(role, [origin])
         origins = [word for port in ports for word in ("--origin", f"http://127.0.0.1:{port}")]
         command = "boost" if origins else "forward"
