@@ -119,7 +119,7 @@ int uselect_socket_info(int fd, struct uselect_info *info);
 int uselect_set_threshold(int fd, uint32_t bytes);
 
 // uselect_set_kernel_check_interval(3): sets after how many consecutive waits, or microseconds, a
-// wait asks the kernel about descriptors that are not tracked.
+// wait calls the kernel for descriptors that are not tracked.
 int uselect_set_kernel_check_interval(uint32_t waits, uint32_t time_us);
 // Sets how many microseconds a wait may spin on memory before it sleeps; 0: no spinning.
 int uselect_set_spin(uint32_t max_us);

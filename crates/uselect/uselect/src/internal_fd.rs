@@ -24,7 +24,7 @@ pub fn is_internal_fd(fd: i32) -> bool {
     fd_index(fd).is_some_and(|fd| is_set(&INTERNAL_FDS, fd))
 }
 
-/// An open descriptor that [`is_internal_fd`] knows.
+/// An open descriptor of the library, recorded for [`is_internal_fd`].
 pub struct InternalFd(OwnedFd);
 
 impl InternalFd {
