@@ -1,7 +1,6 @@
 //! Turns completions and timers of origin connections into events of exchanges and fills, and
 //! receives on origin connections. `release.rs` ends the use of a connection. For client
-//! connections,
-//! `conn/client.rs` does both.
+//! connections, `conn/client.rs` does both.
 
 use std::time::Duration;
 

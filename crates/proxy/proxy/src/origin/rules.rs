@@ -1,6 +1,7 @@
 //! Connect rules: the settings of a service that decide whether a connection to an origin is opened
 //! and how. The pool keeps the connections of different rules apart. A connection is used only
-//! under rules equal to those under which it was opened, so it survives a reload that keeps these.
+//! under rules equal to those under which it was opened, so it survives a reload that keeps the
+//! rules.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -73,6 +73,7 @@ impl WaitListPass {
     pub(crate) fn next<E: Engine>(&mut self, core: &mut Core<E>) -> Option<Key> {
         let waiting = &mut core.overload.wait_list;
         if let Some(tried) = self.tried.take() {
+            // The exchange is in the list again if it found no capacity.
             let back =
                 waiting.get(self.at).filter(|entry| entry.key == tried).map(|entry| entry.resource);
             if back.is_some_and(|resource| self.lacking.is_some_and(|other| other != resource)) {

@@ -98,9 +98,8 @@ impl Snapshots {
     }
 
     /// Drops snapshots without users. Drops removed listeners that have no connections and for
-    /// which
-    /// `is_retiring` returns false, which means that they get no more. Returns true if a snapshot
-    /// was dropped.
+    /// which `is_retiring` returns false, which means that they get no more. Returns true if a
+    /// snapshot was dropped.
     pub(crate) fn forget_unused(&mut self, is_retiring: impl Fn(u16) -> bool) -> bool {
         self.removed.retain(|entry| entry.connections > 0 || is_retiring(entry.listener));
         let before = self.earlier.len();

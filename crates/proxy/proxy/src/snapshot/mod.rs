@@ -37,8 +37,8 @@ pub(crate) struct Snapshot {
     pub(crate) request_limits: HeadLimits,
     pub(crate) response_limits: HeadLimits,
     /// The shortest time limit of a client connection, lingering excepted. The timer of a client
-    /// connection is set at most this far ahead. So it fires before the deadline of a wait that
-    /// began since, and is set again then: a new wait need not set it.
+    /// connection is set at most this far ahead. A wait that begins need not set the timer: it
+    /// fires before the deadline of that wait, and is then set to it.
     pub(crate) client_timer_max: Duration,
     /// The shortest time limit of an origin connection, for its timer.
     pub(crate) origin_timer_max: Duration,

@@ -237,6 +237,7 @@ fn lacks_part_slow(request: &RequestHead, object: &Object, cache: &Cache) -> boo
     if extent.is_none() && !(is_arriving && !object.is_from_disk && accepts_ranges(object)) {
         return false;
     }
+    // `select_ranges` ignores the length if the object is a part.
     let Some(length) = extent.map_or(object.length(), |_| Some(0)) else { return false };
     match select_ranges(request, &object.stored, length, cache.hash()) {
         Selection::Absent => true,

@@ -10,8 +10,8 @@ use crate::origin::{events, release};
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
 
-/// Moves bytes of the response to the client. With `with_header`, the header in
-/// `core.out` is sent first.
+/// Moves bytes of the response to the client. With `with_header`, the header in `core.out` is sent
+/// first.
 #[inline(never)]
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
     let ExchangeParts { engine, pipes, counters, out, exchange, client, mut origin, .. } =

@@ -11,8 +11,8 @@ use crate::origin::{Phase, events};
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
 
-/// Moves bytes of the request to the origin. With `with_header`, the header in
-/// `core.out` is sent first.
+/// Moves bytes of the request to the origin. With `with_header`, the header in `core.out` is sent
+/// first.
 #[inline(never)]
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
     let ExchangeParts { engine, pipes, counters, out, exchange, client, origin, .. } =

@@ -38,6 +38,7 @@ use leader::{FillSource, Leader};
 pub(crate) struct Fill {
     /// The use of the origin connection.
     pub(crate) origin_use: OriginUse,
+    /// The origin that sends the body.
     pub(crate) id: OriginId,
     pub(crate) filling: ObjectFiller,
     pub(crate) body: BodyProgress,
@@ -94,6 +95,7 @@ impl Fill {
         }
     }
 
+    /// Chooses how the next bytes are received.
     pub(crate) fn next_source(
         &mut self,
         connection: &OriginConn,
@@ -183,7 +185,9 @@ pub(crate) enum FillPause {
     Cut,
     /// The origin ended its stream.
     OriginEnded,
+    /// The next bytes have to be received by the engine.
     NeedsReceive,
+    /// The socket has no bytes at present, so it has to be watched.
     NeedsWatch,
     /// A reader has to make progress first.
     NeedsReaders,
