@@ -21,7 +21,7 @@ use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{Faults, RunOutcome, World, run};
 use millrace_splice::Thresholds;
 
-pub use script::{HOST, OWN, of_case};
+pub use script::{HOST, OWN, encode_case};
 
 use crate::corpus::literal::Role;
 use crate::simulated::RunningWorker;
@@ -58,7 +58,7 @@ const LIMITS: [&str; 17] = [
 /// Panics if a check fails. The message says which.
 pub fn fuzz_connection(data: &[u8]) {
     let script = Script::parse(data);
-    let faults = if script.unkind { Faults::Benign } else { Faults::None };
+    let faults = if script.has_faults { Faults::Benign } else { Faults::None };
     let world = World::new(script.seed, faults);
     let mut actors = Actors::new(&world, &script);
     let config = configuration(script.role);
@@ -89,12 +89,12 @@ pub fn fuzz_connection(data: &[u8]) {
         "the client's connection does not end{}",
         describe(&world, &actors)
     );
-    assert!(outbox.send(WorkerMessage::Drain).is_ok(), "a mailbox holds a letter");
+    assert!(outbox.send(WorkerMessage::Drain).is_ok(), "the mailbox has room for a message");
     outbox.flush();
     let ended = run(&world, &mut [&mut running], &mut [&mut actors], TIME, &mut |_| false);
     assert_eq!(ended, RunOutcome::Done, "the worker does not drain{}", describe(&world, &actors));
     let live = running.0.live_objects();
-    assert_eq!(live, [0; 4], "objects that nobody uses{}", describe(&world, &actors));
+    assert_eq!(live, [0; 4], "objects are left{}", describe(&world, &actors));
     drop(running.0.finish());
     actors.close(&world);
     let leaks = world.leaks();

@@ -29,7 +29,7 @@ pub fn fuzz_messages(data: &[u8]) {
     compare_request(data);
     compare_valid(data);
     for method in ["GET", "HEAD"] {
-        compare_answer(data, method);
+        compare_response(data, method);
     }
 }
 
@@ -71,7 +71,7 @@ fn compare_valid(data: &[u8]) {
     }
 }
 
-fn compare_answer(data: &[u8], method: &str) {
+fn compare_response(data: &[u8], method: &str) {
     let Ok(Some(message)) = strict::response(data, &RequestContext::with(method), true) else {
         return;
     };
@@ -155,16 +155,17 @@ mod tests {
     fn the_hostile_corpus_and_mutants_of_it() {
         let cases = case::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"));
         let folder = env::var_os("MESSAGES");
-        let place = Substitutions {
+        let substitutions = Substitutions {
             host: "a.test:8000".to_owned(),
             role: Role::Boost,
             own: "a.test:8000".to_owned(),
             via: "millrace".to_owned(),
         };
         for (index, case) in cases.iter().enumerate() {
-            let bytes = |lines, sent| fill(lines, &place, sent).expect("known marks").bytes();
-            let said = case.said.iter().map(|lines| bytes(lines, false));
-            for (part, message) in said.chain([bytes(&case.sent, true)]).enumerate() {
+            let bytes =
+                |lines, sent| fill(lines, &substitutions, sent).expect("known marks").bytes();
+            let response = case.responses.iter().map(|lines| bytes(lines, false));
+            for (part, message) in response.chain([bytes(&case.sent, true)]).enumerate() {
                 if let Some(folder) = &folder {
                     let file = Path::new(folder).join(format!("case-{index}-{part}"));
                     fs::write(file, &message).expect("the folder of MESSAGES can be written to");
@@ -172,15 +173,15 @@ mod tests {
                 fuzz_messages(&message);
             }
         }
-        let stock = Templates::new(&cases, Role::Boost);
+        let templates = Templates::new(&cases, Role::Boost);
         let mut compared = 0;
         for index in 0..20_000 {
-            let mutant = stock.mutant(&mut Random::of(1, index));
-            let sent = mutant.segments(&place).concat();
+            let mutant = templates.mutant(&mut Random::of(1, index));
+            let sent = mutant.segments(&substitutions).concat();
             compared += usize::from(matches!(strict::request(&sent), Ok(Some(_))));
             fuzz_messages(&sent);
-            let said = mutant.script(&place).map(|(_, said)| said.bytes());
-            fuzz_messages(&said.unwrap_or_default());
+            let response = mutant.script(&substitutions).map(|(_, response)| response.bytes());
+            fuzz_messages(&response.unwrap_or_default());
         }
         assert!(compared > 1_000, "only {compared} of 20,000 mutants have one meaning");
     }

@@ -31,7 +31,7 @@ const GLANCE: Duration = Duration::from_millis(10);
 /// The state that the threads of one run share.
 struct RealRun {
     names: Names,
-    board: ScriptSignals,
+    signals: ScriptSignals,
     begun: Instant,
     /// The clients have ended, so origins need not wait for connections.
     over: AtomicBool,
@@ -93,9 +93,9 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
     let files = Files::new(scenario, &names, listen, folder);
     let mut process = files.start(program, engine)?;
     names.set("proxy", process.address());
-    let stage = Arc::new(RealRun {
+    let run = Arc::new(RealRun {
         names,
-        board: ScriptSignals::default(),
+        signals: ScriptSignals::default(),
         begun: Instant::now(),
         over: AtomicBool::new(false),
         failures: Mutex::new(Vec::new()),
@@ -103,39 +103,41 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
     let address = process.address().to_owned();
     std::thread::scope(|scope| {
         for (origin, listener) in scenario.origins.iter().zip(&listeners) {
-            let stage = &stage;
-            scope.spawn(move || play_origin(stage, origin, listener));
+            let run = &run;
+            scope.spawn(move || play_origin(run, origin, listener));
         }
         let clients: Vec<_> = scenario
             .clients
             .iter()
             .map(|client| {
-                let (stage, address) = (&stage, &address);
+                let (run, address) = (&run, &address);
                 scope.spawn(move || {
-                    let ended = play_client(stage, client, address);
-                    stage.fail(&client.name, ended);
-                    stage.board.signal(&ended_signal(&client.name));
+                    let ended = play_client(run, client, address);
+                    run.fail(&client.name, ended);
+                    run.signals.signal(&ended_signal(&client.name));
                 })
             })
             .collect();
         while !clients.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            if let Some((asked, name)) = stage.board.pending_reload() {
-                stage.board.finish_reload(asked, files.reload(&mut process, &name));
+            if let Some((request, name)) = run.signals.pending_reload() {
+                run.signals.finish_reload(request, files.reload(&mut process, &name));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
         for client in clients {
             if client.join().is_err() {
-                stage.fail("a client", Err("its thread panicked".to_owned()));
+                run.fail("a client", Err("its thread panicked".to_owned()));
             }
         }
         // Scripts that wait for a failed script should not wait for the whole limit.
-        stage.over.store(true, Ordering::Release);
+        run.over.store(true, Ordering::Release);
     });
     let stopped = process.stop(PATIENCE);
-    let mut failures = stage.failures.lock().map_or_else(|_| Vec::new(), |it| it.clone());
+    let mut failures = run.failures.lock().map_or_else(|_| Vec::new(), |it| it.clone());
     match stopped {
-        Ok(said) if !failures.is_empty() => failures.push(format!("the program said:\n{said}")),
+        Ok(stderr) if !failures.is_empty() => {
+            failures.push(format!("standard error of the program:\n{stderr}"))
+        }
         Ok(_) => {}
         Err(wrong) => failures.push(wrong),
     }
@@ -147,9 +149,9 @@ impl RealRun {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
-    fn fail(&self, who: &str, result: Result<(), String>) {
+    fn fail(&self, actor: &str, result: Result<(), String>) {
         if let (Err(why), Ok(mut failures)) = (result, self.failures.lock()) {
-            failures.push(format!("{who}: {why}"));
+            failures.push(format!("{actor}: {why}"));
         }
     }
 
@@ -171,65 +173,65 @@ fn listen(kind: OriginKind, path: &PathBuf) -> std::io::Result<Accepting> {
     }
 }
 
-fn play_client(stage: &RealRun, client: &crate::scenario::Client, at: &str) -> Result<(), String> {
+fn play_client(run: &RealRun, client: &crate::scenario::Client, at: &str) -> Result<(), String> {
     let ended = client.after.iter().map(|other| ended_signal(other));
     for signal in ended.chain(client.when.iter().cloned()) {
         let begun = Instant::now();
-        while !stage.board.is_set(&signal) {
+        while !run.signals.is_set(&signal) {
             if begun.elapsed() > PATIENCE {
-                return Err(format!("waits in vain for: {signal}"));
+                return Err(format!("timed out waiting for: {signal}"));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
     }
-    let socket = client.at.as_ref().map(|name| stage.names.fill(&format!("unix:{{{name}}}")));
+    let socket = client.at.as_ref().map(|name| run.names.fill(&format!("unix:{{{name}}}")));
     let at = socket.as_deref().unwrap_or(at);
     let mut stream = Stream::connect(at).map_err(|error| format!("connect: {error}"))?;
-    let mut play = Play::new(&client.script, &stage.names, &stage.board, false);
-    let left = drive(stage, &mut stream, &mut play)?;
+    let mut play = Play::new(&client.script, &run.names, &run.signals, false);
+    let left = drive(run, &mut stream, &mut play)?;
     if left == Leftover::Open && !play.inbox().is_empty() {
-        return Err(format!("more came: \"{}\"", play.inbox().escape_ascii()));
+        return Err(format!("unexpected bytes: \"{}\"", play.inbox().escape_ascii()));
     }
     Ok(())
 }
 
-fn play_origin(stage: &RealRun, origin: &crate::scenario::Origin, listener: &Accepting) {
+fn play_origin(run: &RealRun, origin: &crate::scenario::Origin, listener: &Accepting) {
     let mut accepted = 0;
-    let picks = &RequestScripts::new(origin.any.clone(), &stage.names);
+    let picks = &RequestScripts::new(origin.any.clone(), &run.names);
     std::thread::scope(|scope| {
-        while !stage.over.load(Ordering::Acquire) {
+        while !run.over.load(Ordering::Acquire) {
             let Some(stream) = listener.accept(GLANCE) else { continue };
             let script = origin.scripts.get(accepted).or(origin.each.as_ref());
             accepted += 1;
             let name = format!("{} connection {accepted}", origin.name);
             if script.is_none() && origin.any.is_empty() {
-                stage.fail(&name, Err("nobody expected it".to_owned()));
+                run.fail(&name, Err("no script for this connection".to_owned()));
                 continue;
             }
             scope.spawn(move || {
                 let result = match script {
-                    Some(script) => play_accepted(stage, stream, script),
-                    None => play_requests(stage, stream, picks),
+                    Some(script) => play_accepted(run, stream, script),
+                    None => play_requests(run, stream, picks),
                 };
-                stage.fail(&name, result);
+                run.fail(&name, result);
             });
         }
     });
     if accepted < origin.scripts.len() {
         let wanted = origin.scripts.len();
-        stage.fail(&origin.name, Err(format!("{accepted} connections came for {wanted}")));
+        run.fail(&origin.name, Err(format!("{accepted} of {wanted} connections arrived")));
     }
 }
 
 /// Plays an origin connection and keeps it open until the proxy closes it or the run ends. An
 /// origin that has finished its script does not end connections by itself.
-fn play_accepted(stage: &RealRun, mut stream: Stream, script: &Script) -> Result<(), String> {
-    let mut play = Play::new(script, &stage.names, &stage.board, false);
-    if drive(stage, &mut stream, &mut play)? == Leftover::Closed {
+fn play_accepted(run: &RealRun, mut stream: Stream, script: &Script) -> Result<(), String> {
+    let mut play = Play::new(script, &run.names, &run.signals, false);
+    if drive(run, &mut stream, &mut play)? == Leftover::Closed {
         return Ok(());
     }
     let mut rest = play.inbox().to_vec();
-    while rest.is_empty() && !stage.over.load(Ordering::Acquire) {
+    while rest.is_empty() && !run.over.load(Ordering::Acquire) {
         match stream.read(GLANCE) {
             Ok(Some(bytes)) if bytes.is_empty() => return Ok(()),
             Ok(Some(bytes)) => rest = bytes,
@@ -239,22 +241,18 @@ fn play_accepted(stage: &RealRun, mut stream: Stream, script: &Script) -> Result
     }
     match rest.is_empty() {
         true => Ok(()),
-        false => Err(format!("more came: \"{}\"", rest.escape_ascii())),
+        false => Err(format!("unexpected bytes: \"{}\"", rest.escape_ascii())),
     }
 }
 
 /// Responds to requests as they come, until the proxy closes or the run ends.
-fn play_requests(
-    stage: &RealRun,
-    mut stream: Stream,
-    picks: &RequestScripts,
-) -> Result<(), String> {
+fn play_requests(run: &RealRun, mut stream: Stream, picks: &RequestScripts) -> Result<(), String> {
     let mut inbox = Vec::new();
-    while !stage.over.load(Ordering::Acquire) {
+    while !run.over.load(Ordering::Acquire) {
         if let Some(script) = picks.pick(&inbox)? {
-            let mut play = Play::new(&script, &stage.names, &stage.board, false);
+            let mut play = Play::new(&script, &run.names, &run.signals, false);
             play.received(&inbox);
-            if drive(stage, &mut stream, &mut play)? == Leftover::Closed {
+            if drive(run, &mut stream, &mut play)? == Leftover::Closed {
                 return Ok(());
             }
             inbox = play.inbox().to_vec();
@@ -277,14 +275,14 @@ enum Leftover {
     Closed,
 }
 
-fn drive(stage: &RealRun, stream: &mut Stream, play: &mut Play) -> Result<Leftover, String> {
+fn drive(run: &RealRun, stream: &mut Stream, play: &mut Play) -> Result<Leftover, String> {
     let begun = Instant::now();
     loop {
-        if begun.elapsed() > PATIENCE || (stage.has_failed() && begun.elapsed() > PATIENCE / 10) {
+        if begun.elapsed() > PATIENCE || (run.has_failed() && begun.elapsed() > PATIENCE / 10) {
             let inbox = play.inbox().escape_ascii().to_string();
-            return Err(format!("line {}: waits in vain; came: \"{inbox}\"", play.line()));
+            return Err(format!("line {}: timed out; received: \"{inbox}\"", play.line()));
         }
-        match play.need(stage.now()) {
+        match play.need(run.now()) {
             Need::Write(bytes, _) => match stream.write(bytes, GLANCE) {
                 Ok(0) => std::thread::sleep(Duration::from_millis(1)),
                 Ok(count) => play.written(count),
@@ -292,14 +290,14 @@ fn drive(stage: &RealRun, stream: &mut Stream, play: &mut Play) -> Result<Leftov
             },
             Need::Read => read(stream, play, GLANCE),
             Need::ReadUntil(until) => {
-                let left = Duration::from_millis(until.saturating_sub(stage.now()).max(1));
+                let left = Duration::from_millis(until.saturating_sub(run.now()).max(1));
                 read(stream, play, left.min(GLANCE));
             }
             Need::Until(until) => {
-                let left = Duration::from_millis(until.saturating_sub(stage.now()));
+                let left = Duration::from_millis(until.saturating_sub(run.now()));
                 std::thread::sleep(left.min(GLANCE));
             }
-            Need::Board => std::thread::sleep(Duration::from_millis(1)),
+            Need::Signal => std::thread::sleep(Duration::from_millis(1)),
             Need::Finish => {
                 stream.finish();
                 play.advance();
@@ -332,11 +330,12 @@ fn read(stream: &mut Stream, play: &mut Play, wait: Duration) {
 /// # Errors
 /// Returns the command that builds the program, if it is missing.
 pub fn program() -> Result<PathBuf, String> {
-    let test = std::env::current_exe().map_err(|error| format!("where is this test? {error}"))?;
+    let test =
+        std::env::current_exe().map_err(|error| format!("the path of this test: {error}"))?;
     let profile = test.parent().and_then(Path::parent).unwrap_or(Path::new("."));
     let program = profile.join("millrace");
     if program.is_file() {
         return Ok(program);
     }
-    Err(format!("{} is not built: run `cargo build -p millrace` before", program.display()))
+    Err(format!("{} is not built (cargo build -p millrace builds it)", program.display()))
 }

@@ -79,15 +79,15 @@ pub fn play_in(
     seed: u64,
     faults: Faults,
 ) -> Result<u64, String> {
-    let mut stage = ScenarioRun::new(scenario, world, faults)?;
-    let result = stage.play(world, scenario);
+    let mut run = ScenarioRun::new(scenario, world, faults)?;
+    let result = run.play(world, scenario);
     match result {
         Ok(()) => Ok(world.trace_hash()),
         Err(why) => Err(format!(
             "{} with SEED={seed} {faults:?}:\n{}\n{why}\n{}",
             scenario.name,
             world.trace(),
-            stage.actors.state()
+            run.actors.state()
         )),
     }
 }
@@ -122,7 +122,7 @@ struct ScenarioRun {
     name_server: NameServer,
     verifier: SimVerifier,
     /// The requests that reached origins in a hostile world.
-    picks: Rc<RequestScripts>,
+    requests_seen: Rc<RequestScripts>,
     hostile: bool,
 }
 
@@ -141,7 +141,7 @@ impl ScenarioRun {
             };
             world.set_plan(crowd);
         }
-        let (mut names, board) = (Names::default(), ScriptSignals::default());
+        let (mut names, signals) = (Names::default(), ScriptSignals::default());
         names.set("users", &users_file());
         let listeners: Vec<_> =
             scenario.origins.iter().map(|origin| listen(world, origin, &mut names)).collect();
@@ -149,14 +149,16 @@ impl ScenarioRun {
             names.set(socket, &format!("/sim/{socket}"));
         }
         let workers = (1 + world.random() % 2).to_string();
-        let (asked_for, config) = configure(scenario, world, &mut names, &workers)?;
+        let (parsed, config) = configure(scenario, world, &mut names, &workers)?;
         let config = Arc::new(config);
         let scripts = scenario.origins.iter().flat_map(Origin::all).cloned().collect();
-        let picks = Rc::new(RequestScripts::new(scripts, &names));
-        let common = hostile.then_some(&picks);
+        let requests_seen = Rc::new(RequestScripts::new(scripts, &names));
+        let common = hostile.then_some(&requests_seen);
         let origins = scenario.origins.iter().zip(listeners);
         let origins = origins
-            .map(|(origin, listener)| ScriptedOrigin::new(origin, listener, &names, &board, common))
+            .map(|(origin, listener)| {
+                ScriptedOrigin::new(origin, listener, &names, &signals, common)
+            })
             .collect();
         let proxy = address_of(&config.listeners[0].address);
         let name_server = NameServer::new(world, &scenario.names);
@@ -168,21 +170,30 @@ impl ScenarioRun {
         let commands = scenario.reloads.iter();
         let commands = commands
             .map(|(name, command)| (name.clone(), arguments(command, scenario, &names, &workers)));
-        let both = (asked_for, &config);
-        let reloader = Reloader::new(commands.collect(), &board, &mailboxes, &shared, both);
+        let both = (parsed, &config);
+        let reloader = Reloader::new(commands.collect(), &signals, &mailboxes, &shared, both);
         let actors = ScenarioActors {
             reloader,
             clients: scenario.clients.iter().map(|client| (client.clone(), None)).collect(),
             origins,
             proxy,
             names,
-            board,
+            signals,
             hostile,
             failures: Vec::new(),
             over: Rc::new(Cell::new(false)),
         };
         let workers = workers_running;
-        Ok(Self { workers, mailboxes, shared, actors, name_server, verifier, picks, hostile })
+        Ok(Self {
+            workers,
+            mailboxes,
+            shared,
+            actors,
+            name_server,
+            verifier,
+            requests_seen,
+            hostile,
+        })
     }
 
     fn play(&mut self, world: &World, scenario: &Scenario) -> Result<(), String> {
@@ -243,18 +254,19 @@ impl ScenarioRun {
     fn check_repeats(&self, world: &World, scenario: &Scenario) -> Result<(), String> {
         let sent: Vec<String> =
             scenario.clients.iter().map(|client| client.script.sent(&self.actors.names)).collect();
-        let overheard = world.engine_output();
-        for ((method, target), came) in self.picks.seen() {
+        let engine_output = world.engine_output();
+        for ((method, target), arrived) in self.requests_seen.seen() {
             if ["GET", "HEAD", "OPTIONS", "TRACE", "PUT", "DELETE"].contains(&&method[..]) {
                 continue;
             }
-            let asked: usize = sent.iter().map(|sent| requests_in(sent, &method, &target)).sum();
+            let client_sent: usize =
+                sent.iter().map(|sent| requests_in(sent, &method, &target)).sum();
             let line = format!("{method} {target} HTTP/1.1\r");
-            let lines = overheard.iter().flat_map(|sent| sent.split(|byte| *byte == b'\n'));
-            let went = lines.filter(|it| it.ends_with(line.as_bytes())).count();
-            if came.max(went) > asked {
+            let lines = engine_output.iter().flat_map(|sent| sent.split(|byte| *byte == b'\n'));
+            let proxy_sent = lines.filter(|it| it.ends_with(line.as_bytes())).count();
+            if arrived.max(proxy_sent) > client_sent {
                 return Err(format!(
-                    "{method} {target} was asked for {asked} times, sent {went} times, came {came}"
+                    "{method} {target} was sent {client_sent} times by clients and {proxy_sent} times by the proxy, and arrived {arrived} times"
                 ));
             }
         }
@@ -274,7 +286,7 @@ impl ScenarioRun {
         self.actors.close(world);
         match &world.leaks()[..] {
             [] => Ok(()),
-            leaks => Err(format!("left behind:\n{}", leaks.join("\n"))),
+            leaks => Err(format!("leaked:\n{}", leaks.join("\n"))),
         }
     }
 }
@@ -285,7 +297,7 @@ fn requests_in(sent: &str, method: &str, target: &str) -> usize {
     sent.match_indices(&begins)
         .filter(|(at, _)| {
             let line = sent[at + begins.len()..].split("\r\n").next().unwrap_or_default();
-            line.split(' ').next().is_some_and(|asked| asked.ends_with(target))
+            line.split(' ').next().is_some_and(|client_sent| client_sent.ends_with(target))
         })
         .count()
 }
@@ -334,12 +346,12 @@ fn configure(
     workers: &str,
 ) -> Result<(Config, Config), String> {
     let words = arguments(&scenario.command, scenario, names, workers);
-    let mut asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
-    verifier::load_users(&mut asked_for)?;
-    let mut config = asked_for.clone();
+    let mut parsed = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+    verifier::load_users(&mut parsed)?;
+    let mut config = parsed.clone();
     pick_ports(&mut config, world);
     names.set("proxy", &config.listeners[0].address.to_string());
-    Ok((asked_for, config))
+    Ok((parsed, config))
 }
 
 /// Replaces each port 0 by a free one.

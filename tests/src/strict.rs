@@ -63,7 +63,7 @@ pub enum StartLine {
         target: String,
     },
     /// Of a response.
-    Answer {
+    Response {
         /// 100 to 599.
         status: u16,
         /// May be empty.
@@ -93,7 +93,7 @@ impl Message {
     pub fn method(&self) -> &str {
         match &self.start {
             StartLine::Request { method, .. } => method,
-            StartLine::Answer { .. } => "",
+            StartLine::Response { .. } => "",
         }
     }
 
@@ -101,7 +101,7 @@ impl Message {
     pub fn target(&self) -> &str {
         match &self.start {
             StartLine::Request { target, .. } => target,
-            StartLine::Answer { .. } => "",
+            StartLine::Response { .. } => "",
         }
     }
 
@@ -109,7 +109,7 @@ impl Message {
     pub fn status(&self) -> u16 {
         match self.start {
             StartLine::Request { .. } => 0,
-            StartLine::Answer { status, .. } => status,
+            StartLine::Response { status, .. } => status,
         }
     }
 
@@ -156,7 +156,7 @@ pub fn request(input: &[u8]) -> Result<Option<Message>, Ambiguity> {
         return ambiguous("a request line that is not three words with single spaces");
     };
     if !fields::is_token(method) {
-        return ambiguous("a method that is no token");
+        return ambiguous("a method that is not a token");
     }
     if version != "HTTP/1.1" {
         return ambiguous("a version other than HTTP/1.1");
@@ -173,7 +173,7 @@ pub fn request(input: &[u8]) -> Result<Option<Message>, Ambiguity> {
     finish(input, start, fields, framing, after, false)
 }
 
-/// Parses the response to `asked` at the beginning of `input`; `ended` says that no more bytes
+/// Parses the response to `context` at the beginning of `input`; `ended` says that no more bytes
 /// follow.
 ///
 /// Returns `None` if more bytes are needed and nothing so far is ambiguous.
@@ -182,7 +182,7 @@ pub fn request(input: &[u8]) -> Result<Option<Message>, Ambiguity> {
 /// Returns what another parser could read differently.
 pub fn response(
     input: &[u8],
-    asked: &RequestContext,
+    context: &RequestContext,
     ended: bool,
 ) -> Result<Option<Message>, Ambiguity> {
     let Some((line, rest)) = line(input, 0)? else { return Ok(None) };
@@ -198,26 +198,26 @@ pub fn response(
     fields::check_response(&fields, status)?;
     let declared = body::framing(&fields)?;
     // RFC 9110 section 9.3.6: a successful response begins the tunnel.
-    let tunnel = asked.method == "CONNECT" && (200..300).contains(&status);
+    let tunnel = context.method == "CONNECT" && (200..300).contains(&status);
     let bodiless = status < 200 || status == 204 || tunnel;
     if bodiless && declared.is_some() {
-        return ambiguous("an answer that can have no body and says how long it is");
+        return ambiguous("a response without a body that declares a framing");
     }
-    if asked.old && declared == Some(Framing::Chunked) {
+    if context.old && declared == Some(Framing::Chunked) {
         return ambiguous("chunks for a client of HTTP/1.0");
     }
-    let framing = if bodiless || status == 304 || asked.method == "HEAD" {
+    let framing = if bodiless || status == 304 || context.method == "HEAD" {
         Framing::None
     } else {
         declared.unwrap_or(Framing::UntilClose)
     };
-    let start = StartLine::Answer { status, reason: reason.to_owned() };
+    let start = StartLine::Response { status, reason: reason.to_owned() };
     let message = finish(input, start, fields, framing, after, ended)?;
     // RFC 9112 section 9.6: a sender that ends a message with the connection announces it, or the
     // recipient could take the end for a cut.
     match message {
         Some(message) if framing == Framing::UntilClose && !message.closes() => {
-            ambiguous("an answer until close that does not announce the close")
+            ambiguous("a response until close that does not announce the close")
         }
         message => Ok(message),
     }
@@ -275,16 +275,20 @@ mod tests {
         request(input.as_bytes()).expect(input).expect(input)
     }
 
-    fn doubtful(input: &str) {
+    fn assert_ambiguous(input: &str) {
         assert!(request(input.as_bytes()).is_err(), "accepted: {}", input.escape_debug());
     }
 
-    fn answered(input: &str, method: &str, ended: bool) -> Result<Option<Message>, Ambiguity> {
+    fn parse_response(
+        input: &str,
+        method: &str,
+        ended: bool,
+    ) -> Result<Option<Message>, Ambiguity> {
         response(input.as_bytes(), &RequestContext::with(method), ended)
     }
 
     #[test]
-    fn a_plain_request_is_whole_at_its_last_byte_and_not_before() {
+    fn a_request_is_complete_at_its_last_byte_and_not_before() {
         let input = format!("POST /a?b HTTP/1.1\r\n{HOST}Content-Length: 3\r\n\r\nabcGET");
         for end in 0..input.len() - 3 {
             assert_eq!(request(&input.as_bytes()[..end]), Ok(None), "{end}");
@@ -311,16 +315,16 @@ mod tests {
             " / HTTP/1.1",
             "",
         ] {
-            doubtful(&format!("{line}\r\n{HOST}\r\n"));
+            assert_ambiguous(&format!("{line}\r\n{HOST}\r\n"));
         }
-        doubtful(&format!("GET / HTTP/1.1\n{HOST}\r\n"));
-        doubtful(&format!("GET / HTTP/1.1\r{HOST}\r\n"));
-        doubtful("GET /\0 HTTP");
-        doubtful("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        assert_ambiguous(&format!("GET / HTTP/1.1\n{HOST}\r\n"));
+        assert_ambiguous(&format!("GET / HTTP/1.1\r{HOST}\r\n"));
+        assert_ambiguous("GET /\0 HTTP");
+        assert_ambiguous("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n");
     }
 
     #[test]
-    fn framing_is_said_once() {
+    fn framing_is_declared_once() {
         for fields in [
             "Content-Length: 1\r\nContent-Length: 1\r\n",
             "Content-Length: 1\r\nTransfer-Encoding: chunked\r\n",
@@ -333,32 +337,32 @@ mod tests {
             "Transfer-Encoding: gzip, chunked\r\n",
             "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
         ] {
-            doubtful(&format!("POST / HTTP/1.1\r\n{HOST}{fields}\r\n"));
+            assert_ambiguous(&format!("POST / HTTP/1.1\r\n{HOST}{fields}\r\n"));
         }
-        doubtful(&format!("TRACE / HTTP/1.1\r\n{HOST}Content-Length: 1\r\n\r\na"));
+        assert_ambiguous(&format!("TRACE / HTTP/1.1\r\n{HOST}Content-Length: 1\r\n\r\na"));
     }
 
     #[test]
-    fn answers_are_framed_by_what_was_asked() {
+    fn the_request_decides_the_framing_of_its_response() {
         let ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
-        assert!(answered(ok, "CONNECT", false).is_err());
-        assert!(answered("HTTP/1.1 200 OK\r\n\r\n", "CONNECT", false).unwrap().is_some());
-        assert_eq!(answered(ok, "GET", false).unwrap().unwrap().body, b"ok");
-        assert_eq!(answered(ok, "HEAD", false).unwrap().unwrap().bytes, ok.len() - 2);
+        assert!(parse_response(ok, "CONNECT", false).is_err());
+        assert!(parse_response("HTTP/1.1 200 OK\r\n\r\n", "CONNECT", false).unwrap().is_some());
+        assert_eq!(parse_response(ok, "GET", false).unwrap().unwrap().body, b"ok");
+        assert_eq!(parse_response(ok, "HEAD", false).unwrap().unwrap().bytes, ok.len() - 2);
         let open = "HTTP/1.1 200 \r\nConnection: close\r\n\r\nso far";
-        assert_eq!(answered(open, "GET", false), Ok(None));
-        assert_eq!(answered(open, "GET", true).unwrap().unwrap().body, b"so far");
-        assert!(answered("HTTP/1.1 200 OK\r\n\r\nso far", "GET", true).is_err());
+        assert_eq!(parse_response(open, "GET", false), Ok(None));
+        assert_eq!(parse_response(open, "GET", true).unwrap().unwrap().body, b"so far");
+        assert!(parse_response("HTTP/1.1 200 OK\r\n\r\nso far", "GET", true).is_err());
         let not_modified = "HTTP/1.1 304 Not Modified\r\nContent-Length: 9\r\n\r\n";
-        assert!(answered(not_modified, "GET", false).unwrap().unwrap().body.is_empty());
+        assert!(parse_response(not_modified, "GET", false).unwrap().unwrap().body.is_empty());
         let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
-        assert!(answered(chunked, "GET", false).unwrap().is_some());
+        assert!(parse_response(chunked, "GET", false).unwrap().is_some());
         let old = RequestContext { method: "GET".to_owned(), old: true };
         assert!(response(chunked.as_bytes(), &old, false).is_err());
     }
 
     #[test]
-    fn doubtful_answers() {
+    fn ambiguous_responses_are_refused() {
         for input in [
             "HTTP/1.0 200 OK\r\n\r\n",
             "HTTP/1.1  200 OK\r\n\r\n",
@@ -372,7 +376,7 @@ mod tests {
             "HTTP/1.1 200 OK\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
             "HTTP/1.1 101 Switching Protocols\r\n\r\n",
         ] {
-            assert!(answered(input, "GET", true).is_err(), "{}", input.escape_debug());
+            assert!(parse_response(input, "GET", true).is_err(), "{}", input.escape_debug());
         }
     }
 }

@@ -12,7 +12,7 @@ use millrace_tests::simulated;
 /// Returns which congestion control was set on which sockets by a proxy with these options, after
 /// one request.
 fn set_by(options: &str, origin: &str) -> BTreeSet<String> {
-    let story = format!(
+    let text = format!(
         "proxy boost --origin {{o1.url}} --workers 1 {options}\n\
          origin o1 {origin}\n  accept\n    expect request GET /\n    \
          send \"HTTP/1.1 200 OK\\r\\nContent-Length: 2\\r\\n\\r\\nok\"\n\
@@ -20,7 +20,7 @@ fn set_by(options: &str, origin: &str) -> BTreeSet<String> {
          expect response 200\n    body \"ok\"\n"
     );
     let url = if origin == "unix" { "{o1}" } else { "http://{o1}" };
-    let scenario = Scenario::parse("congestion", &story.replace("{o1.url}", url)).unwrap();
+    let scenario = Scenario::parse("congestion", &text.replace("{o1.url}", url)).unwrap();
     let world = World::new(1, Faults::None);
     simulated::play_in(&world, &scenario, 1, Faults::None).unwrap();
     let trace = world.trace();

@@ -5,7 +5,7 @@
 use std::path::Path;
 use std::{env, fs};
 
-use millrace_tests::connection::{fuzz_connection, of_case};
+use millrace_tests::connection::{encode_case, fuzz_connection};
 use millrace_tests::corpus::case::{self, Case};
 use millrace_tests::corpus::literal::Role;
 
@@ -22,7 +22,7 @@ fn every_case_of_the_hostile_corpus_as_a_connection() {
     for (index, case) in cases().iter().enumerate() {
         for role in [Role::Boost, Role::Forward].into_iter().filter(|role| case.runs(*role)) {
             for cut in [false, true] {
-                let Some(script) = of_case(case, role, cut) else { continue };
+                let Some(script) = encode_case(case, role, cut) else { continue };
                 if let Some(folder) = folder.as_ref().filter(|_| !cut) {
                     let file = Path::new(folder).join(format!("case-{index}-{role:?}"));
                     fs::write(file, &script).expect("the folder of CONNECTIONS can be written to");

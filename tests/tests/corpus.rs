@@ -25,12 +25,12 @@ fn cases() -> Vec<Case> {
 }
 
 #[test]
-fn the_corpus_is_whole_and_its_refusals_of_valid_messages_are_told() {
+fn the_corpus_is_consistent_and_docs_list_its_refusals_of_valid_messages() {
     let cases = case::load(&Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus"));
     let mut wrong = Vec::new();
     for case in &cases {
         if let Err(why) = plan::check(case) {
-            wrong.push(format!("{} ({}): {why}", case.place, case.name));
+            wrong.push(format!("{} ({}): {why}", case.location, case.name));
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -42,8 +42,8 @@ fn the_corpus_is_whole_and_its_refusals_of_valid_messages_are_told() {
 /// A proxy that forwards what this one refuses would forward these messages: the strict parser must
 /// reject each. It does not know what only limits, roles or rules refuse.
 #[test]
-fn the_judge_calls_doubtful_what_is_refused_as_malformed() {
-    let place = Substitutions {
+fn the_strict_parser_rejects_what_is_refused_as_malformed() {
+    let substitutions = Substitutions {
         host: "127.0.0.1:8000".to_owned(),
         role: Role::Boost,
         own: "127.0.0.1:8000".to_owned(),
@@ -55,7 +55,7 @@ fn the_judge_calls_doubtful_what_is_refused_as_malformed() {
         if own.status != 400 {
             continue;
         }
-        let sent = fill(&case.sent, &place, true).expect("known marks").bytes();
+        let sent = fill(&case.sent, &substitutions, true).expect("known marks").bytes();
         let mut rest = &sent[..];
         while let Ok(Some(message)) = strict::request(rest) {
             rest = &rest[message.bytes..];
@@ -64,11 +64,11 @@ fn the_judge_calls_doubtful_what_is_refused_as_malformed() {
             Err(_) => called += 1,
             // An incomplete message does not count.
             Ok(None) if !rest.is_empty() => {}
-            Ok(_) => passed.push(format!("{} ({})", case.place, case.name)),
+            Ok(_) => passed.push(format!("{} ({})", case.location, case.name)),
         }
     }
-    println!("attack: {called} refused messages are doubtful as they were sent");
-    assert!(passed.is_empty(), "not doubtful, and refused:\n{}", passed.join("\n"));
+    println!("attack: {called} refused messages are ambiguous as sent");
+    assert!(passed.is_empty(), "refused, but not ambiguous:\n{}", passed.join("\n"));
     assert!(called > 300 || env::var("CASE").is_ok(), "only {called}");
 }
 
@@ -78,7 +78,7 @@ fn every_case_has_its_exact_outcome() {
 }
 
 #[test]
-fn every_case_has_the_same_outcome_when_it_comes_byte_by_byte() {
+fn every_case_has_the_same_outcome_byte_by_byte() {
     run_all(Pace::EveryByte);
 }
 
@@ -92,33 +92,36 @@ fn run_all(pace: Pace) {
 fn run_on(engine: &str, cases: &[Case], pace: Pace) {
     let failures: Vec<String> = thread::scope(|scope| {
         let run = |role| scope.spawn(move || run_role(cases, role, engine, pace));
-        let lanes = [run(Role::Boost), run(Role::Forward)];
-        lanes.into_iter().flat_map(|lane| lane.join().expect("a lane's thread ends")).collect()
+        let threads = [run(Role::Boost), run(Role::Forward)];
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().expect("a thread does not panic"))
+            .collect()
     });
     let outcomes = || cases.iter().flat_map(|case| &case.outcomes);
     let forwarded = outcomes().filter(|outcome| outcome.shows()).count();
     let all = outcomes().count();
-    let doubtful = failures.iter().filter(|failure| failure.contains("DOUBTFUL")).count();
+    let ambiguous = failures.iter().filter(|failure| failure.contains("AMBIGUOUS")).count();
     let refused = all - forwarded;
     let count = cases.len();
     println!(
         "attack: {engine}, {count} literal cases, {all} messages ({pace:?}): {forwarded} forwarded, {refused} \
-         refused, {doubtful} doubtful, {} not as written",
+         refused, {ambiguous} ambiguous, {} unexpected",
         failures.len()
     );
     assert!(failures.is_empty(), "{} failures:\n{}", failures.len(), failures.join("\n"));
 }
 
 fn run_role(cases: &[Case], role: Role, engine: &str, pace: Pace) -> Vec<String> {
-    let mut lane = ProgramUnderTest::start(role, engine);
+    let mut program = ProgramUnderTest::start(role, engine);
     let mut failures = Vec::new();
     for case in cases.iter().filter(|case| case.runs(role)) {
-        if let Err(why) = judge::run(case, &lane, pace) {
-            failures.push(format!("{} ({}, {role:?}): {why}", case.place, case.name));
+        if let Err(why) = judge::run(case, &program, pace) {
+            failures.push(format!("{} ({}, {role:?}): {why}", case.location, case.name));
         }
-        if let Some(why) = lane.ended() {
-            failures.push(format!("{} ({}, {role:?}): {why}", case.place, case.name));
-            lane = ProgramUnderTest::start(role, engine);
+        if let Some(why) = program.ended() {
+            failures.push(format!("{} ({}, {role:?}): {why}", case.location, case.name));
+            program = ProgramUnderTest::start(role, engine);
         }
     }
     failures
@@ -126,37 +129,37 @@ fn run_role(cases: &[Case], role: Role, engine: &str, pace: Pace) -> Vec<String>
 
 /// `MUTANTS` sets the number, `SEED` the seed of the sequences. `MUTANT` runs only one of them.
 #[test]
-fn mutants_reach_the_origin_with_one_meaning_or_not_at_all() {
+fn mutants_reach_the_origin_only_with_one_meaning() {
     let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (seed, only) = (number("SEED").unwrap_or(1), number("MUTANT"));
     let mutants = number("MUTANTS").unwrap_or(15_000);
     let cases = cases();
     for engine in real::engines() {
-        let tally = campaign::run(&cases, Plan { engine: &engine, seed, mutants, only });
-        println!("attack: {engine}, {tally}");
-        check(&cases, tally);
+        let stats = campaign::run(&cases, Plan { engine: &engine, seed, mutants, only });
+        println!("attack: {engine}, {stats}");
+        check(&cases, stats);
     }
 }
 
 /// Asserts that there are no violations, that enough mutants are valid, and that not too many valid
 /// ones are refused.
-fn check(cases: &[Case], mut tally: CampaignStats) {
-    assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
+fn check(cases: &[Case], mut stats: CampaignStats) {
+    assert!(stats.failures.is_empty(), "{}", stats.failures.join("\n"));
     // One mutant, or mutants of one case, do not show a ratio.
-    let shows = tally.run > 1_000 && cases.len() > 500;
-    let few = tally.forwarded < tally.run / 10;
-    assert!(!few || !shows, "the mutator no longer knows HTTP: nearly nothing it made is valid");
-    assert!(tally.refused_per_mille() <= 20 || !shows, "too many valid mutants are refused");
+    let shows = stats.run > 1_000 && cases.len() > 500;
+    let few = stats.forwarded < stats.run / 10;
+    assert!(!few || !shows, "too few mutants are valid");
+    assert!(stats.refused_per_mille() <= 20 || !shows, "too many valid mutants are refused");
     // The corpus itself collects valid messages that are refused. Their ratio is meaningful only
     // among many mutants.
-    let shows = tally.run >= 100_000;
-    tally.add_literals(cases);
-    let CampaignStats { forwarded, ruled, refused, .. } = tally;
-    let share = tally.refused_per_mille();
+    let shows = stats.run >= 100_000;
+    stats.add_literals(cases);
+    let CampaignStats { forwarded, unsupported, refused, .. } = stats;
+    let share = stats.refused_per_mille();
     println!(
-        "attack: of {} valid messages, literal and mutated, {ruled} answered by a rule and {refused} \
-         ({}.{} %) refused, as docs/refused.md tells",
-        forwarded + ruled + refused,
+        "attack: of {} valid messages, literal and mutated, {unsupported} unsupported or too large and {refused} \
+         ({}.{} %) refused as docs/refused.md lists",
+        forwarded + unsupported + refused,
         share / 10,
         share % 10
     );
@@ -165,21 +168,21 @@ fn check(cases: &[Case], mut tally: CampaignStats) {
 
 /// `MUTANTS`, `SEED` and `MUTANT` as above, with fewer mutants by default.
 #[test]
-fn faulty_responses_reach_the_client_in_the_strict_form_and_the_cache_only_if_certain() {
+fn rewritten_responses_are_strict_and_ambiguous_ones_are_not_stored() {
     let number = |name: &str| env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
     let (seed, only) = (number("SEED").unwrap_or(1), number("MUTANT"));
     let mutants = number("MUTANTS").unwrap_or(3_000);
     for engine in real::engines() {
-        let tally = lenient::run(&engine, seed, mutants, only);
-        println!("attack: {engine}, {tally}");
-        assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
+        let stats = lenient::run(&engine, seed, mutants, only);
+        println!("attack: {engine}, {stats}");
+        assert!(stats.failures.is_empty(), "{}", stats.failures.join("\n"));
         if only.is_none() && mutants >= 1_000 {
             for (what, count) in [
-                ("rewritten", tally.rewritten),
-                ("stored", tally.stored),
-                ("refused", tally.refused),
+                ("rewritten", stats.rewritten),
+                ("stored", stats.stored),
+                ("refused", stats.refused),
             ] {
-                assert!(count > tally.run / 20, "only {count} of {} were {what}", tally.run);
+                assert!(count > stats.run / 20, "only {count} of {} were {what}", stats.run);
             }
         }
     }
@@ -188,12 +191,15 @@ fn faulty_responses_reach_the_client_in_the_strict_form_and_the_cache_only_if_ce
 /// Proves that the check can fail: before a proxy that forwards everything, it must detect the
 /// violations that the mutants are made for.
 #[test]
-fn a_proxy_that_forwards_everything_is_found_out() {
+fn a_proxy_that_forwards_everything_is_detected() {
     const MUTANTS: u64 = 2_000;
     let found = campaign::run_before_relay(&cases(), 1, MUTANTS);
     let count = |wrong| found.iter().filter(|(what, _)| *what == wrong).count();
-    let (requests, answers) = (count(Violation::DoubtfulRequest), count(Violation::DoubtfulAnswer));
-    println!("attack: {MUTANTS} mutants before a relay: {requests} and {answers} doubtful");
-    assert!(requests > 500, "{requests} doubtful requests");
-    assert!(answers > 20, "{answers} doubtful answers");
+    let (requests, answers) =
+        (count(Violation::AmbiguousRequest), count(Violation::AmbiguousResponse));
+    println!(
+        "attack: {MUTANTS} mutants before a relay: {requests} ambiguous requests, {answers} ambiguous responses"
+    );
+    assert!(requests > 500, "{requests} ambiguous requests");
+    assert!(answers > 20, "{answers} ambiguous responses");
 }

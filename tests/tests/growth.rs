@@ -45,14 +45,14 @@ fn a_quadratic_parser_is_found() {
     let faulty = costs("play_faulty");
     let found: Vec<&Cost> = faulty.iter().filter(|cost| cost.is_too_much()).collect();
     found.iter().for_each(|cost| println!("{cost}"));
-    for kind in [
+    for place in [
         FieldPlace::Request,
         FieldPlace::RequestHit,
         FieldPlace::Upgrade,
         FieldPlace::Forward,
         FieldPlace::Routed,
     ] {
-        assert!(found.iter().any(|cost| cost.kind == kind), "not found in {kind:?}");
+        assert!(found.iter().any(|cost| cost.place == place), "not found in {place:?}");
     }
     assert!(found.iter().all(|cost| cost.growth() < 4.5), "a square is no more than 4 times");
 }

@@ -60,7 +60,7 @@ impl fmt::Display for Search {
 /// Plays the random or written scenario of `seed`, with `fault` in its engines.
 fn play(scenarios: &[Scenario], seed: u64, fault: Option<EngineFault>) -> Result<(), String> {
     if seed % RANDOM_OF == RANDOM_OF - 1 {
-        return play_story(seed / RANDOM_OF, fault);
+        return play_random(seed / RANDOM_OF, fault);
     }
     if seed % CACHED_OF == 1 {
         return play_cached(seed / CACHED_OF, fault);
@@ -82,7 +82,7 @@ fn play(scenarios: &[Scenario], seed: u64, fault: Option<EngineFault>) -> Result
     Err(format!("{} {faults:?}: {}", scenario.name, beginning(&details)))
 }
 
-fn play_story(seed: u64, fault: Option<EngineFault>) -> Result<(), String> {
+fn play_random(seed: u64, fault: Option<EngineFault>) -> Result<(), String> {
     if std::env::var_os("SCENARIO").is_some() {
         return Ok(());
     }
@@ -167,11 +167,11 @@ fn first_failure(scenarios: &[Scenario], seeds: u64) -> Option<(u64, String)> {
             }
             if let Err(why) = play(scenarios, seed, None) {
                 next.store(seeds, Ordering::Relaxed);
-                failures.lock().expect("nothing panics with the lock").push((seed, why));
+                failures.lock().expect("no thread panics with the lock").push((seed, why));
             }
         }
     });
-    failures.into_inner().expect("nothing panics with the lock").into_iter().min()
+    failures.into_inner().expect("no thread panics with the lock").into_iter().min()
 }
 
 fn search(scenarios: &[Scenario], fault: EngineFault) -> Search {
@@ -198,10 +198,10 @@ fn search_all(scenarios: &[Scenario], faults: &[EngineFault]) -> Vec<Search> {
         while let Some(fault) = faults.get(next.fetch_add(1, Ordering::Relaxed)) {
             let found = search(scenarios, *fault);
             println!("{found}");
-            searches.lock().expect("nothing panics with the lock").push(found);
+            searches.lock().expect("no thread panics with the lock").push(found);
         }
     });
-    searches.into_inner().expect("nothing panics with the lock")
+    searches.into_inner().expect("no thread panics with the lock")
 }
 
 #[test]

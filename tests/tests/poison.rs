@@ -53,7 +53,7 @@ fn assert_shows(class: Class, tally: &CampaignStats, mutants: u64) {
 /// Proves that the check can fail: with a cache that makes every mistake, every class of mutants
 /// has to change another client's response.
 #[test]
-fn a_cache_that_makes_every_mistake_is_found_out() {
+fn a_cache_that_makes_every_mistake_is_detected() {
     let plan = Plan { engine: None, seed: 1, mutants: 1_000, only: None, class: None };
     let tally = campaign::run(plan);
     println!("attack: a naive cache, {tally}");

@@ -43,7 +43,10 @@ fn failures_of(
     };
     std::thread::scope(|scope| {
         let players: Vec<_> = (0..threads).map(|_| scope.spawn(play_some)).collect();
-        players.into_iter().flat_map(|player| player.join().expect("it says what fails")).collect()
+        players
+            .into_iter()
+            .flat_map(|player| player.join().expect("a thread does not panic"))
+            .collect()
     })
 }
 
@@ -97,12 +100,12 @@ fn play(scenario: &Scenario, seed: u64, faults: Faults) -> Result<u64, String> {
 }
 
 #[test]
-fn scenarios_hold_in_simulated_worlds_that_work() {
+fn scenarios_hold_in_working_simulated_worlds() {
     play_seeds(Faults::Benign);
 }
 
 #[test]
-fn scenarios_keep_the_model_in_hostile_simulated_worlds() {
+fn scenarios_hold_in_hostile_simulated_worlds() {
     play_seeds(Faults::Hostile);
 }
 
@@ -130,21 +133,21 @@ fn wrong_expectations_fail() {
         (right.0, "send \"nonsense\\r\\n\\r\\n\"", right.2),
         ("expect request GET /\n  expect request GET /", ok, right.2),
     ] {
-        let story = format!(
+        let text = format!(
             "proxy boost --origin http://{{o1}} --limit idle_ms=1s\n\
              origin o1\n  accept\n  {at_origin}\n  {says}\nclient c1\n  {get}\n  {at_client}\n"
         );
-        let scenario = Scenario::parse("wrong", &story).unwrap();
+        let scenario = Scenario::parse("wrong", &text).unwrap();
         for faults in [Faults::None, Faults::Benign] {
-            assert!(simulated::play(&scenario, 1, faults).is_err(), "this holds:\n{story}");
+            assert!(simulated::play(&scenario, 1, faults).is_err(), "passed unexpectedly:\n{text}");
         }
     }
-    let story = format!(
+    let text = format!(
         "proxy boost --origin http://{{o1}}\norigin o1\n  accept\n  {}\n  {}\n\
          client c1\n  {get}\n  {}\n",
         right.0, right.1, right.2
     );
-    let scenario = Scenario::parse("right", &story).unwrap();
+    let scenario = Scenario::parse("right", &text).unwrap();
     assert!(simulated::play(&scenario, 1, Faults::Benign).is_ok());
 }
 

@@ -24,7 +24,7 @@ fn number(variable: &str) -> Option<u64> {
 }
 
 #[test]
-fn random_scenarios_keep_the_rules() {
+fn random_scenarios_hold() {
     if let Some(seed) = number("SEED") {
         return play_one(seed);
     }
@@ -33,7 +33,7 @@ fn random_scenarios_keep_the_rules() {
     let began = Instant::now();
     let found = search(first, seeds, threads, number("FAILURES").unwrap_or(1) as usize);
     let seconds = began.elapsed().as_secs_f64();
-    for (class, count) in &found.met {
+    for (class, count) in &found.coverage {
         println!("{count:>9}  {class}");
     }
     let pace = found.seeds as f64 / seconds;
@@ -50,7 +50,7 @@ fn random_scenarios_keep_the_rules() {
         _ => required_classes(false),
     };
     let missing: Vec<String> =
-        wanted.into_iter().filter(|class| !found.met.contains_key(class)).collect();
+        wanted.into_iter().filter(|class| !found.coverage.contains_key(class)).collect();
     assert!(missing.is_empty(), "never covered: {missing:?}");
 }
 
@@ -67,7 +67,7 @@ fn play_one(seed: u64) {
 
 /// Random scenarios of the cache, with the same variables.
 #[test]
-fn random_cache_scenarios_keep_the_rules() {
+fn random_cache_scenarios_hold() {
     if let Some(seed) = number("SEED") {
         let scenario = random_cache_scenario(seed);
         let outcome = play_cache(&scenario, true);
@@ -103,21 +103,22 @@ fn random_cache_scenarios_keep_the_rules() {
             scope.spawn(play_seeds);
         });
     });
-    let (failures, met) = found.into_inner().expect("no thread panicked");
-    for (class, count) in &met {
+    let (failures, coverage) = found.into_inner().expect("no thread panicked");
+    for (class, count) in &coverage {
         println!("{count:>9}  {class}");
     }
     for (seed, failure) in &failures {
         println!("seed {seed}: {}: {}", failure.kind, failure.details);
     }
-    assert!(failures.is_empty(), "{} cached stories fail", failures.len());
+    assert!(failures.is_empty(), "{} random cache scenarios fail", failures.len());
     let wanted = [
         "client: gets a response to another request",
         "client: gets a part",
         "client: gets a response that an earlier process stored",
         "operator: kills the process",
     ];
-    let missing: Vec<_> = wanted.into_iter().filter(|class| !met.contains_key(*class)).collect();
+    let missing: Vec<_> =
+        wanted.into_iter().filter(|class| !coverage.contains_key(*class)).collect();
     assert!(seeds < 100 || missing.is_empty(), "never covered: {missing:?}");
 }
 
@@ -139,7 +140,7 @@ fn an_early_response_whose_first_chunk_is_malformed_ends_its_exchange() {
 /// Regression test: a request pipelined behind a malformed one was forwarded while an earlier one
 /// was in progress.
 #[test]
-fn nothing_is_forwarded_that_is_pipelined_behind_a_malformed_request() {
+fn requests_pipelined_behind_a_malformed_one_are_not_forwarded() {
     let mut odd = plain_request(2, Method::Get, 0, 0);
     // Two Host fields: the routing stage detects this.
     odd.malformation = Some(Malformation::Head(1));
@@ -170,14 +171,14 @@ fn a_request_that_gets_resources_only_for_its_lookup_times_out() {
 /// Regression test: a tunnel whose origin could not be sent anything for lack of kernel memory was
 /// closed in order, so that the received part looked complete.
 #[test]
-fn a_tunnel_that_breaks_for_lack_of_memory_is_reset_at_its_origin() {
+fn a_tunnel_broken_by_memory_shortage_is_reset_at_its_origin() {
     let mut scenario =
         plain_scenario(vec![plain_request(1, Method::Upgrade, 2671, 0)], Ending::Closes);
     (scenario.difficulty, scenario.world) = (Difficulty::Hard, Faults::Hostile);
     // Only memory is short. Segments are small, so that there are many sends.
     let kept = [DisabledFault::Memory, DisabledFault::Sizes];
     scenario.disabled_faults =
-        DisabledFault::ALL.into_iter().filter(|calm| !kept.contains(calm)).collect();
+        DisabledFault::ALL.into_iter().filter(|fault| !kept.contains(fault)).collect();
     let mut broken = 0;
     for seed in 0..200 {
         scenario.seed = seed;
@@ -203,18 +204,17 @@ fn a_failing_scenario_is_shrunk_to_what_its_failure_needs() {
     // As if every POST of more than a thousand bytes got a wrong response.
     let plays = |scenario: &RandomScenario| -> Option<Failure> {
         let requests = scenario.connections.iter().flat_map(|connection| &connection.requests);
-        let mut mailboxes =
-            requests.filter(|it| it.method == Method::Post && it.body.length > 1000);
-        mailboxes.next_back().map(|it| Failure { kind: "test", details: format!("POST {}", it.id) })
+        let mut posts = requests.filter(|it| it.method == Method::Post && it.body.length > 1000);
+        posts.next_back().map(|it| Failure { kind: "test", details: format!("POST {}", it.id) })
     };
     let failure = plays(&scenario).expect("it was made to fail");
     let (small, failure) = shrink(&scenario, &failure, Duration::from_secs(60), &plays);
     assert_eq!(failure.kind, "test");
     assert_eq!(small.connections.len(), 1, "{small}");
-    let [mailbox] = &small.connections[0].requests[..] else { panic!("{small}") };
-    assert_eq!(mailbox.method, Method::Post);
-    assert!((1001..=2000).contains(&mailbox.body.length), "{small}");
-    assert_eq!((mailbox.response.delay_ms, mailbox.response.length), (0, 0), "{small}");
+    let [post] = &small.connections[0].requests[..] else { panic!("{small}") };
+    assert_eq!(post.method, Method::Post);
+    assert!((1001..=2000).contains(&post.body.length), "{small}");
+    assert_eq!((post.response.delay_ms, post.response.length), (0, 0), "{small}");
     assert_eq!((small.origins.len(), small.world), (1, Faults::None), "{small}");
 }
 
@@ -230,8 +230,8 @@ fn wrong_behaviour_is_reported() {
     assert_eq!(failure.kind, "unserved", "{}", failure.details);
     // A body that ends with its connection, and is cut.
     let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
-    let answer = &mut scenario.connections[0].requests[0].response;
-    answer.framing = BodyFraming::UntilClose;
-    answer.fault = Some(ResponseFault::Breaks(Break { at: 52, how: BreakKind::Reset }));
-    assert_eq!(fails(&scenario), None, "a reset does not look whole");
+    let response = &mut scenario.connections[0].requests[0].response;
+    response.framing = BodyFraming::UntilClose;
+    response.fault = Some(ResponseFault::Breaks(Break { at: 52, how: BreakKind::Reset }));
+    assert_eq!(fails(&scenario), None, "a reset does not look complete");
 }

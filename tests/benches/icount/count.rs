@@ -16,11 +16,11 @@ use crate::script::Script;
 /// Returns an error if a tool for counting is missing.
 pub(crate) fn maker() -> Result<String, String> {
     if !cfg!(all(target_arch = "x86_64", target_os = "linux")) {
-        return Err("the baseline is one of x86-64 Linux".to_owned());
+        return Err("the baseline is for x86-64 Linux".to_owned());
     }
     let valgrind = first_line("valgrind", &["--version"])
         .ok_or("valgrind is not installed (scripts/setup test installs it)")?;
-    let rustc = first_line("rustc", &["--version"]).ok_or("rustc does not tell its version")?;
+    let rustc = first_line("rustc", &["--version"]).ok_or("rustc --version failed")?;
     let libc = first_line("getconf", &["GNU_LIBC_VERSION"]).unwrap_or("another libc".to_owned());
     let avx2 = if has_avx2() { "with AVX2" } else { "without AVX2" };
     Ok(format!("{rustc}, {valgrind}, {libc}, x86-64 {avx2}"))
@@ -52,7 +52,7 @@ pub(crate) fn count(scripts: &[Script]) -> Result<Vec<(String, u64)>, String> {
     for script in scripts {
         let runs = script.exchanges.map(|exchanges| Run::start(script, exchanges));
         let [short, long] = runs.map(|run| run.and_then(Run::end));
-        let difference = long?.checked_sub(short?).ok_or("a longer run took less")?;
+        let difference = long?.checked_sub(short?).ok_or("a longer run took fewer instructions")?;
         let exchanges = u64::from(script.exchanges[1] - script.exchanges[0]);
         rows.push((script.name.to_owned(), difference / exchanges));
     }
@@ -97,12 +97,12 @@ impl Run {
         let output = self.child.wait_with_output().map_err(|error| error.to_string())?;
         let profile = fs::read_to_string(&self.out).unwrap_or_default();
         let _ = fs::remove_file(&self.out);
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         if !output.status.success() {
-            return Err(format!("a script failed: {}\n{said}", output.status));
+            return Err(format!("a script failed: {}\n{stderr}", output.status));
         }
         let totals = profile.lines().find_map(|line| line.strip_prefix("totals: "));
         let collected = totals.and_then(|totals| totals.trim().parse().ok());
-        collected.filter(|&count| count > 0).ok_or(format!("nothing was collected:\n{said}"))
+        collected.filter(|&count| count > 0).ok_or(format!("nothing was collected:\n{stderr}"))
     }
 }

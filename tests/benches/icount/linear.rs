@@ -30,7 +30,7 @@ pub(crate) fn check() -> ExitCode {
             let too_much = costs.iter().filter(|cost| cost.is_too_much());
             too_much.for_each(|cost| eprintln!("icount: {cost}"));
             eprintln!(
-                "icount: a message may cost {} times more at twice the size, and {} instructions",
+                "icount: a message may cost at most {} times as much at twice the size, and at most {} instructions",
                 growth::GROWTH_MAX,
                 growth::INSTRUCTIONS_MAX
             );
@@ -45,8 +45,8 @@ fn count() -> Result<Vec<Cost>, String> {
     let all: Vec<usize> = (0..growth::cases().len()).collect();
     let mut costs = measure(&all, Size::SMALL)?;
     let mut chosen = BTreeSet::new();
-    for kind in FieldPlace::ALL {
-        let mut of_kind: Vec<&Cost> = costs.iter().filter(|cost| cost.kind == kind).collect();
+    for place in FieldPlace::ALL {
+        let mut of_kind: Vec<&Cost> = costs.iter().filter(|cost| cost.place == place).collect();
         of_kind.sort_by_key(|cost| Reverse(cost.full));
         chosen.extend(of_kind.iter().take(CHOSEN).map(|cost| cost.case));
         of_kind.sort_by(|one, other| other.growth().total_cmp(&one.growth()));
@@ -55,8 +55,8 @@ fn count() -> Result<Vec<Cost>, String> {
     let chosen: Vec<usize> = chosen.into_iter().collect();
     let largest = measure(&chosen, Size::DEFAULT)?;
     println!("the most that a message of each kind costs, at the default limits:");
-    for kind in FieldPlace::ALL {
-        let most = largest.iter().filter(|cost| cost.kind == kind).max_by_key(|cost| cost.full);
+    for place in FieldPlace::ALL {
+        let most = largest.iter().filter(|cost| cost.place == place).max_by_key(|cost| cost.full);
         most.into_iter().for_each(|cost| println!("  {cost}"));
     }
     costs.extend(largest);

@@ -31,7 +31,7 @@ fn main() -> ExitCode {
         [linear::PLAY] => linear::play(),
         ["play", name, exchanges] => play_one(name, exchanges),
         _ => {
-            eprintln!("icount: takes nothing, --accept or --linear");
+            eprintln!("icount: unknown arguments (expected: none, --accept or --linear)");
             ExitCode::from(2)
         }
     }
@@ -64,18 +64,21 @@ fn compare(accept: bool) -> ExitCode {
     print!("{}", counts::report(&baseline, &counted));
     if accept {
         counted.write();
-        println!("icount: this is the baseline now; commit it");
+        println!("icount: the baseline is updated; commit it");
         return ExitCode::SUCCESS;
     }
     match counts::verdict(&baseline, &counted) {
-        Verdict::Holds => ExitCode::SUCCESS,
+        Verdict::WithinTolerance => ExitCode::SUCCESS,
         Verdict::Incomparable => {
-            println!("icount: not compared: the baseline is true for another toolchain");
+            println!("icount: not compared: another toolchain made the baseline");
             println!("  baseline: {}\n  here:     {}", baseline.maker, counted.maker);
             ExitCode::SUCCESS
         }
-        Verdict::Dearer => {
-            eprintln!("icount: dearer by more than {} %, or other rows", counts::TOLERANCE_PERCENT);
+        Verdict::TooExpensive => {
+            eprintln!(
+                "icount: more than {} % above the baseline, or other rows",
+                counts::TOLERANCE_PERCENT
+            );
             eprintln!("  find out why (docs/measuring/cost.md), or: make icount ACCEPT=1");
             ExitCode::FAILURE
         }

@@ -56,11 +56,11 @@ pub(crate) fn play(script: &Script, exchanges: u32) {
         script,
         request: script.request.replace("ORIGIN", &origin_at).into_bytes(),
         proxy: Address::Tcp(proxy),
-        seats: (0..script.clients).map(|_| BenchClient::default()).collect(),
+        connections: (0..script.clients).map(|_| BenchClient::default()).collect(),
         left: exchanges,
         done: done.clone(),
     };
-    let mut origin = Origin { script, listener, seats: Vec::new() };
+    let mut origin = Origin { script, listener, connections: Vec::new() };
     let mut workers: [&mut dyn SimWorker; 1] = [&mut worker];
     let mut actors: [&mut dyn Actor; 2] = [&mut clients, &mut origin];
     let ended = run(&world, &mut workers, &mut actors, TIME, &mut |_| done.get() == exchanges);
@@ -144,7 +144,7 @@ struct Clients<'a> {
     script: &'a Script,
     request: Vec<u8>,
     proxy: Address,
-    seats: Vec<BenchClient>,
+    connections: Vec<BenchClient>,
     left: u32,
     done: Rc<Cell<u32>>,
 }
@@ -160,9 +160,9 @@ struct BenchClient {
 
 impl Actor for Clients<'_> {
     fn step(&mut self, world: &World) -> Option<Instant> {
-        let Self { script, request, proxy, seats, left, done } = self;
-        for seat in seats {
-            while seat.step(world, script, request, proxy, left, done) {}
+        let Self { script, request, proxy, connections, left, done } = self;
+        for connection in connections {
+            while connection.step(world, script, request, proxy, left, done) {}
         }
         None
     }
@@ -233,7 +233,7 @@ impl BenchClient {
             return false;
         }
         let got = if chunked { unchunked(rest) } else { rest[..length].to_vec() };
-        assert!(got == script.body, "{}: another body came", script.name);
+        assert!(got == script.body, "{}: wrong body", script.name);
         self.inbox.drain(..head + length);
         true
     }
@@ -243,16 +243,16 @@ impl BenchClient {
 struct Origin<'a> {
     script: &'a Script,
     listener: ActorSocket,
-    seats: Vec<(ActorSocket, Vec<u8>)>,
+    connections: Vec<(ActorSocket, Vec<u8>)>,
 }
 
 impl Actor for Origin<'_> {
     fn step(&mut self, world: &World) -> Option<Instant> {
         while let Some((socket, _)) = world.accept(self.listener) {
-            self.seats.push((socket, Vec::new()));
+            self.connections.push((socket, Vec::new()));
         }
         let script = self.script;
-        self.seats.retain_mut(|(socket, inbox)| {
+        self.connections.retain_mut(|(socket, inbox)| {
             loop {
                 match world.read(*socket, usize::MAX) {
                     ReadResult::Bytes(bytes) => inbox.extend(bytes),
@@ -264,7 +264,7 @@ impl Actor for Origin<'_> {
                 }
                 while let Some(length) = request_length(script, inbox) {
                     inbox.drain(..length);
-                    write(world, *socket, &script.answer);
+                    write(world, *socket, &script.response);
                 }
             }
         });

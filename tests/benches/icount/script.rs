@@ -10,7 +10,7 @@ pub(crate) struct Script {
     /// origin, and [`NUMBER`] for a number that is unique to the exchange.
     pub(crate) request: String,
     /// The origin's response to one request, header and body.
-    pub(crate) answer: Vec<u8>,
+    pub(crate) response: Vec<u8>,
     /// The body that the client has to receive, as it crosses its connection.
     pub(crate) body: Vec<u8>,
     /// Number of concurrent clients. With several, a turn of the worker handles a completion of
@@ -42,7 +42,7 @@ impl Script {
             name,
             command,
             request: format!("{head}\r\n\r\n"),
-            answer: [format!("{RESPONSE}Content-Length: {size}\r\n\r\n").as_bytes(), &body]
+            response: [format!("{RESPONSE}Content-Length: {size}\r\n\r\n").as_bytes(), &body]
                 .concat(),
             body,
             clients: 32,
@@ -93,22 +93,22 @@ pub(crate) fn all() -> Vec<Script> {
 /// Returns the script with a response in four chunks. One receive turns them into one chunk for the
 /// client.
 fn chunked(mut script: Script) -> Script {
-    let mut answer = format!("{RESPONSE}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
+    let mut response = format!("{RESPONSE}Transfer-Encoding: chunked\r\n\r\n").into_bytes();
     for chunk in script.body.chunks(script.body.len().div_ceil(4)) {
-        answer.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
-        answer.extend_from_slice(chunk);
-        answer.extend_from_slice(b"\r\n");
+        response.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
+        response.extend_from_slice(chunk);
+        response.extend_from_slice(b"\r\n");
     }
-    answer.extend_from_slice(b"0\r\n\r\n");
-    script.answer = answer;
+    response.extend_from_slice(b"0\r\n\r\n");
+    script.response = response;
     script
 }
 
 /// Returns the script with a cache. The first exchange stores the response, and all exchanges that
 /// are counted read it from the cache, unless each has a URL of its own.
 fn cached(mut script: Script) -> Script {
-    let answer = String::from_utf8(script.answer).expect("letters");
-    script.answer = answer.replace("no-store", "max-age=31536000").into_bytes();
+    let response = String::from_utf8(script.response).expect("letters");
+    script.response = response.replace("no-store", "max-age=31536000").into_bytes();
     script
 }
 
@@ -119,7 +119,7 @@ fn post(mut script: Script) -> Script {
 }
 
 fn tunnel(mut script: Script) -> Script {
-    script.answer.clone_from(&script.body);
+    script.response.clone_from(&script.body);
     Script { tunnel: true, closes: true, clients: 8, exchanges: [96, 128], ..script }
 }
 

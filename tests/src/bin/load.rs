@@ -108,8 +108,8 @@ fn read_head(stream: &mut TcpStream) -> Result<Vec<u8>> {
     while !head.ends_with(b"\r\n\r\n") {
         let mut part = [0; 1024];
         match stream.read(&mut part)? {
-            0 if head.is_empty() => return Err(Error::other("closed before its answer")),
-            0 => return Err(Error::other("closed inside a head")),
+            0 if head.is_empty() => return Err(Error::other("closed before the response")),
+            0 => return Err(Error::other("closed inside a header")),
             count => head.extend_from_slice(&part[..count]),
         }
         if head.ends_with(b"never down.\n") {
@@ -290,7 +290,7 @@ fn echo(stream: &mut TcpStream, mut message: u32, sums: &Sums) -> Result<()> {
         let mut back = [0; 6];
         stream.read_exact(&mut back)?;
         if back[..2] != SERVER_FRAME || back[2..] != bytes {
-            return Err(Error::other("another message came back"));
+            return Err(Error::other("a different message came back"));
         }
         Sums::add(&sums.messages);
         message = message.wrapping_add(1);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_engine::{Address, Instant};
 use millrace_sim::{Actor, ActorSocket, ReadResult, World};
 
-use super::script::{Act, HOST, OWN, Script, said};
+use super::script::{Act, HOST, OWN, Script, sent_bytes};
 use crate::corpus::origin::{Seen, default_response};
 use crate::strict::{self, Ambiguity, Message, RequestContext};
 
@@ -26,27 +26,27 @@ pub(super) struct Actors {
     client: Sender,
     listener: ActorSocket,
     connections: Vec<Connection>,
-    answers: VecDeque<Vec<Act>>,
+    responses: VecDeque<Vec<Act>>,
     /// All bytes that the client received.
     pub(super) received: Vec<u8>,
     /// The requests that reached the origin.
     pub(super) seen: Vec<Message>,
     /// The requests and responses of each origin connection.
-    pub(super) given: Vec<RequestReceived>,
+    pub(super) exchanges: Vec<OriginExchanges>,
     /// Ambiguous input that reached the origin, with the reason.
-    pub(super) doubtful: Vec<(Vec<u8>, Ambiguity)>,
+    pub(super) ambiguous: Vec<(Vec<u8>, Ambiguity)>,
     /// Whether the client's connection has ended.
     pub(super) over: Rc<Cell<bool>>,
 }
 
 /// The exchanges of an origin connection.
 #[derive(Clone, Debug, Default)]
-pub(super) struct RequestReceived {
+pub(super) struct OriginExchanges {
     /// The request of each response. For an early response whose request never completed, it is
     /// made up.
-    pub(super) asked: Vec<RequestContext>,
+    pub(super) requests: Vec<RequestContext>,
     /// The bytes of the responses, as the script has them.
-    pub(super) said: Vec<u8>,
+    pub(super) sent_bytes: Vec<u8>,
     /// Whether the connection ends after the last response. Responses that the script has for later
     /// requests are then never sent.
     pub(super) ends: bool,
@@ -65,9 +65,9 @@ struct Sender {
 
 /// An origin connection.
 struct Connection {
-    /// The index in [`Actors::given`].
+    /// The index in [`Actors::exchanges`].
     number: usize,
-    speaker: Sender,
+    sender: Sender,
     input: Vec<u8>,
     /// Input is no longer parsed as requests: after an upgrade, or after ambiguous input.
     raw: bool,
@@ -77,14 +77,14 @@ struct Connection {
 
 impl Actor for Actors {
     fn step(&mut self, world: &World) -> Option<Instant> {
-        let mut look = self.client.step(world, true);
+        let mut next_wake = self.client.step(world, true);
         self.read_client(world);
         while let Some((socket, _)) = world.accept(self.listener) {
-            let speaker = Sender::new(socket, VecDeque::new(), world);
-            self.given.push(RequestReceived::default());
+            let sender = Sender::new(socket, VecDeque::new(), world);
+            self.exchanges.push(OriginExchanges::default());
             self.connections.push(Connection {
-                number: self.given.len() - 1,
-                speaker,
+                number: self.exchanges.len() - 1,
+                sender,
                 input: Vec::new(),
                 raw: false,
                 begun: false,
@@ -92,11 +92,11 @@ impl Actor for Actors {
         }
         for index in 0..self.connections.len() {
             self.read_origin(world, index);
-            let again = self.connections[index].speaker.step(world, false);
-            look = look.into_iter().chain(again).min();
+            let again = self.connections[index].sender.step(world, false);
+            next_wake = next_wake.into_iter().chain(again).min();
         }
-        self.connections.retain(|connection| connection.speaker.socket.is_some());
-        look
+        self.connections.retain(|connection| connection.sender.socket.is_some());
+        next_wake
     }
 }
 
@@ -113,11 +113,11 @@ impl Actors {
             client: Sender::new(socket, acts, world),
             listener,
             connections: Vec::new(),
-            answers: script.answers.iter().cloned().collect(),
+            responses: script.responses.iter().cloned().collect(),
             received: Vec::new(),
             seen: Vec::new(),
-            given: Vec::new(),
-            doubtful: Vec::new(),
+            exchanges: Vec::new(),
+            ambiguous: Vec::new(),
             over: Rc::default(),
         }
     }
@@ -126,16 +126,19 @@ impl Actors {
     pub(super) fn close(&mut self, world: &World) {
         self.client.close(world);
         for connection in &mut self.connections {
-            connection.speaker.close(world);
+            connection.sender.close(world);
         }
         world.close(self.listener);
     }
 
     /// Describes what was seen, for messages.
     pub(super) fn state(&self) -> String {
-        let given = self.given.iter().map(|given| format!("said {}", given.said.escape_ascii()));
+        let exchanges = self
+            .exchanges
+            .iter()
+            .map(|exchanges| format!("origin sent {}", exchanges.sent_bytes.escape_ascii()));
         let seen = self.seen.iter().map(|seen| Seen::Whole(seen.clone()).to_string());
-        let lines = seen.chain(given).collect::<Vec<_>>().join("\n");
+        let lines = seen.chain(exchanges).collect::<Vec<_>>().join("\n");
         format!("{lines}\nreceived {}", self.received.escape_ascii())
     }
 
@@ -160,7 +163,7 @@ impl Actors {
     }
 
     fn read_origin(&mut self, world: &World, index: usize) {
-        while let Some(socket) = self.connections[index].speaker.socket {
+        while let Some(socket) = self.connections[index].sender.socket {
             match world.read(socket, 64 * 1024) {
                 ReadResult::Bytes(bytes) => {
                     self.connections[index].input.extend(bytes);
@@ -168,7 +171,7 @@ impl Actors {
                 }
                 ReadResult::Nothing => return,
                 ReadResult::End | ReadResult::Failed(_) => {
-                    self.connections[index].speaker.close(world)
+                    self.connections[index].sender.close(world)
                 }
             }
         }
@@ -179,52 +182,53 @@ impl Actors {
         while !self.connections[index].raw {
             let connection = &mut self.connections[index];
             match strict::request(&connection.input) {
-                Err(doubt) => {
+                Err(ambiguity) => {
                     connection.raw = true;
-                    self.doubtful.push((std::mem::take(&mut connection.input), doubt));
+                    self.ambiguous.push((std::mem::take(&mut connection.input), ambiguity));
                 }
                 Ok(Some(message)) => {
                     connection.input.drain(..message.bytes);
                     let begun = std::mem::take(&mut connection.begun);
                     if !begun {
-                        self.answer(index, message.method(), message.target());
+                        self.respond(index, message.method(), message.target());
                     }
                     let connection = &mut self.connections[index];
-                    connection.speaker.acts.retain(|act| *act != Act::Body);
-                    let given = &mut self.given[connection.number];
-                    if let Some(asked) = given.asked.last_mut() {
-                        *asked = RequestContext::with(message.method());
+                    connection.sender.acts.retain(|act| *act != Act::Body);
+                    let exchanges = &mut self.exchanges[connection.number];
+                    if let Some(requests) = exchanges.requests.last_mut() {
+                        *requests = RequestContext::with(message.method());
                     }
-                    connection.raw = given.said.windows(13).any(|it| it == b"HTTP/1.1 101 ");
+                    connection.raw =
+                        exchanges.sent_bytes.windows(13).any(|it| it == b"HTTP/1.1 101 ");
                     self.seen.push(message);
                 }
-                Ok(None) => return self.response_head(index),
+                Ok(None) => return self.respond_early(index),
             }
         }
     }
 
     /// Begins a response that does not wait for the end of its request.
-    fn response_head(&mut self, index: usize) {
+    fn respond_early(&mut self, index: usize) {
         let connection = &self.connections[index];
-        let early = self.answers.front().is_some_and(|acts| acts.contains(&Act::Body));
+        let early = self.responses.front().is_some_and(|acts| acts.contains(&Act::Body));
         let end = connection.input.windows(4).position(|four| four == b"\r\n\r\n");
         if !connection.begun && early && end.is_some() {
             self.connections[index].begun = true;
-            self.answer(index, "GET", "/");
+            self.respond(index, "GET", "/");
         }
     }
 
-    fn answer(&mut self, index: usize, method: &str, target: &str) {
-        let default = || vec![Act::Say(default_response(method, target))];
-        let acts = self.answers.pop_front().unwrap_or_else(default);
+    fn respond(&mut self, index: usize, method: &str, target: &str) {
+        let default = || vec![Act::Send(default_response(method, target))];
+        let acts = self.responses.pop_front().unwrap_or_else(default);
         let connection = &mut self.connections[index];
-        let given = &mut self.given[connection.number];
-        if !given.ends {
-            given.said.extend(said(&acts));
+        let exchanges = &mut self.exchanges[connection.number];
+        if !exchanges.ends {
+            exchanges.sent_bytes.extend(sent_bytes(&acts));
         }
-        given.asked.push(RequestContext::with(method));
-        given.ends |= acts.iter().any(|act| matches!(act, Act::End | Act::Reset));
-        connection.speaker.acts.extend(acts);
+        exchanges.requests.push(RequestContext::with(method));
+        exchanges.ends |= acts.iter().any(|act| matches!(act, Act::End | Act::Reset));
+        connection.sender.acts.extend(acts);
     }
 }
 
@@ -247,7 +251,7 @@ impl Sender {
         }
         match self.acts.front()? {
             Act::Body => return None,
-            Act::Say(bytes) => {
+            Act::Send(bytes) => {
                 self.rest.extend_from_slice(bytes);
                 self.acts.pop_front();
                 if !self.flush(world, socket) {

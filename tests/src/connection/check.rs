@@ -1,7 +1,7 @@
 //! The checks after a connection, whatever was sent.
 
-use super::actors::{Actors, RequestReceived};
-use super::script::{Script, said};
+use super::actors::{Actors, OriginExchanges};
+use super::script::{Script, sent_bytes};
 use crate::corpus::compare::{ADDED_TO_REQUESTS, ADDED_TO_RESPONSES};
 use crate::corpus::literal::{Role, escaped};
 use crate::corpus::mutant::check_nothing_more;
@@ -24,13 +24,13 @@ const OWN_WORDS: [&str; 9] = [
 
 /// Compares what each side saw with what the other side sent.
 pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
-    let sent = said(&script.client);
+    let sent = sent_bytes(&script.client);
     // The content of a tunnel is not checked.
     if script.role == Role::Forward && sent.windows(8).any(|it| it == b"CONNECT ") {
         return Ok(());
     }
-    if let Some((bytes, doubt)) = actors.doubtful.first() {
-        return Err(format!("DOUBTFUL at the origin ({doubt}): {}", escaped(bytes)));
+    if let Some((bytes, ambiguity)) = actors.ambiguous.first() {
+        return Err(format!("AMBIGUOUS at the origin ({ambiguity}): {}", escaped(bytes)));
     }
     for message in &actors.seen {
         check_request(message, &actors.seen, &sent)?;
@@ -40,34 +40,35 @@ pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
         check_nothing_more(&reading.requests, &actors.seen).map_err(|(_, why)| why)?;
     }
     // An early response may belong to a request of which only a part arrived.
-    let asked: Vec<RequestContext> =
-        actors.given.iter().flat_map(|given| given.asked.clone()).collect();
-    let answers = read_responses(&actors.received, &asked).map_err(|doubt| {
-        format!("DOUBTFUL at the client ({doubt}): {}", escaped(&actors.received))
+    let requests: Vec<RequestContext> =
+        actors.exchanges.iter().flat_map(|exchanges| exchanges.requests.clone()).collect();
+    let responses = read_responses(&actors.received, &requests).map_err(|ambiguity| {
+        format!("AMBIGUOUS at the client ({ambiguity}): {}", escaped(&actors.received))
     })?;
     let clean: Option<Vec<Message>> = actors
-        .given
+        .exchanges
         .iter()
         .map(expected_responses)
         .collect::<Option<Vec<_>>>()
-        .map(|answers| answers.concat());
-    let refused = answers.first().filter(|answer| answer.status() == 400 && !has_via(answer));
-    if let (Some(answer), Some(first)) = (refused, reading.requests.first())
+        .map(|responses| responses.concat());
+    let refused =
+        responses.first().filter(|response| response.status() == 400 && !has_via(response));
+    if let (Some(response), Some(first)) = (refused, reading.requests.first())
         && !first.odd
     {
-        let why = String::from_utf8_lossy(&answer.body).into_owned();
-        return Err(format!("{} {} is valid, and refused: {why}", first.method, first.target));
+        let why = String::from_utf8_lossy(&response.body).into_owned();
+        return Err(format!("{} {} is valid, but was refused: {why}", first.method, first.target));
     }
-    let forwarded = answers.iter().filter(|answer| has_via(answer));
-    for answer in forwarded {
-        check_response(answer, &actors.given, clean.as_deref())?;
+    let forwarded = responses.iter().filter(|response| has_via(response));
+    for response in forwarded {
+        check_response(response, &actors.exchanges, clean.as_deref())?;
     }
     Ok(())
 }
 
 /// Returns whether the response has Via. The program's own responses have none.
-fn has_via(answer: &Message) -> bool {
-    answer.fields.iter().any(|field| field.is("via"))
+fn has_via(response: &Message) -> bool {
+    response.fields.iter().any(|field| field.is("via"))
 }
 
 /// Checks that a request consists of what the client sent, and that it is not sent twice unless
@@ -80,20 +81,20 @@ fn check_request(message: &Message, seen: &[Message], sent: &[u8]) -> Result<(),
     if !matches!(method, "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE")
         && same_method > times(&format!("{method} "))
     {
-        return Err(format!("{method} came {same_method} times"));
+        return Err(format!("{method} arrived {same_method} times"));
     }
     let encoded = percent_encoded(sent);
     let has = |words: &str| encoded.windows(words.len()).any(|it| it == words.as_bytes());
     let known = target == "/" || target == "*" || has(target) || has(&target[1..]);
     if times(&format!("{method} ")) == 0 || !known {
-        return Err(format!("nobody asked {method} {target}"));
+        return Err(format!("no client requested {method} {target}"));
     }
     if let Some(field) = made_up(&message.fields, &[sent], &ADDED_TO_REQUESTS) {
-        return Err(format!("a field at the origin that nobody sent: {field}"));
+        return Err(format!("a field at the origin that no client sent: {field}"));
     }
     match is_within(&message.body, sent) {
         true => Ok(()),
-        false => Err(format!("a body that nobody sent: {}", escaped(&message.body))),
+        false => Err(format!("a body that no client sent: {}", escaped(&message.body))),
     }
 }
 
@@ -107,45 +108,45 @@ fn percent_encoded(sent: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the responses of an origin connection if each has one meaning and all are complete.
-fn expected_responses(given: &RequestReceived) -> Option<Vec<Message>> {
-    let mut rest = &given.said[..];
-    let mut answers = Vec::new();
-    for asked in &given.asked {
-        if rest.is_empty() && given.ends {
+fn expected_responses(exchanges: &OriginExchanges) -> Option<Vec<Message>> {
+    let mut rest = &exchanges.sent_bytes[..];
+    let mut responses = Vec::new();
+    for requests in &exchanges.requests {
+        if rest.is_empty() && exchanges.ends {
             break;
         }
         loop {
-            let message = strict::response(rest, asked, true).ok().flatten()?;
+            let message = strict::response(rest, requests, true).ok().flatten()?;
             rest = &rest[message.bytes..];
             let interim = message.interim();
-            answers.push(message);
+            responses.push(message);
             if !interim {
                 break;
             }
         }
     }
-    rest.is_empty().then_some(answers)
+    rest.is_empty().then_some(responses)
 }
 
 /// Checks that a response is one of those that the origin sent. If all of these have one meaning,
 /// it has the status and the body of one of them. Otherwise it must at least consist of bytes that
 /// the origin sent.
 fn check_response(
-    answer: &Message,
-    given: &[RequestReceived],
+    response: &Message,
+    exchanges: &[OriginExchanges],
     clean: Option<&[Message]>,
 ) -> Result<(), String> {
     let wrong =
-        |why: String| Err(format!("an answer that the origin did not give, {why}: {answer:?}"));
-    let sources: Vec<_> = given.iter().map(|given| &given.said[..]).collect();
-    if let Some(field) = made_up(&answer.fields, &sources, &ADDED_TO_RESPONSES) {
+        |why: String| Err(format!("a response that the origin did not send, {why}: {response:?}"));
+    let sources: Vec<_> = exchanges.iter().map(|exchanges| &exchanges.sent_bytes[..]).collect();
+    if let Some(field) = made_up(&response.fields, &sources, &ADDED_TO_RESPONSES) {
         return wrong(format!("the field {field}"));
     }
-    let is = |of: &Message| of.status() == answer.status() && of.body == answer.body;
+    let is = |of: &Message| of.status() == response.status() && of.body == response.body;
     match clean {
         Some(clean) if clean.iter().any(is) => Ok(()),
         Some(_) => wrong("its status or body".to_owned()),
-        None if sources.iter().any(|source| is_within(&answer.body, source)) => Ok(()),
+        None if sources.iter().any(|source| is_within(&response.body, source)) => Ok(()),
         None => wrong("its body".to_owned()),
     }
 }
@@ -185,47 +186,51 @@ mod tests {
 
     /// Runs the check for an origin that saw `seen` and a client that `received`. Each request got
     /// the same response with four bytes of body.
-    fn said(seen: &[&str], received: &str) -> Result<(), String> {
+    fn sent_bytes(seen: &[&str], received: &str) -> Result<(), String> {
         let world = World::new(1, Faults::None);
         let script = Script::parse(SENT);
         let mut actors = Actors::new(&world, &script);
         for text in seen {
             match strict::request(text.as_bytes()) {
                 Ok(message) => actors.seen.push(message.expect("a whole request")),
-                Err(doubt) => actors.doubtful.push((text.as_bytes().to_vec(), doubt)),
+                Err(ambiguity) => actors.ambiguous.push((text.as_bytes().to_vec(), ambiguity)),
             }
         }
-        let said = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nyes!".repeat(seen.len());
-        let asked = actors.seen.iter().map(|seen| RequestContext::with(seen.method())).collect();
-        actors.given.push(RequestReceived { asked, said: said.into_bytes(), ends: false });
+        let sent_bytes = "HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nyes!".repeat(seen.len());
+        let requests = actors.seen.iter().map(|seen| RequestContext::with(seen.method())).collect();
+        actors.exchanges.push(OriginExchanges {
+            requests,
+            sent_bytes: sent_bytes.into_bytes(),
+            ends: false,
+        });
         actors.received = received.as_bytes().to_vec();
         check(&script, &actors)
     }
 
     #[test]
-    fn what_a_proxy_may_do_passes_and_nothing_else() {
+    fn only_what_a_proxy_may_do_passes() {
         let post = "POST /a HTTP/1.1\r\nHost: a\r\nX: 1\r\nContent-Length: 2\r\n\r\nab";
         let get = "GET /b HTTP/1.1\r\nHost: a\r\n\r\n";
-        assert_eq!(said(&[], ""), Ok(()));
-        assert_eq!(said(&[post, get], &ANSWER.repeat(2)), Ok(()));
-        assert_eq!(said(&[post, get, get], ANSWER), Ok(()));
+        assert_eq!(sent_bytes(&[], ""), Ok(()));
+        assert_eq!(sent_bytes(&[post, get], &ANSWER.repeat(2)), Ok(()));
+        assert_eq!(sent_bytes(&[post, get, get], ANSWER), Ok(()));
         let wrong = |seen: &[&str], received: &str, why: &str| {
-            let said = said(seen, received).expect_err(why);
-            assert!(said.contains(why), "{said} instead of {why}");
+            let sent_bytes = sent_bytes(seen, received).expect_err(why);
+            assert!(sent_bytes.contains(why), "{sent_bytes} instead of {why}");
         };
-        wrong(&[post, post], "", "came 2 times");
-        wrong(&[&post.replace("POST", "PUT")], "", "nobody asked PUT /a");
-        wrong(&[&get.replace("/b", "/c")], "", "nobody asked GET /c");
-        wrong(&[&get.replace("/b", "/a")], "", "nobody sent what the origin saw");
+        wrong(&[post, post], "", "arrived 2 times");
+        wrong(&[&post.replace("POST", "PUT")], "", "no client requested PUT /a");
+        wrong(&[&get.replace("/b", "/c")], "", "no client requested GET /c");
+        wrong(&[&get.replace("/b", "/a")], "", "the origin received a request that no client sent");
         wrong(&[&get.replace("\r\n\r\n", "\r\nY: 1\r\n\r\n")], "", "a field at the origin");
-        wrong(&[&post.replace("\r\nab", "\r\nzz")], "", "a body that nobody sent");
-        wrong(&[&get.replace("Host:", "Host :")], "", "DOUBTFUL at the origin");
-        wrong(&[get], &ANSWER.replace("Length: 4", "Length: +4"), "DOUBTFUL at the client");
-        wrong(&[get], &ANSWER.repeat(2), "more answers than requests");
+        wrong(&[&post.replace("\r\nab", "\r\nzz")], "", "a body that no client sent");
+        wrong(&[&get.replace("Host:", "Host :")], "", "AMBIGUOUS at the origin");
+        wrong(&[get], &ANSWER.replace("Length: 4", "Length: +4"), "AMBIGUOUS at the client");
+        wrong(&[get], &ANSWER.repeat(2), "more responses than requests");
         wrong(&[get], &ANSWER.replace("yes!", "nope"), "its status or body");
         wrong(&[get], &ANSWER.replace("200", "404"), "its status or body");
         wrong(&[get], &ANSWER.replace("Via", "Q: 1\r\nVia"), "the field Q");
         let refused = ANSWER.replace("200", "400").replace("Via: 1.1 m\r\n", "");
-        wrong(&[], &refused, "is valid, and refused");
+        wrong(&[], &refused, "is valid, but was refused");
     }
 }

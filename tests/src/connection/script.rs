@@ -35,7 +35,7 @@ const ALONE_MAX: usize = 200;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Act {
     /// Send these bytes, and let the other side read them.
-    Say(Vec<u8>),
+    Send(Vec<u8>),
     /// Wait for the end of the request.
     Body,
     /// End the stream, or, at an origin, the connection.
@@ -49,11 +49,11 @@ pub(super) enum Act {
 pub(super) struct Script {
     pub(super) role: Role,
     /// Whether the world splits and delays.
-    pub(super) unkind: bool,
+    pub(super) has_faults: bool,
     /// The seed of the world.
     pub(super) seed: u64,
     pub(super) client: Vec<Act>,
-    pub(super) answers: Vec<Vec<Act>>,
+    pub(super) responses: Vec<Vec<Act>>,
 }
 
 impl Script {
@@ -65,13 +65,13 @@ impl Script {
         let rest = &rest[..rest.len().min(BYTES_MAX)];
         let mut script = Self {
             role: if flags & 1 == 0 { Role::Boost } else { Role::Forward },
-            unkind: flags & 4 != 0,
+            has_faults: flags & 4 != 0,
             seed: u64::from(flags >> 3),
             client: Vec::new(),
-            answers: Vec::new(),
+            responses: Vec::new(),
         };
         let mut to_client = true;
-        let mut said = Vec::new();
+        let mut sent_bytes = Vec::new();
         let mut bytes = rest.iter();
         while let Some(byte) = bytes.next() {
             let mark = if *byte == MARK { bytes.next() } else { None };
@@ -81,50 +81,51 @@ impl Script {
                 Some(b'r') => Some(Act::Reset),
                 Some(b'h') if !to_client => Some(Act::Body),
                 other => {
-                    said.push(*byte);
-                    said.extend(other);
+                    sent_bytes.push(*byte);
+                    sent_bytes.extend(other);
                     continue;
                 }
             };
-            script.say(to_client, &mut said, flags & 2 != 0);
+            script.push_bytes(to_client, &mut sent_bytes, flags & 2 != 0);
             script.acts(to_client).extend(act);
             match mark {
                 Some(b'o') => {
-                    script.answers.push(Vec::new());
+                    script.responses.push(Vec::new());
                     to_client = false;
                 }
                 Some(b'c') => to_client = true,
                 _ => {}
             }
         }
-        script.say(to_client, &mut said, flags & 2 != 0);
+        script.push_bytes(to_client, &mut sent_bytes, flags & 2 != 0);
         script
     }
 
     fn acts(&mut self, to_client: bool) -> &mut Vec<Act> {
-        match self.answers.last_mut() {
-            Some(answer) if !to_client => answer,
+        match self.responses.last_mut() {
+            Some(response) if !to_client => response,
             _ => &mut self.client,
         }
     }
 
-    fn say(&mut self, to_client: bool, said: &mut Vec<u8>, alone: bool) {
-        let said = std::mem::take(said);
-        let (singles, rest) = said.split_at(if alone { said.len().min(ALONE_MAX) } else { 0 });
+    fn push_bytes(&mut self, to_client: bool, sent_bytes: &mut Vec<u8>, alone: bool) {
+        let sent_bytes = std::mem::take(sent_bytes);
+        let (singles, rest) =
+            sent_bytes.split_at(if alone { sent_bytes.len().min(ALONE_MAX) } else { 0 });
         let acts = self.acts(to_client);
-        acts.extend(singles.chunks(1).map(|byte| Act::Say(byte.to_owned())));
+        acts.extend(singles.chunks(1).map(|byte| Act::Send(byte.to_owned())));
         if !rest.is_empty() {
-            acts.push(Act::Say(rest.to_owned()));
+            acts.push(Act::Send(rest.to_owned()));
         }
     }
 }
 
 /// Returns all bytes that are sent. There are none after an end.
-pub(super) fn said(acts: &[Act]) -> Vec<u8> {
+pub(super) fn sent_bytes(acts: &[Act]) -> Vec<u8> {
     let mut all = Vec::new();
     for act in acts {
         match act {
-            Act::Say(bytes) => all.extend_from_slice(bytes),
+            Act::Send(bytes) => all.extend_from_slice(bytes),
             Act::Body => {}
             Act::End | Act::Reset => break,
         }
@@ -134,8 +135,8 @@ pub(super) fn said(acts: &[Act]) -> Vec<u8> {
 
 /// Converts a case of the hostile corpus to a script for [`super::fuzz_connection`], or returns
 /// `None` if it is too long. `cut` sends every byte separately.
-pub fn of_case(case: &Case, role: Role, cut: bool) -> Option<Vec<u8>> {
-    let place = Substitutions {
+pub fn encode_case(case: &Case, role: Role, cut: bool) -> Option<Vec<u8>> {
+    let substitutions = Substitutions {
         host: HOST.to_owned(),
         role,
         own: OWN.to_owned(),
@@ -157,10 +158,10 @@ pub fn of_case(case: &Case, role: Role, cut: bool) -> Option<Vec<u8>> {
             script.extend([MARK, mark]);
         }
     };
-    write(&fill(&case.sent, &place, true).ok()?.steps);
-    for said in &case.said {
+    write(&fill(&case.sent, &substitutions, true).ok()?.steps);
+    for sent_bytes in &case.responses {
         write(&[Step::Bytes(vec![MARK, b'o'])]);
-        write(&fill(said, &place, false).ok()?.steps);
+        write(&fill(sent_bytes, &substitutions, false).ok()?.steps);
     }
     (script.len() <= BYTES_MAX).then_some(script)
 }
@@ -170,16 +171,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn marks_part_what_is_said() {
+    fn marks_split_the_bytes() {
         let script = Script::parse(b"\x04GE\xf5|T\xf5oHTTP\xf5h/1\xf5e\xf5c /\xf5x\xf5e");
-        let say = |bytes: &[u8]| Act::Say(bytes.to_owned());
-        assert!(script.unkind && script.role == Role::Boost);
-        assert_eq!(script.client, [say(b"GE"), say(b"T"), say(b" /\xf5x"), Act::End]);
-        assert_eq!(script.answers, [vec![say(b"HTTP"), Act::Body, say(b"/1"), Act::End]]);
-        assert_eq!(said(&script.client), b"GET /\xf5x");
-        assert_eq!(said(&Script::parse(b"\0a\xf5eb").client), b"a");
+        let push_bytes = |bytes: &[u8]| Act::Send(bytes.to_owned());
+        assert!(script.has_faults && script.role == Role::Boost);
+        assert_eq!(
+            script.client,
+            [push_bytes(b"GE"), push_bytes(b"T"), push_bytes(b" /\xf5x"), Act::End]
+        );
+        assert_eq!(
+            script.responses,
+            [vec![push_bytes(b"HTTP"), Act::Body, push_bytes(b"/1"), Act::End]]
+        );
+        assert_eq!(sent_bytes(&script.client), b"GET /\xf5x");
+        assert_eq!(sent_bytes(&Script::parse(b"\0a\xf5eb").client), b"a");
         let script = Script::parse(b"\x03ab");
-        assert_eq!(script.client, [say(b"a"), say(b"b")]);
+        assert_eq!(script.client, [push_bytes(b"a"), push_bytes(b"b")]);
         assert!(Script::parse(b"").client.is_empty());
     }
 }

@@ -14,7 +14,7 @@ use super::shrink::shrink;
 use super::templates::Templates;
 
 /// Concurrent programs, half of them of either role, because some always wait for the kernel.
-const LANES: u64 = 6;
+const THREADS: u64 = 6;
 
 /// Failures after which a thread stops. More would hardly add information, and some take as long as
 /// the limit of a wait.
@@ -44,7 +44,7 @@ pub struct CampaignStats {
     pub forwarded: u64,
     /// Valid requests that got the status that an RFC section defines for unsupported or oversized
     /// requests.
-    pub ruled: u64,
+    pub unsupported: u64,
     /// Valid requests that were refused as malformed, as docs/refused.md lists.
     pub refused: u64,
     /// The violations, each with its shrunk mutant.
@@ -52,11 +52,11 @@ pub struct CampaignStats {
 }
 
 impl CampaignStats {
-    fn count(&mut self, verdict: MutantOutcome) {
-        self.reached += u64::from(verdict.reached);
-        match verdict.fate {
+    fn count(&mut self, outcome: MutantOutcome) {
+        self.reached += u64::from(outcome.reached);
+        match outcome.first_outcome {
             Some(RequestOutcome::Forwarded) => self.forwarded += 1,
-            Some(RequestOutcome::Ruled) => self.ruled += 1,
+            Some(RequestOutcome::Unsupported) => self.unsupported += 1,
             Some(RequestOutcome::Refused) => self.refused += 1,
             None => {}
         }
@@ -69,8 +69,8 @@ impl CampaignStats {
         }
         let refusals = |case: &Case| case.outcomes.iter().rev().find_map(Outcome::own).cloned();
         for own in cases.iter().filter(|case| case.valid.is_some()).filter_map(refusals) {
-            match mutant::by_rule(own.status) {
-                true => self.ruled += 1,
+            match mutant::is_unsupported(own.status) {
+                true => self.unsupported += 1,
                 false => self.refused += 1,
             }
         }
@@ -80,30 +80,31 @@ impl CampaignStats {
         self.run += other.run;
         self.reached += other.reached;
         self.forwarded += other.forwarded;
-        self.ruled += other.ruled;
+        self.unsupported += other.unsupported;
         self.refused += other.refused;
         self.failures.extend(other.failures);
     }
 
     /// Returns how many of a thousand valid requests were refused as malformed.
     pub fn refused_per_mille(&self) -> u64 {
-        let valid = self.forwarded + self.ruled + self.refused;
+        let valid = self.forwarded + self.unsupported + self.refused;
         (self.refused * 1000).div_ceil(valid.max(1))
     }
 }
 
 impl fmt::Display for CampaignStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { run, reached, forwarded, ruled, refused, failures } = self;
-        let doubtful = failures.iter().filter(|story| story.contains("Doubtful")).count();
+        let Self { run, reached, forwarded, unsupported, refused, failures } = self;
+        let ambiguous =
+            failures.iter().filter(|description| description.contains("Ambiguous")).count();
         let share = self.refused_per_mille();
         write!(
             f,
-            "{run} mutants, {reached} reached the origin, {doubtful} in a doubtful form, {} \
-             failed; {} valid: {forwarded} forwarded, {ruled} answered by a rule, {refused} \
+            "{run} mutants, {reached} reached the origin, {ambiguous} in an ambiguous form, {} \
+             failed; {} valid: {forwarded} forwarded, {unsupported} unsupported or too large, {refused} \
              refused ({}.{} %)",
             failures.len(),
-            forwarded + ruled + refused,
+            forwarded + unsupported + refused,
             share / 10,
             share % 10
         )
@@ -115,66 +116,71 @@ impl fmt::Display for CampaignStats {
 /// # Panics
 /// Panics if a program cannot be started.
 pub fn run(cases: &[Case], plan: Plan<'_>) -> CampaignStats {
-    let stocks = [Role::Boost, Role::Forward].map(|role| (role, Templates::new(cases, role)));
-    let lanes = if plan.only.is_some() { 1 } else { LANES };
+    let templates_by_role =
+        [Role::Boost, Role::Forward].map(|role| (role, Templates::new(cases, role)));
+    let threads = if plan.only.is_some() { 1 } else { THREADS };
     thread::scope(|scope| {
-        let stocks = &stocks;
-        let lane = |first: u64| scope.spawn(move || run_lane(cases, stocks, plan, first, lanes));
-        let lanes: Vec<_> = (0..lanes).map(lane).collect();
+        let templates_by_role = &templates_by_role;
+        let start = |first: u64| {
+            scope.spawn(move || run_thread(cases, templates_by_role, plan, first, threads))
+        };
+        let threads: Vec<_> = (0..threads).map(start).collect();
         let mut all = CampaignStats::default();
-        for lane in lanes {
-            all.add(lane.join().expect("a lane's thread ends"));
+        for thread in threads {
+            all.add(thread.join().expect("a thread does not panic"));
         }
         all
     })
 }
 
-/// Runs the mutants of the plan whose index modulo `lanes` is `first`. Even indices run against a
+/// Runs the mutants of the plan whose index modulo `threads` is `first`. Even indices run against a
 /// reverse proxy, odd ones against a forward proxy.
-fn run_lane(
+fn run_thread(
     cases: &[Case],
-    stocks: &[(Role, Templates); 2],
+    templates_by_role: &[(Role, Templates); 2],
     plan: Plan<'_>,
     first: u64,
-    lanes: u64,
+    threads: u64,
 ) -> CampaignStats {
-    let mut tally = CampaignStats::default();
+    let mut stats = CampaignStats::default();
     let mut index = plan.only.unwrap_or(first);
     let end = plan.only.map_or(plan.mutants, |only| only + 1);
-    let (role, stock) = &stocks[usize::try_from(index % 2).expect("0 or 1")];
-    let mut lane = ProgramUnderTest::start(*role, plan.engine);
-    while index < end && tally.failures.len() < FAILURES_MAX {
-        let mutant = stock.mutant(&mut Random::of(plan.seed, index));
+    let (role, templates) = &templates_by_role[usize::try_from(index % 2).expect("0 or 1")];
+    let mut program = ProgramUnderTest::start(*role, plan.engine);
+    while index < end && stats.failures.len() < FAILURES_MAX {
+        let mutant = templates.mutant(&mut Random::of(plan.seed, index));
         let title = format!("ENGINE={} SEED={} MUTANT={index}, {role:?}", plan.engine, plan.seed);
-        match mutant::run(&mutant, stock, &lane) {
-            Ok(verdict) => tally.count(verdict),
-            Err((wrong, story)) => {
+        match mutant::run(&mutant, templates, &program) {
+            Ok(outcome) => stats.count(outcome),
+            Err((violation, description)) => {
                 let fails = |smaller: &_| {
-                    let again = mutant::run(smaller, stock, &lane);
-                    again.is_err_and(|(same, _)| same == wrong)
+                    let again = mutant::run(smaller, templates, &program);
+                    again.is_err_and(|(same, _)| same == violation)
                 };
                 // Each attempt of a mutant that hangs takes as long as the limit of a wait.
-                let small = match wrong {
+                let small = match violation {
                     Violation::Hangs => mutant.clone(),
                     _ => shrink(&mutant, *role, fails),
                 };
-                let small = small.story();
-                tally.failures.push(format!("{title}: {wrong:?}: {story}\nmade small\n{small}"));
+                let small = small.description();
+                stats
+                    .failures
+                    .push(format!("{title}: {violation:?}: {description}\nshrunk to\n{small}"));
             }
         }
-        if let Some(why) = lane.ended() {
-            tally.failures.push(format!("{title}: {why}"));
-            lane = ProgramUnderTest::start(*role, plan.engine);
+        if let Some(why) = program.ended() {
+            stats.failures.push(format!("{title}: {why}"));
+            program = ProgramUnderTest::start(*role, plan.engine);
         }
-        tally.run += 1;
-        index += lanes;
+        stats.run += 1;
+        index += threads;
     }
     // The program still serves after all mutants: the first forwarded case of the corpus passes.
     let plain = cases.iter().find(|case| case.runs(*role) && case.outcomes == [Outcome::Forwarded]);
-    if let Some(Err(why)) = plain.map(|case| judge::run(case, &lane, Pace::Whole)) {
-        tally.failures.push(format!("{role:?}, after all mutants of lane {first}: {why}"));
+    if let Some(Err(why)) = plain.map(|case| judge::run(case, &program, Pace::Whole)) {
+        stats.failures.push(format!("{role:?}, after all mutants of thread {first}: {why}"));
     }
-    tally
+    stats
 }
 
 /// Runs mutants before a proxy that forwards everything. Returns the violations that the checks
@@ -183,11 +189,11 @@ fn run_lane(
 /// # Panics
 /// Panics if the proxy cannot be started.
 pub fn run_before_relay(cases: &[Case], seed: u64, mutants: u64) -> Vec<Failure> {
-    let stock = Templates::new(cases, Role::Boost);
-    let lane = ProgramUnderTest::relay();
+    let templates = Templates::new(cases, Role::Boost);
+    let program = ProgramUnderTest::relay();
     let run = |index| {
-        let mutant = stock.mutant(&mut Random::of(seed, index));
-        mutant::run(&mutant, &stock, &lane).err()
+        let mutant = templates.mutant(&mut Random::of(seed, index));
+        mutant::run(&mutant, &templates, &program).err()
     };
     (0..mutants).filter_map(run).collect()
 }

@@ -81,7 +81,7 @@ pub struct Case {
     /// The folder of the case, which is a class of hostile messages.
     pub class: String,
     /// The file and line, for messages.
-    pub place: String,
+    pub location: String,
     /// The role in which the case runs; `None`: both.
     pub role: Option<Role>,
     /// The row of docs/refused.md, if an RFC allows the message that is refused here.
@@ -92,7 +92,7 @@ pub struct Case {
     pub seen: Vec<Vec<String>>,
     /// The responses of the origin, one per block. The default is a response that names the
     /// request.
-    pub said: Vec<Vec<String>>,
+    pub responses: Vec<Vec<String>>,
     /// The messages that the client must receive, one per block. The default is the origin's
     /// response.
     pub received: Vec<Vec<String>>,
@@ -126,9 +126,9 @@ pub fn load(folder: &Path) -> Vec<Case> {
     }
     for (index, case) in cases.iter().enumerate() {
         let earlier = cases[..index].iter().find(|other| other.name == case.name);
-        assert!(earlier.is_none(), "{}: a second case called `{}`", case.place, case.name);
-        assert!(!case.sent.is_empty(), "{}: a case in which nothing is sent", case.place);
-        assert!(!case.outcomes.is_empty(), "{}: a case without an outcome", case.place);
+        assert!(earlier.is_none(), "{}: two cases are called `{}`", case.location, case.name);
+        assert!(!case.sent.is_empty(), "{}: a case without `C>`", case.location);
+        assert!(!case.outcomes.is_empty(), "{}: a case without an outcome", case.location);
     }
     cases
 }
@@ -143,7 +143,7 @@ fn sorted(folder: &Path) -> Vec<std::path::PathBuf> {
 fn parse(text: &str, class: &str, file: &str, cases: &mut Vec<Case>) {
     let mut last = "";
     for (index, line) in text.lines().enumerate() {
-        let place = format!("{class}/{file}:{}", index + 1);
+        let location = format!("{class}/{file}:{}", index + 1);
         let prefix = line.get(..2).unwrap_or(line);
         let rest = line.get(2..).unwrap_or_default();
         let content = rest.strip_prefix(' ').unwrap_or(rest);
@@ -151,57 +151,64 @@ fn parse(text: &str, class: &str, file: &str, cases: &mut Vec<Case>) {
             cases.push(Case {
                 name: content.to_owned(),
                 class: class.to_owned(),
-                place,
+                location,
                 ..Case::default()
             });
         } else if line.is_empty() || line.starts_with('#') {
             // Between cases and blocks.
         } else if let Some(case) = cases.last_mut() {
-            read_line(case, prefix, content, last == prefix, line, &place);
+            read_line(case, prefix, content, last == prefix, line, &location);
         } else {
-            panic!("{place}: a line before the first case");
+            panic!("{location}: a line before the first case");
         }
         last = prefix;
     }
 }
 
-fn read_line(case: &mut Case, prefix: &str, content: &str, goes_on: bool, line: &str, place: &str) {
+fn read_line(
+    case: &mut Case,
+    prefix: &str,
+    content: &str,
+    continues: bool,
+    line: &str,
+    location: &str,
+) {
     let block = |blocks: &mut Vec<Vec<String>>| match blocks.last_mut() {
-        Some(block) if goes_on => block.push(content.to_owned()),
+        Some(block) if continues => block.push(content.to_owned()),
         _ => blocks.push(vec![content.to_owned()]),
     };
     match prefix {
         "C>" => case.sent.push(content.to_owned()),
         "O<" => block(&mut case.seen),
-        "O>" => block(&mut case.said),
+        "O>" => block(&mut case.responses),
         "C<" => block(&mut case.received),
         "=>" => {
             let times =
                 content.split_once(' ').and_then(|(count, rest)| Some((count.parse().ok()?, rest)));
             let (count, text) = times.unwrap_or((1, content));
-            case.outcomes.extend(std::iter::repeat_n(outcome(text, place), count));
+            case.outcomes.extend(std::iter::repeat_n(outcome(text, location), count));
         }
         _ => match line {
             "role: boost" => case.role = Some(Role::Boost),
             "role: forward" => case.role = Some(Role::Forward),
             _ => match line.strip_prefix("valid: ") {
                 Some(row) => case.valid = Some(row.to_owned()),
-                None => panic!("{place}: not understood: {line}"),
+                None => panic!("{location}: unknown line: {line}"),
             },
         },
     }
 }
 
-fn outcome(text: &str, place: &str) -> Outcome {
+fn outcome(text: &str, location: &str) -> Outcome {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let quoted = |text: &str| {
         let inner = text.trim().strip_prefix('"').and_then(|text| text.strip_suffix('"'));
-        let inner = inner.unwrap_or_else(|| panic!("{place}: no quoted words"));
-        unescaped(inner).unwrap_or_else(|why| panic!("{place}: {why}"))
+        let inner = inner.unwrap_or_else(|| panic!("{location}: expected words in quotes"));
+        unescaped(inner).unwrap_or_else(|why| panic!("{location}: {why}"))
     };
     let own = || {
         let (status, words) = rest.split_once(' ').unwrap_or((rest, "\"\""));
-        let status = status.parse().unwrap_or_else(|_| panic!("{place}: no status"));
+        let status = status.parse().unwrap_or_else(|_| panic!("{location}: expected a status"));
         OwnResponse { status, words: quoted(words) }
     };
     match word {
@@ -216,7 +223,7 @@ fn outcome(text: &str, place: &str) -> Outcome {
         "left" => Outcome::Left,
         "tunnel" => Outcome::Tunnel,
         "upgraded" => Outcome::Upgraded(quoted(rest)),
-        _ => panic!("{place}: no such outcome: {text}"),
+        _ => panic!("{location}: unknown outcome: {text}"),
     }
 }
 
@@ -225,7 +232,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_and_outcomes() {
+    fn blocks_and_outcomes_are_parsed() {
         let text = "# a file\n== one\nrole: boost\nvalid: a row\nC> GET / HTTP/1.1\nC>\nO< a\nO< b\n\n\
                     O< c\n=> forwarded\n=> refused 400 \"bad thing\"\n== two\nC> x\n=> cut 400\n";
         let mut cases = Vec::new();

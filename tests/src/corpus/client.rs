@@ -113,7 +113,10 @@ impl Client {
                 }
             }
             if !self.read()? {
-                return Err(format!("no answer to wait for; got: {}", escaped(&self.received)));
+                return Err(format!(
+                    "no response to wait for; received: {}",
+                    escaped(&self.received)
+                ));
             }
         }
     }
@@ -122,21 +125,23 @@ impl Client {
     ///
     /// # Errors
     /// Returns an error if the response is ambiguous or incomplete.
-    pub fn answer(&mut self, asked: &RequestContext) -> Result<Message, String> {
+    pub fn next_response(&mut self, request: &RequestContext) -> Result<Message, String> {
         loop {
-            match strict::response(&self.received, asked, self.ended) {
+            match strict::response(&self.received, request, self.ended) {
                 Ok(Some(message)) => {
                     self.received.drain(..message.bytes);
                     return Ok(message);
                 }
                 Ok(None) if self.ended => {
                     let got = escaped(&self.received);
-                    return Err(format!("the connection ended inside an answer: {got}"));
+                    return Err(format!("the connection ended inside a response: {got}"));
                 }
                 Ok(None) => drop(self.read()?),
-                Err(doubt) => {
+                Err(ambiguity) => {
                     let got = escaped(&self.received);
-                    return Err(format!("a DOUBTFUL answer at the client ({doubt}): {got}"));
+                    return Err(format!(
+                        "an AMBIGUOUS response at the client ({ambiguity}): {got}"
+                    ));
                 }
             }
         }

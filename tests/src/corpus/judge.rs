@@ -19,36 +19,36 @@ const LEFT: &str = "/left";
 ///
 /// # Errors
 /// Returns the difference from the expectations.
-pub fn run(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> {
-    talk(case, lane, pace).map_err(|why| {
+pub fn run(case: &Case, program: &ProgramUnderTest, pace: Pace) -> Result<(), String> {
+    talk(case, program, pace).map_err(|why| {
         // The remains of a failed case must not count for the next case.
-        let _ = lane.origin.settle();
-        let seen = lane.origin.begin(Vec::new());
-        match seen.iter().find(|seen| matches!(seen, Seen::Doubtful(..))) {
-            Some(doubtful) if !why.contains("DOUBTFUL") => {
-                format!("{why}; at the origin: {doubtful}")
+        let _ = program.origin.settle();
+        let seen = program.origin.begin(Vec::new());
+        match seen.iter().find(|seen| matches!(seen, Seen::Ambiguous(..))) {
+            Some(ambiguous) if !why.contains("AMBIGUOUS") => {
+                format!("{why}; at the origin: {ambiguous}")
             }
             _ => why,
         }
     })
 }
 
-fn talk(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> {
-    let place = lane.place();
-    let sent = fill(&case.sent, &place, true)?;
-    let items = plan(case, &place)?;
+fn talk(case: &Case, program: &ProgramUnderTest, pace: Pace) -> Result<(), String> {
+    let substitutions = program.substitutions();
+    let sent = fill(&case.sent, &substitutions, true)?;
+    let items = plan(case, &substitutions)?;
     let script = items.iter().filter_map(|item| {
         let target = item.request.as_ref()?.target().to_owned();
-        Some((target, item.said.clone()?))
+        Some((target, item.response.clone()?))
     });
     // An early response is sent at the request header. Its request may have no complete expected
     // form.
-    let late = lane.origin.begin(script.collect());
+    let late = program.origin.begin(script.collect());
     if let Some(late) = late.iter().find(|seen| !matches!(seen, Seen::Cut(_)) && !is_left(seen)) {
         return Err(format!("something reached the origin after an earlier case's end: {late}"));
     }
-    let mut client = Client::connect(lane.address)?;
-    client.send(&sent.steps, pace, &lane.origin)?;
+    let mut client = Client::connect(program.address)?;
+    client.send(&sent.steps, pace, &program.origin)?;
     let mut closes = sent.steps.iter().any(|step| matches!(step, Step::End | Step::Reset));
     for (index, item) in items.iter().enumerate() {
         let closed = receive(item, &mut client).map_err(|why| format!("item {}: {why}", index + 1));
@@ -58,7 +58,7 @@ fn talk(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> 
     let early = case.outcomes.contains(&Outcome::Early);
     let probe = match (closes, early) {
         (true, _) => false,
-        (false, false) => probe(&mut client, lane, tunnel).map(|()| true)?,
+        (false, false) => probe(&mut client, program, tunnel).map(|()| true)?,
         // Whether the connection continues depends on whether the rest of the body was read in
         // time.
         (false, true) => {
@@ -68,10 +68,10 @@ fn talk(case: &Case, lane: &ProgramUnderTest, pace: Pace) -> Result<(), String> 
     };
     let rest = client.rest()?;
     if !rest.is_empty() {
-        return Err(format!("bytes after the last answer: {}", escaped(&rest)));
+        return Err(format!("bytes after the last response: {}", escaped(&rest)));
     }
-    compare_seen(&items, probe, &lane.origin.settle()?)?;
-    lane.origin.begin(Vec::new());
+    compare_seen(&items, probe, &program.origin.settle()?)?;
+    program.origin.begin(Vec::new());
     Ok(())
 }
 
@@ -80,41 +80,47 @@ fn receive(item: &Item<'_>, client: &mut Client) -> Result<bool, String> {
     match item.outcome {
         Outcome::Forwarded | Outcome::Early => {
             let mut closes = false;
-            for expected in &item.answers {
-                let got = client.answer(&item.asked)?;
+            for expected in &item.responses {
+                let got = client.next_response(&item.context)?;
                 same(expected, &got, &ADDED_TO_RESPONSES)
-                    .map_err(|why| format!("the client's answer: {why}"))?;
+                    .map_err(|why| format!("response at the client: {why}"))?;
                 closes = got.closes() || got.framing == Framing::UntilClose;
             }
             Ok(closes)
         }
         Outcome::Refused(own) | Outcome::Cut(own) => {
-            let answer = own_answer(own, client, &item.asked)?;
-            if answer.closes() { Ok(true) } else { Err("a refusal without a close".to_owned()) }
+            let response = receive_own_response(own, client, &item.context)?;
+            if response.closes() {
+                Ok(true)
+            } else {
+                Err("a refusal that does not announce the close".to_owned())
+            }
         }
         Outcome::Served(own) | Outcome::Answered(own) => {
-            Ok(own_answer(own, client, &item.asked)?.closes())
+            Ok(receive_own_response(own, client, &item.context)?.closes())
         }
         Outcome::Left => Ok(true),
         Outcome::Tunnel => {
-            let got = client.answer(&RequestContext::with("CONNECT"))?;
+            let got = client.next_response(&RequestContext::with("CONNECT"))?;
             if got.status() == 200 { Ok(false) } else { Err(format!("no tunnel: {got:?}")) }
         }
         Outcome::Aborted => {
             let rest = client.rest()?;
-            match strict::response(&rest, &item.asked, true) {
+            match strict::response(&rest, &item.context, true) {
                 Ok(None) => Ok(true),
-                Ok(Some(_)) => Err(format!("a whole answer at the client: {}", escaped(&rest))),
-                Err(doubt) => Err(format!("a DOUBTFUL answer at the client: {doubt}")),
+                Ok(Some(_)) => {
+                    Err(format!("a complete response at the client: {}", escaped(&rest)))
+                }
+                Err(ambiguity) => Err(format!("an AMBIGUOUS response at the client: {ambiguity}")),
             }
         }
         Outcome::Closed => match &client.rest()?[..] {
             [] => Ok(true),
-            rest => Err(format!("an answer at the client: {}", escaped(rest))),
+            rest => Err(format!("a response at the client: {}", escaped(rest))),
         },
         Outcome::Upgraded(text) => {
-            for expected in &item.answers {
-                let got = client.answer(&item.asked)?;
+            for expected in &item.responses {
+                let got = client.next_response(&item.context)?;
                 same(expected, &got, &ADDED_TO_RESPONSES)?;
             }
             let got = client.bytes(text.len())?;
@@ -122,48 +128,49 @@ fn receive(item: &Item<'_>, client: &mut Client) -> Result<bool, String> {
             if got == text.as_bytes() {
                 Ok(true)
             } else {
-                Err(format!("through the tunnel came: {}", escaped(&got)))
+                Err(format!("received through the tunnel: {}", escaped(&got)))
             }
         }
     }
 }
 
-fn own_answer(
+fn receive_own_response(
     own: &OwnResponse,
     client: &mut Client,
-    asked: &RequestContext,
+    context: &RequestContext,
 ) -> Result<Message, String> {
-    let mut answer = client.answer(asked)?;
-    while answer.interim() {
-        answer = client.answer(asked)?;
+    let mut response = client.next_response(context)?;
+    while response.interim() {
+        response = client.next_response(context)?;
     }
-    let body = String::from_utf8_lossy(&answer.body).into_owned();
-    if answer.status() != own.status {
-        return Err(format!("{} instead of {}: {}", answer.status(), own.status, body.trim()));
+    let body = String::from_utf8_lossy(&response.body).into_owned();
+    if response.status() != own.status {
+        return Err(format!("{} instead of {}: {}", response.status(), own.status, body.trim()));
     }
-    let said = body.to_lowercase().contains(&own.words.to_lowercase());
-    if asked.method != "HEAD" && !said {
+    let has_words = body.to_lowercase().contains(&own.words.to_lowercase());
+    if context.method != "HEAD" && !has_words {
         return Err(format!("the reason lacks `{}`: {}", own.words, body.trim()));
     }
-    Ok(answer)
+    Ok(response)
 }
 
 /// Sends the next request on the connection, which must get the next response, or the end of the
 /// tunnel.
-fn probe(client: &mut Client, lane: &ProgramUnderTest, tunnel: bool) -> Result<(), String> {
+fn probe(client: &mut Client, program: &ProgramUnderTest, tunnel: bool) -> Result<(), String> {
     let lines = [
         format!("GET {{{PROBE}}} HTTP/1.1"),
         "Host: {host}".to_owned(),
         "Connection: close".to_owned(),
         String::new(),
     ];
-    let probe = fill(&lines, &lane.place(), !tunnel)?;
-    client.send(&probe.steps, Pace::Whole, &lane.origin)?;
-    let got =
-        client.answer(&RequestContext::with("GET")).map_err(|why| format!("afterwards: {why}"))?;
+    let probe = fill(&lines, &program.substitutions(), !tunnel)?;
+    client.send(&probe.steps, Pace::Whole, &program.origin)?;
+    let got = client
+        .next_response(&RequestContext::with("GET"))
+        .map_err(|why| format!("the request after the case: {why}"))?;
     if got.body != format!("GET {PROBE}").as_bytes() {
         let body = escaped(&got.body);
-        return Err(format!("the next request got another's answer: {body}"));
+        return Err(format!("the next request got the response to another one: {body}"));
     }
     if tunnel {
         client.finish();
@@ -184,7 +191,7 @@ fn compare_seen(items: &[Item<'_>], probe: bool, seen: &[Seen]) -> Result<(), St
             _ if is_left(seen) => {}
             Seen::Whole(message) => left.push(message),
             Seen::Cut(_) if may_cut => {}
-            Seen::Cut(_) | Seen::Doubtful(..) => return Err(format!("the origin saw {seen}")),
+            Seen::Cut(_) | Seen::Ambiguous(..) => return Err(format!("the origin saw {seen}")),
         }
     }
     for item in items {
@@ -216,7 +223,7 @@ fn is_left(seen: &Seen) -> bool {
     match seen {
         Seen::Whole(message) => message.target() == LEFT,
         Seen::Cut(bytes) => bytes.windows(LEFT.len()).any(|target| target == LEFT.as_bytes()),
-        Seen::Doubtful(..) => false,
+        Seen::Ambiguous(..) => false,
     }
 }
 

@@ -18,7 +18,7 @@ use super::responses::read_responses;
 use crate::strict::{Field, Message, RequestContext};
 
 /// Concurrent programs, half of them of either role.
-const LANES: u64 = 6;
+const THREADS: u64 = 6;
 
 /// Failures after which a thread stops.
 const FAILURES_MAX: usize = 8;
@@ -74,122 +74,123 @@ impl fmt::Display for LenientStats {
 /// # Panics
 /// Panics if a program cannot be started.
 pub fn run(engine: &str, seed: u64, mutants: u64, only: Option<u64>) -> LenientStats {
-    let lanes = if only.is_some() { 1 } else { LANES };
+    let threads = if only.is_some() { 1 } else { THREADS };
     thread::scope(|scope| {
-        let lane = |first: u64| {
+        let start = |first: u64| {
             scope.spawn(move || {
                 let first = only.unwrap_or(first);
                 let end = only.map_or(mutants, |only| only + 1);
-                run_lane(engine, seed, (first..end).step_by(lanes as usize))
+                run_thread(engine, seed, (first..end).step_by(threads as usize))
             })
         };
-        let lanes: Vec<_> = (0..lanes).map(lane).collect();
+        let threads: Vec<_> = (0..threads).map(start).collect();
         let mut all = LenientStats::default();
-        for lane in lanes {
-            let tally = lane.join().expect("a lane's thread ends");
-            all.run += tally.run;
-            all.rewritten += tally.rewritten;
-            all.stored += tally.stored;
-            all.refused += tally.refused;
-            all.failures.extend(tally.failures);
+        for thread in threads {
+            let stats = thread.join().expect("a thread does not panic");
+            all.run += stats.run;
+            all.rewritten += stats.rewritten;
+            all.stored += stats.stored;
+            all.refused += stats.refused;
+            all.failures.extend(stats.failures);
         }
         all
     })
 }
 
-fn run_lane(engine: &str, seed: u64, mutants: impl Iterator<Item = u64>) -> LenientStats {
-    let mut tally = LenientStats::default();
-    let mut lane: Option<ProgramUnderTest> = None;
+fn run_thread(engine: &str, seed: u64, mutants: impl Iterator<Item = u64>) -> LenientStats {
+    let mut stats = LenientStats::default();
+    let mut program: Option<ProgramUnderTest> = None;
     for index in mutants {
         let role = if index % 2 == 0 { Role::Boost } else { Role::Forward };
-        let lane = lane.get_or_insert_with(|| ProgramUnderTest::caching(role, engine));
+        let program = program.get_or_insert_with(|| ProgramUnderTest::caching(role, engine));
         let mut random = Random::of(seed, index);
         let kind =
             [CacheUse::Store, CacheUse::Store, CacheUse::Validate, CacheUse::Head][random.below(4)];
-        let said = response(kind, &mut random);
-        if let Err(why) = play(kind, &said, &format!("/{index}"), lane, &mut tally) {
-            let said = escaped(&said);
+        let sent = response(kind, &mut random);
+        if let Err(why) = play(kind, &sent, &format!("/{index}"), program, &mut stats) {
+            let sent = escaped(&sent);
             let title = format!("ENGINE={engine} SEED={seed} MUTANT={index}, {role:?}, {kind:?}");
-            tally.failures.push(format!("{title}: {why}\n  origin says: {said}"));
+            stats.failures.push(format!("{title}: {why}\n  origin sends: {sent}"));
         }
-        if let Some(why) = lane.ended() {
-            tally.failures.push(why);
+        if let Some(why) = program.ended() {
+            stats.failures.push(why);
         }
-        tally.run += 1;
-        if tally.failures.len() >= FAILURES_MAX {
+        stats.run += 1;
+        if stats.failures.len() >= FAILURES_MAX {
             break;
         }
     }
-    tally
+    stats
 }
 
 fn play(
     kind: CacheUse,
-    said: &[u8],
+    sent: &[u8],
     target: &str,
-    lane: &ProgramUnderTest,
-    tally: &mut LenientStats,
+    program: &ProgramUnderTest,
+    stats: &mut LenientStats,
 ) -> Result<(), String> {
     if kind != CacheUse::Store {
-        ask(lane, ("GET", ""), target, STORED.as_bytes())?;
+        send_request(program, ("GET", ""), target, STORED.as_bytes())?;
     }
-    let asked = match kind {
+    let request = match kind {
         CacheUse::Store => ("GET", ""),
         CacheUse::Validate => ("GET", "Cache-Control: no-cache\r\n"),
         CacheUse::Head => ("HEAD", "Cache-Control: no-cache\r\n"),
     };
-    let (answers, _) = ask(lane, asked, target, said)?;
-    let last = answers.last();
-    let is_own = last.is_none_or(|answer| !answer.fields.iter().any(|field| field.is("via")));
-    let faults = Faults::of(said);
+    let (responses, _) = send_request(program, request, target, sent)?;
+    let last = responses.last();
+    let is_own = last.is_none_or(|message| !message.fields.iter().any(|field| field.is("via")));
+    let faults = Faults::of(sent);
     if faults.mixes_line_ends && !is_own {
         return Err("a header with mixed line ends was forwarded".to_owned());
     }
-    tally.refused += u64::from(last.is_some_and(|answer| answer.status() == 502 && is_own));
-    tally.rewritten += u64::from(faults.is_ambiguous && !is_own && answers.iter().any(is_marked));
-    let (answers, is_hit) = ask(lane, ("GET", ""), target, LAST.as_bytes())?;
-    let is_from_mutant = is_hit && answers.iter().any(|answer| has_update(kind, answer));
+    stats.refused += u64::from(last.is_some_and(|message| message.status() == 502 && is_own));
+    stats.rewritten += u64::from(faults.is_ambiguous && !is_own && responses.iter().any(is_marked));
+    let (responses, is_hit) = send_request(program, ("GET", ""), target, LAST.as_bytes())?;
+    let is_from_mutant = is_hit && responses.iter().any(|message| has_update(kind, message));
     if is_from_mutant && faults.is_ambiguous {
         return Err("an ambiguous response is in the cache".to_owned());
     }
-    tally.stored += u64::from(is_from_mutant);
+    stats.stored += u64::from(is_from_mutant);
     Ok(())
 }
 
 /// Returns whether a stored response contains a part of the mutant. From a response to HEAD, the
 /// cache takes only the freshness fields.
-fn has_update(kind: CacheUse, answer: &Message) -> bool {
+fn has_update(kind: CacheUse, message: &Message) -> bool {
     let renews = |field: &Field| field.is("cache-control") && field.value.ends_with(b"max-age=90");
-    is_marked(answer) || (kind == CacheUse::Head && answer.fields.iter().any(renews))
+    is_marked(message) || (kind == CacheUse::Head && message.fields.iter().any(renews))
 }
 
-fn is_marked(answer: &Message) -> bool {
-    answer.fields.iter().any(|field| field.is(MARK))
+fn is_marked(message: &Message) -> bool {
+    message.fields.iter().any(|field| field.is(MARK))
 }
 
 /// Sends one request on a connection of its own. Returns the response, and whether the request did
 /// not reach the origin.
-fn ask(
-    lane: &ProgramUnderTest,
+fn send_request(
+    program: &ProgramUnderTest,
     (method, fields): (&str, &str),
     target: &str,
-    said: &[u8],
+    sent: &[u8],
 ) -> Result<(Vec<Message>, bool), String> {
-    let mut literal = Literal::of(said.to_owned());
+    let mut literal = Literal::of(sent.to_owned());
     literal.steps.push(Step::Close);
-    lane.origin.begin(vec![(target.to_owned(), literal)]);
-    let place = lane.place();
-    let host = &place.host;
-    let prefix = if place.role == Role::Forward { format!("http://{host}") } else { String::new() };
+    program.origin.begin(vec![(target.to_owned(), literal)]);
+    let substitutions = program.substitutions();
+    let host = &substitutions.host;
+    let prefix =
+        if substitutions.role == Role::Forward { format!("http://{host}") } else { String::new() };
     let request = format!("{method} {prefix}{target} HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n");
-    let mut client = Client::connect(lane.address)?;
-    client.send(&[Step::Bytes(request.into_bytes())], Pace::Whole, &lane.origin)?;
+    let mut client = Client::connect(program.address)?;
+    client.send(&[Step::Bytes(request.into_bytes())], Pace::Whole, &program.origin)?;
     client.finish();
     let received = client.rest()?;
-    let answers = read_responses(&received, &[RequestContext::with(method)])
+    let responses = read_responses(&received, &[RequestContext::with(method)])
         .map_err(|why| format!("AMBIGUOUS at the client ({why}): {}", escaped(&received)))?;
-    let is_hit = lane.origin.settle()?.is_empty();
-    Ok((answers, is_hit))
+    let is_hit = program.origin.settle()?.is_empty();
+    Ok((responses, is_hit))
 }
 
 /// Returns a response of this kind, usually with some of the faults that the program rewrites, and
@@ -264,9 +265,9 @@ struct Faults {
 impl Faults {
     /// Reads lines until the first empty one, with either line end, and continues behind it if the
     /// response is interim.
-    fn of(said: &[u8]) -> Self {
+    fn of(sent: &[u8]) -> Self {
         let mut faults = Self::default();
-        let mut rest = said;
+        let mut rest = sent;
         loop {
             let is_interim = rest.get(9) == Some(&b'1') && !rest[9..].starts_with(b"101");
             let (mut crlf, mut bare) = (false, false);
@@ -299,8 +300,8 @@ mod tests {
 
     #[test]
     fn faults_are_seen_in_what_was_sent() {
-        let faults = |said: &str| {
-            let Faults { is_ambiguous, mixes_line_ends } = Faults::of(said.as_bytes());
+        let faults = |sent: &str| {
+            let Faults { is_ambiguous, mixes_line_ends } = Faults::of(sent.as_bytes());
             (is_ambiguous, mixes_line_ends)
         };
         assert_eq!(faults(STORED), (false, false));
@@ -317,13 +318,13 @@ mod tests {
     #[test]
     fn responses_have_each_fault_and_none() {
         let mut random = Random::new(1);
-        let said: Vec<_> = (0..1000).map(|_| response(CacheUse::Store, &mut random)).collect();
-        let count = |is: &dyn Fn(&[u8]) -> bool| said.iter().filter(|said| is(said)).count();
-        assert!(count(&|said| Faults::of(said) == Faults::default()) > 200);
-        assert!(count(&|said| Faults::of(said).is_ambiguous) > 300);
-        assert!(count(&|said| Faults::of(said).mixes_line_ends) > 50);
-        let has = |said: &[u8], part: &[u8]| said.windows(part.len()).any(|it| it == part);
-        assert!(count(&|said| has(said, b" : ") || has(said, b"\t: ")) > 100);
-        assert!(count(&|said| said.len() > 1000) > 20);
+        let sent: Vec<_> = (0..1000).map(|_| response(CacheUse::Store, &mut random)).collect();
+        let count = |is: &dyn Fn(&[u8]) -> bool| sent.iter().filter(|sent| is(sent)).count();
+        assert!(count(&|sent| Faults::of(sent) == Faults::default()) > 200);
+        assert!(count(&|sent| Faults::of(sent).is_ambiguous) > 300);
+        assert!(count(&|sent| Faults::of(sent).mixes_line_ends) > 50);
+        let has = |sent: &[u8], part: &[u8]| sent.windows(part.len()).any(|it| it == part);
+        assert!(count(&|sent| has(sent, b" : ") || has(sent, b"\t: ")) > 100);
+        assert!(count(&|sent| sent.len() > 1000) > 20);
     }
 }

@@ -97,13 +97,17 @@ impl Literal {
 ///
 /// # Errors
 /// Returns the mark or escape that is unknown.
-pub fn fill(lines: &[String], place: &Substitutions, sent: bool) -> Result<Literal, String> {
+pub fn fill(
+    lines: &[String],
+    substitutions: &Substitutions,
+    sent: bool,
+) -> Result<Literal, String> {
     let mut literal = Literal::default();
     for line in lines {
         let slashes = line.len() - line.trim_end_matches('\\').len();
         let open = slashes % 2 == 1;
         let text = &line[..line.len() - usize::from(open)];
-        fill_line(text, place, sent, &mut literal)?;
+        fill_line(text, substitutions, sent, &mut literal)?;
         if !open {
             literal.push(b"\r\n");
         }
@@ -113,7 +117,7 @@ pub fn fill(lines: &[String], place: &Substitutions, sent: bool) -> Result<Liter
 
 fn fill_line(
     text: &str,
-    place: &Substitutions,
+    substitutions: &Substitutions,
     sent: bool,
     to: &mut Literal,
 ) -> Result<(), String> {
@@ -127,7 +131,7 @@ fn fill_line(
             rest = &rest[length..];
         } else {
             let end = closing(rest).ok_or_else(|| format!("no }} after {rest}"))?;
-            mark(&rest[1..end], place, sent, to)?;
+            mark(&rest[1..end], substitutions, sent, to)?;
             rest = &rest[end + 1..];
         }
     }
@@ -141,7 +145,12 @@ fn closing(text: &str) -> Option<usize> {
     (1..bytes.len()).find(|at| bytes[*at] == b'}' && bytes[*at - 1] != b'\\')
 }
 
-fn mark(mark: &str, place: &Substitutions, sent: bool, to: &mut Literal) -> Result<(), String> {
+fn mark(
+    mark: &str,
+    substitutions: &Substitutions,
+    sent: bool,
+    to: &mut Literal,
+) -> Result<(), String> {
     let step = match mark {
         "|" => Step::Pause,
         "wait" => Step::Wait,
@@ -150,15 +159,15 @@ fn mark(mark: &str, place: &Substitutions, sent: bool, to: &mut Literal) -> Resu
         "body" => Step::Body,
         "close" => Step::Close,
         "host" => {
-            to.push_fixed(place.host.as_bytes());
+            to.push_fixed(substitutions.host.as_bytes());
             return Ok(());
         }
         "self" => {
-            to.push_fixed(place.own.as_bytes());
+            to.push_fixed(substitutions.own.as_bytes());
             return Ok(());
         }
         "via" => {
-            to.push(place.via.as_bytes());
+            to.push(substitutions.via.as_bytes());
             return Ok(());
         }
         "any" => {
@@ -166,16 +175,16 @@ fn mark(mark: &str, place: &Substitutions, sent: bool, to: &mut Literal) -> Resu
             return Ok(());
         }
         path if path.starts_with('/') => {
-            if sent && place.role == Role::Forward {
-                to.push_fixed(format!("http://{}", place.host).as_bytes());
+            if sent && substitutions.role == Role::Forward {
+                to.push_fixed(format!("http://{}", substitutions.host).as_bytes());
             }
-            return fill_line(path, place, sent, to);
+            return fill_line(path, substitutions, sent, to);
         }
         repeated => {
             let (times, text) = repeated.split_once('*').ok_or(format!("unknown {{{mark}}}"))?;
             let times: usize = times.parse().map_err(|_| format!("unknown {{{mark}}}"))?;
             let mut once = Literal::default();
-            fill_line(text, place, sent, &mut once)?;
+            fill_line(text, substitutions, sent, &mut once)?;
             to.push(&once.bytes().repeat(times));
             return Ok(());
         }
@@ -245,18 +254,18 @@ mod tests {
     use super::*;
 
     fn filled(text: &str, role: Role, sent: bool) -> Literal {
-        let place = Substitutions {
+        let substitutions = Substitutions {
             host: "h:1".to_owned(),
             role,
             own: "h:2".to_owned(),
             via: "millrace".to_owned(),
         };
         let lines: Vec<String> = text.split('\n').map(str::to_owned).collect();
-        fill(&lines, &place, sent).expect(text)
+        fill(&lines, &substitutions, sent).expect(text)
     }
 
     #[test]
-    fn lines_end_in_cr_lf_unless_they_say_otherwise() {
+    fn lines_end_in_cr_lf_unless_a_backslash_ends_them() {
         assert_eq!(filled("a\nb\\\nc", Role::Boost, true).bytes(), b"a\r\nbc\r\n");
         assert_eq!(filled("\\\\\\", Role::Boost, true).bytes(), b"\\");
         assert_eq!(
@@ -275,14 +284,14 @@ mod tests {
     }
 
     #[test]
-    fn marks_part_the_bytes() {
+    fn marks_split_the_bytes() {
         let literal = filled("a{|}b{wait}{end}\\", Role::Boost, true);
         let bytes = |text: &str| Step::Bytes(text.as_bytes().to_owned());
         assert_eq!(literal.steps, [bytes("a"), Step::Pause, bytes("b"), Step::Wait, Step::End]);
     }
 
     #[test]
-    fn escapes_come_back() {
+    fn escaped_bytes_parse_to_themselves() {
         let bytes: Vec<u8> = (0..=255).collect();
         assert_eq!(filled(&format!("{}\\", escaped(&bytes)), Role::Boost, true).bytes(), bytes);
     }

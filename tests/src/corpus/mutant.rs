@@ -19,7 +19,7 @@ pub struct MutantOutcome {
     /// A complete request reached the origin.
     pub reached: bool,
     /// The outcome of the first request, if it is valid.
-    pub fate: Option<RequestOutcome>,
+    pub first_outcome: Option<RequestOutcome>,
 }
 
 /// The outcome of a valid request.
@@ -28,8 +28,8 @@ pub enum RequestOutcome {
     /// The origin received it, or failed.
     Forwarded,
     /// It got the status that an RFC section defines for requests that this proxy does not support,
-    /// or not at this size: see [`by_rule`].
-    Ruled,
+    /// or not at this size: see [`is_unsupported`].
+    Unsupported,
     /// It was refused as malformed, for a reason that docs/refused.md lists for this kind.
     Refused,
 }
@@ -38,13 +38,13 @@ pub enum RequestOutcome {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// An ambiguous request reached the origin.
-    DoubtfulRequest,
+    AmbiguousRequest,
     /// An ambiguous response reached the client.
-    DoubtfulAnswer,
+    AmbiguousResponse,
     /// The origin received a request that no client sent.
     Smuggled,
     /// A valid request was refused for a reason that docs/refused.md does not list.
-    Untold,
+    Unlisted,
     /// A connection did not end, or could not begin.
     Hangs,
 }
@@ -54,7 +54,7 @@ pub type Failure = (Violation, String);
 
 /// Returns whether a status of the program's own means that the request is unsupported, or too
 /// large.
-pub fn by_rule(status: u16) -> bool {
+pub fn is_unsupported(status: u16) -> bool {
     matches!(status, 403 | 405 | 413 | 414 | 417 | 431 | 501 | 505 | 508)
 }
 
@@ -64,100 +64,106 @@ pub fn by_rule(status: u16) -> bool {
 /// Returns the violation.
 pub fn run(
     mutant: &Mutant,
-    stock: &Templates,
-    lane: &ProgramUnderTest,
+    templates: &Templates,
+    program: &ProgramUnderTest,
 ) -> Result<MutantOutcome, Failure> {
-    let place = lane.place();
-    let script = mutant.script(&place).map(|(target, mut answer)| {
+    let substitutions = program.substitutions();
+    let script = mutant.script(&substitutions).map(|(target, mut response)| {
         // The connection ends with the response, and with it every effect of a malformed response.
-        answer.steps.push(Step::Close);
-        (target, answer)
+        response.steps.push(Step::Close);
+        (target, response)
     });
-    let segments = mutant.segments(&place);
-    let late = lane.origin.begin(script.clone().into_iter().collect());
+    let segments = mutant.segments(&substitutions);
+    let late = program.origin.begin(script.clone().into_iter().collect());
     if let Some(late) = late.iter().find(|seen| !matches!(seen, Seen::Cut(_))) {
         let why = format!("after the end of the mutant before, the origin saw {late}");
         return Err((Violation::Smuggled, why));
     }
-    let verdict = talk(&segments, stock, lane);
-    verdict.map_err(|(wrong, why)| {
+    let result = talk(&segments, templates, program);
+    result.map_err(|(violation, why)| {
         // The remains of a mutant must not count for the next one.
-        let _ = lane.origin.settle();
-        lane.origin.begin(Vec::new());
-        let said = script.map(|(_, said)| format!("\n  origin says: {}", escaped(&said.bytes())));
+        let _ = program.origin.settle();
+        program.origin.begin(Vec::new());
+        let response =
+            script.map(|(_, response)| format!("\n  origin sends: {}", escaped(&response.bytes())));
         let (name, sent) = (&mutant.name, escaped(&segments.concat()));
-        let story = format!("a mutant of `{name}`: {why}\n  client: {sent}");
-        (wrong, story + &said.unwrap_or_default())
+        let description = format!("a mutant of `{name}`: {why}\n  client: {sent}");
+        (violation, description + &response.unwrap_or_default())
     })
 }
 
 fn talk(
     segments: &[Vec<u8>],
-    stock: &Templates,
-    lane: &ProgramUnderTest,
+    templates: &Templates,
+    program: &ProgramUnderTest,
 ) -> Result<MutantOutcome, Failure> {
     let hangs = |why| (Violation::Hangs, why);
-    let mut client = Client::connect(lane.address).map_err(hangs)?;
+    let mut client = Client::connect(program.address).map_err(hangs)?;
     for (index, segment) in segments.iter().enumerate() {
         if index > 0 && index % 2 == 0 {
             thread::sleep(PAUSE / 8);
         }
         let steps = [Step::Bytes(segment.clone())];
-        client.send(&steps, Pace::Whole, &lane.origin).map_err(hangs)?;
+        client.send(&steps, Pace::Whole, &program.origin).map_err(hangs)?;
     }
     client.finish();
     let received = client.rest().map_err(hangs)?;
-    let seen = lane.origin.settle().map_err(hangs)?;
-    lane.origin.begin(Vec::new());
-    let mut whole = Vec::new();
+    let seen = program.origin.settle().map_err(hangs)?;
+    program.origin.begin(Vec::new());
+    let mut arrived = Vec::new();
     for seen in seen {
         match seen {
-            Seen::Whole(message) => whole.push(message),
+            Seen::Whole(message) => arrived.push(message),
             Seen::Cut(_) => {}
-            Seen::Doubtful(..) => {
-                return Err((Violation::DoubtfulRequest, format!("at the origin: {seen}")));
+            Seen::Ambiguous(..) => {
+                return Err((Violation::AmbiguousRequest, format!("at the origin: {seen}")));
             }
         }
     }
-    let asked: Vec<_> =
-        whole.iter().map(|message| RequestContext::with(message.method())).collect();
-    read_responses(&received, &asked).map_err(|doubt| {
+    let contexts: Vec<_> =
+        arrived.iter().map(|message| RequestContext::with(message.method())).collect();
+    read_responses(&received, &contexts).map_err(|ambiguity| {
         let received = escaped(&received);
-        (Violation::DoubtfulAnswer, format!("DOUBTFUL at the client ({doubt}): {received}"))
+        (Violation::AmbiguousResponse, format!("AMBIGUOUS at the client ({ambiguity}): {received}"))
     })?;
-    let fate = fate(&segments.concat(), &whole, &received, stock, lane)?;
-    Ok(MutantOutcome { reached: !whole.is_empty(), fate })
+    let first_outcome = first_outcome(&segments.concat(), &arrived, &received, templates, program)?;
+    Ok(MutantOutcome { reached: !arrived.is_empty(), first_outcome })
 }
 
 /// Compares what the origin saw with what a client may send.
-fn fate(
+fn first_outcome(
     sent: &[u8],
-    whole: &[Message],
+    arrived: &[Message],
     received: &[u8],
-    stock: &Templates,
-    lane: &ProgramUnderTest,
+    templates: &Templates,
+    program: &ProgramUnderTest,
 ) -> Result<Option<RequestOutcome>, Failure> {
-    let reading = valid::read(sent, lane.role);
+    let reading = valid::read(sent, program.role);
     if reading.all {
-        check_nothing_more(&reading.requests, whole)?;
+        check_nothing_more(&reading.requests, arrived)?;
     }
     let Some(first) = reading.requests.first() else { return Ok(None) };
-    if whole.iter().any(|message| is(message, first)) {
+    if arrived.iter().any(|message| is(message, first)) {
         return Ok(Some(RequestOutcome::Forwarded));
     }
     let own = strict::response(received, &RequestContext::with(&first.method), true);
     let Ok(Some(own)) = own else { return Ok(None) };
     let status = own.status();
     let body = String::from_utf8_lossy(&own.body).to_lowercase();
-    let told = |own: &super::case::OwnResponse| {
+    let listed_refusals = |own: &super::case::OwnResponse| {
         own.status == status && body.contains(&own.words.to_lowercase())
     };
     match status {
         // A TRACE or OPTIONS that the program responded to, and an origin that failed.
         200..=399 | 500 | 502..=504 => Ok(Some(RequestOutcome::Forwarded)),
-        _ if by_rule(status) => Ok(Some(RequestOutcome::Ruled)),
-        _ if first.odd && stock.told.iter().any(told) => Ok(Some(RequestOutcome::Refused)),
-        _ => Err((Violation::Untold, format!("valid, and refused with {status}: {}", body.trim()))),
+        _ if is_unsupported(status) => Ok(Some(RequestOutcome::Unsupported)),
+        _ if first.odd && templates.listed_refusals.iter().any(listed_refusals) => {
+            Ok(Some(RequestOutcome::Refused))
+        }
+        _ => Err((
+            Violation::Unlisted,
+            format!("a valid request was refused with {status}: {}", body.trim()),
+        )),
     }
 }
 
@@ -165,10 +171,10 @@ fn fate(
 /// and no others. A repeatable request may arrive again.
 pub(crate) fn check_nothing_more(
     requests: &[ValidRequest],
-    whole: &[Message],
+    arrived: &[Message],
 ) -> Result<(), Failure> {
     let mut left: Vec<&ValidRequest> = requests.iter().collect();
-    for message in whole {
+    for message in arrived {
         // RFC 9110 section 9.2.2: the methods that a proxy may repeat.
         let repeatable =
             matches!(message.method(), "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE");
@@ -179,7 +185,7 @@ pub(crate) fn check_nothing_more(
                 let seen = Seen::Whole(message.clone());
                 return Err((
                     Violation::Smuggled,
-                    format!("nobody sent what the origin saw: {seen}"),
+                    format!("the origin received a request that no client sent: {seen}"),
                 ));
             }
         }

@@ -23,7 +23,7 @@ pub enum Seen {
     /// The end of a connection inside a request that had one meaning so far.
     Cut(Vec<u8>),
     /// An ambiguous request, with the reason.
-    Doubtful(Vec<u8>, String),
+    Ambiguous(Vec<u8>, String),
 }
 
 impl fmt::Display for Seen {
@@ -37,7 +37,7 @@ impl fmt::Display for Seen {
                 write!(f, ", body {}", escaped(&message.body))
             }
             Self::Cut(bytes) => write!(f, "half of {}", escaped(bytes)),
-            Self::Doubtful(bytes, why) => write!(f, "DOUBTFUL ({why}): {}", escaped(bytes)),
+            Self::Ambiguous(bytes, why) => write!(f, "AMBIGUOUS ({why}): {}", escaped(bytes)),
         }
     }
 }
@@ -49,9 +49,9 @@ struct OriginState {
     /// Connections inside a request, after the last pass.
     busy: usize,
     /// The number of requested passes.
-    asked: u64,
-    /// The highest `asked` that preceded the begin of a complete pass; `passed <= asked`.
-    passed: u64,
+    requested_passes: u64,
+    /// The highest `requested_passes` that preceded the begin of a complete pass; `passed <= asked`.
+    completed_pass: u64,
     ended: bool,
 }
 
@@ -124,10 +124,10 @@ impl Origin {
         enough: impl Fn(&OriginState) -> bool,
     ) -> Result<MutexGuard<'_, OriginState>, String> {
         let mut state = self.shared.state();
-        state.asked += 1;
-        let pass = state.asked;
+        state.requested_passes += 1;
+        let pass = state.requested_passes;
         self.shared.changed.notify_all();
-        let going = |state: &mut OriginState| state.passed < pass || !enough(state);
+        let going = |state: &mut OriginState| state.completed_pass < pass || !enough(state);
         let waited = self.shared.changed.wait_timeout_while(state, PATIENCE, going);
         let (state, wait) = waited.expect("no thread of the origin panics");
         if wait.timed_out() {
@@ -158,7 +158,7 @@ const REST: Duration = Duration::from_micros(150);
 fn serve(listener: &TcpListener, shared: &OriginShared) {
     let mut connections: Vec<OriginConnection> = Vec::new();
     loop {
-        let pass = shared.state().asked;
+        let pass = shared.state().requested_passes;
         let mut moved = false;
         while let Ok((stream, _)) = listener.accept() {
             connections.push(OriginConnection::new(stream));
@@ -169,12 +169,12 @@ fn serve(listener: &TcpListener, shared: &OriginShared) {
         connections.retain(|connection| connection.mode != ReadMode::Ended);
         let mut state = shared.state();
         state.busy = connections.iter().filter(|connection| connection.busy()).count();
-        state.passed = pass;
+        state.completed_pass = pass;
         shared.changed.notify_all();
         if state.ended {
             return;
         }
-        if !moved && state.asked == pass {
+        if !moved && state.requested_passes == pass {
             drop(shared.changed.wait_timeout(state, REST));
         }
     }
@@ -199,7 +199,7 @@ struct OriginConnection {
     input: Vec<u8>,
     mode: ReadMode,
     /// How many steps of the response were performed at the header of the request in `input`.
-    said: usize,
+    steps_sent: usize,
 }
 
 impl OriginConnection {
@@ -207,7 +207,7 @@ impl OriginConnection {
         stream.set_nonblocking(true).expect("sockets can be made non-blocking");
         // Otherwise a second small segment would wait for the acknowledgement of the first one.
         let _ = stream.set_nodelay(true);
-        Self { stream, input: Vec::new(), mode: ReadMode::Http, said: 0 }
+        Self { stream, input: Vec::new(), mode: ReadMode::Http, steps_sent: 0 }
     }
 
     fn busy(&self) -> bool {
@@ -251,51 +251,52 @@ impl OriginConnection {
         }
         while self.mode == ReadMode::Http {
             match strict::request(&self.input) {
-                Err(doubt) => {
+                Err(ambiguity) => {
                     let bytes = std::mem::take(&mut self.input);
-                    shared.record(Seen::Doubtful(bytes, doubt.0));
+                    shared.record(Seen::Ambiguous(bytes, ambiguity.0));
                     self.mode = ReadMode::Ended;
                 }
                 Ok(Some(message)) => {
                     self.input.drain(..message.bytes);
-                    self.answer(message, shared);
+                    self.respond(message, shared);
                 }
                 Ok(None) => {
-                    self.response_head(shared);
+                    self.respond_early(shared);
                     return;
                 }
             }
         }
     }
 
-    fn answer(&mut self, message: Message, shared: &OriginShared) {
-        let answer = answer_to(shared, message.method(), message.target());
+    fn respond(&mut self, message: Message, shared: &OriginShared) {
+        let response = scripted_response(shared, message.method(), message.target());
         shared.record(Seen::Whole(message));
-        let said = std::mem::take(&mut self.said);
-        if !self.say(&answer.steps[said..]) {
+        let steps_sent = std::mem::take(&mut self.steps_sent);
+        if !self.send_steps(&response.steps[steps_sent..]) {
             self.end(shared);
-        } else if answer.bytes().starts_with(b"HTTP/1.1 101") {
+        } else if response.bytes().starts_with(b"HTTP/1.1 101") {
             self.mode = ReadMode::Echo;
         }
     }
 
     /// Sends the part of the response that the script has before the end of the request.
-    fn response_head(&mut self, shared: &OriginShared) {
+    fn respond_early(&mut self, shared: &OriginShared) {
         let end = self.input.windows(4).position(|four| four == b"\r\n\r\n");
-        let (Some(end), 0) = (end, self.said) else { return };
+        let (Some(end), 0) = (end, self.steps_sent) else { return };
         let head = String::from_utf8_lossy(&self.input[..end]).into_owned();
         let mut words = head.split(' ');
-        let answer = answer_to(shared, words.next().unwrap_or(""), words.next().unwrap_or(""));
-        if let Some(body) = answer.steps.iter().position(|step| *step == Step::Body) {
-            self.said = body + 1;
-            if !self.say(&answer.steps[..body]) {
+        let response =
+            scripted_response(shared, words.next().unwrap_or(""), words.next().unwrap_or(""));
+        if let Some(body) = response.steps.iter().position(|step| *step == Step::Body) {
+            self.steps_sent = body + 1;
+            if !self.send_steps(&response.steps[..body]) {
                 self.mode = ReadMode::Closing;
             }
         }
     }
 
     /// Returns whether the connection continues.
-    fn say(&mut self, steps: &[Step]) -> bool {
+    fn send_steps(&mut self, steps: &[Step]) -> bool {
         for step in steps {
             match step {
                 Step::Bytes(bytes) if !self.send(bytes) => return false,
@@ -327,10 +328,10 @@ impl OriginConnection {
     }
 }
 
-fn answer_to(shared: &OriginShared, method: &str, target: &str) -> Literal {
+fn scripted_response(shared: &OriginShared, method: &str, target: &str) -> Literal {
     let state = shared.state();
     match state.script.iter().find(|(scripted, _)| scripted == target) {
-        Some((_, answer)) => answer.clone(),
+        Some((_, response)) => response.clone(),
         None => Literal::of(default_response(method, target)),
     }
 }

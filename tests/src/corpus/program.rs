@@ -28,7 +28,7 @@ pub struct ProgramUnderTest {
     via: String,
     /// `None` if something else than the program is before the origin.
     child: Option<Child>,
-    said: Arc<Mutex<VecDeque<String>>>,
+    stderr: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl ProgramUnderTest {
@@ -55,30 +55,33 @@ impl ProgramUnderTest {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program can be started");
         let lines = BufReader::new(child.stderr.take().expect("standard error is piped"));
-        let said = Arc::new(Mutex::new(VecDeque::new()));
-        let keep = Arc::clone(&said);
+        let stderr = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&stderr);
         let (send, receive) = mpsc::channel();
         thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 if let Some(address) = line.strip_prefix("millrace: listening on ") {
                     let _ = send.send(address.to_owned());
                 }
-                let mut said = keep.lock().expect("nobody panics holding it");
-                if said.len() == 20 {
-                    said.pop_front();
+                let mut stderr = kept.lock().expect("no thread panics with the lock");
+                if stderr.len() == 20 {
+                    stderr.pop_front();
                 }
-                said.push_back(line);
+                stderr.push_back(line);
             }
         });
         let address = receive.recv_timeout(PATIENCE).ok().and_then(|text| text.parse().ok());
         let via = String::new();
         let child = Some(child);
-        let lane = |address| Self { role, address, origin, via, child, said };
+        let started = |address| Self { role, address, origin, via, child, stderr };
         match address {
-            Some(address) => lane(address).introduced(),
+            Some(address) => started(address).with_pseudonym(),
             None => {
-                let lane = lane(SocketAddr::from(([127, 0, 0, 1], 0)));
-                panic!("the program did not say where it listens; it said: {}", lane.words());
+                let started = started(SocketAddr::from(([127, 0, 0, 1], 0)));
+                panic!(
+                    "the program did not print its address; it printed: {}",
+                    started.last_lines()
+                );
             }
         }
     }
@@ -90,12 +93,12 @@ impl ProgramUnderTest {
     pub fn relay() -> Self {
         let origin = Origin::start();
         let address = relay::start(origin.address);
-        let (via, said) = (String::new(), Arc::default());
-        Self { role: Role::Boost, address, origin, via, child: None, said }
+        let (via, stderr) = (String::new(), Arc::default());
+        Self { role: Role::Boost, address, origin, via, child: None, stderr }
     }
 
     /// Returns the values of the placeholders of a case.
-    pub fn place(&self) -> Substitutions {
+    pub fn substitutions(&self) -> Substitutions {
         Substitutions {
             host: self.origin.address.to_string(),
             role: self.role,
@@ -105,17 +108,21 @@ impl ProgramUnderTest {
     }
 
     /// Learns the program's pseudonym in Via from a first request.
-    fn introduced(mut self) -> Self {
+    fn with_pseudonym(mut self) -> Self {
         let lines = ["GET {/} HTTP/1.1", "Host: {host}", "Connection: close", ""];
-        let first = fill(&lines.map(str::to_owned), &self.place(), true).expect("known marks");
+        let first =
+            fill(&lines.map(str::to_owned), &self.substitutions(), true).expect("known marks");
         let talk = || -> Result<Vec<Seen>, String> {
             let mut client = Client::connect(self.address)?;
             client.send(&first.steps, Pace::Whole, &self.origin)?;
             client.rest()?;
             self.origin.settle()
         };
-        let seen = talk().unwrap_or_else(|why| panic!("a first request: {why}; {}", self.words()));
-        let [Seen::Whole(message)] = &seen[..] else { panic!("a first request came as {seen:?}") };
+        let seen =
+            talk().unwrap_or_else(|why| panic!("a first request: {why}; {}", self.last_lines()));
+        let [Seen::Whole(message)] = &seen[..] else {
+            panic!("the origin received the first request as {seen:?}")
+        };
         self.origin.begin(Vec::new());
         let via = message.fields.iter().find(|field| field.is("via"));
         let via = via.map(|field| String::from_utf8_lossy(&field.value).into_owned());
@@ -124,15 +131,17 @@ impl ProgramUnderTest {
     }
 
     /// Returns the last lines of the program's standard error.
-    pub fn words(&self) -> String {
-        let said = self.said.lock().expect("nobody panics holding it");
-        said.iter().cloned().collect::<Vec<_>>().join("\n")
+    pub fn last_lines(&self) -> String {
+        let stderr = self.stderr.lock().expect("no thread panics with the lock");
+        stderr.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 
     /// Returns a message if the program has ended, which it must not.
     pub fn ended(&mut self) -> Option<String> {
         match self.child.as_mut()?.try_wait() {
-            Ok(Some(status)) => Some(format!("the program ended ({status}): {}", self.words())),
+            Ok(Some(status)) => {
+                Some(format!("the program ended ({status}): {}", self.last_lines()))
+            }
             _ => None,
         }
     }

@@ -24,10 +24,10 @@ pub(crate) fn read_responses(
         }
     }
     let mut left = kinds.iter().map(|(_, count)| *count).collect();
-    let mut readings = Interpretations { received, kinds: &kinds, failed: HashSet::new() };
-    let mut answers = readings.fit(0, &mut left)?;
-    answers.reverse();
-    Ok(answers)
+    let mut interpretations = Interpretations { received, kinds: &kinds, failed: HashSet::new() };
+    let mut responses = interpretations.fit(0, &mut left)?;
+    responses.reverse();
+    Ok(responses)
 }
 
 /// The possible interpretations of the responses at a client.
@@ -48,9 +48,9 @@ impl Interpretations<'_> {
         if rest.is_empty() {
             return Ok(Vec::new());
         }
-        let mut doubt = String::from("more answers than requests");
+        let mut ambiguity = String::from("more responses than requests");
         if self.failed.contains(&(at, left.clone())) {
-            return Err(doubt);
+            return Err(ambiguity);
         }
         let head = rest.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(rest.len());
         let own = !rest[..head].windows(6).any(|six| six == b"\r\nVia:");
@@ -61,7 +61,7 @@ impl Interpretations<'_> {
             .filter(|_| own)
             .map(|method| (RequestContext::with(method), None));
         for (asked, kind) in asked.chain(own).collect::<Vec<_>>() {
-            let verdict = match strict::response(rest, &asked, true) {
+            let result = match strict::response(rest, &asked, true) {
                 // The bytes that follow are not HTTP.
                 Ok(Some(message)) if message.status() == 101 => Ok(vec![message]),
                 Ok(Some(message)) => {
@@ -69,21 +69,21 @@ impl Interpretations<'_> {
                     kind.into_iter().for_each(|kind| left[kind] -= 1);
                     let later = self.fit(at + message.bytes, left);
                     kind.into_iter().for_each(|kind| left[kind] += 1);
-                    later.map(|mut answers| {
-                        answers.push(message);
-                        answers
+                    later.map(|mut responses| {
+                        responses.push(message);
+                        responses
                     })
                 }
                 Ok(None) => Ok(Vec::new()),
-                Err(doubt) => Err(doubt.0),
+                Err(ambiguity) => Err(ambiguity.0),
             };
-            match verdict {
-                Ok(answers) => return Ok(answers),
-                Err(why) => doubt = why,
+            match result {
+                Ok(responses) => return Ok(responses),
+                Err(why) => ambiguity = why,
             }
         }
         self.failed.insert((at, left.clone()));
-        Err(doubt)
+        Err(ambiguity)
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_are_read_in_every_order_that_fits() {
+    fn responses_may_come_in_any_order_that_fits() {
         let head = "HTTP/1.1 200 OK\r\nVia: 1.1 a\r\nContent-Length: 2\r\n\r\n";
         let own = "HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno";
         let asked = ["GET", "HEAD"].map(RequestContext::with);

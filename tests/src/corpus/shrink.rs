@@ -20,7 +20,7 @@ pub fn shrink(mutant: &Mutant, role: Role, mut fails: impl FnMut(&Mutant) -> boo
     };
     for plainer in [
         Mutant { cuts: Vec::new(), ..best.clone() },
-        Mutant { cuts: Vec::new(), said: None, ..best.clone() },
+        Mutant { cuts: Vec::new(), response: None, ..best.clone() },
     ] {
         keeps(&plainer, &mut best);
     }
@@ -33,8 +33,8 @@ pub fn shrink(mutant: &Mutant, role: Role, mut fails: impl FnMut(&Mutant) -> boo
             while at < length(&best) {
                 let mut candidate = best.clone();
                 let end = (at + part).min(length(&best));
-                match (&mut candidate.said, of_origin) {
-                    (Some(said), true) => drop(said.drain(at..end)),
+                match (&mut candidate.response, of_origin) {
+                    (Some(response), true) => drop(response.drain(at..end)),
                     _ => drop(candidate.sent.drain(at..end)),
                 }
                 if !keeps(&candidate, &mut best) {
@@ -48,7 +48,7 @@ pub fn shrink(mutant: &Mutant, role: Role, mut fails: impl FnMut(&Mutant) -> boo
 }
 
 fn bytes(mutant: &Mutant, of_origin: bool) -> &[u8] {
-    if of_origin { mutant.said.as_deref().unwrap_or_default() } else { &mutant.sent }
+    if of_origin { mutant.response.as_deref().unwrap_or_default() } else { &mutant.sent }
 }
 
 #[cfg(test)]
@@ -56,16 +56,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_matter_goes() {
+    fn irrelevant_parts_are_removed() {
         let mutant = Mutant {
             name: "a".to_owned(),
             sent: b"GET / HTTP/1.1\r\nHost: a\r\nX: bad one\r\n\r\n".to_vec(),
-            said: Some(b"HTTP/1.1 200 OK\r\n\r\n".to_vec()),
+            response: Some(b"HTTP/1.1 200 OK\r\n\r\n".to_vec()),
             target: "/".to_owned(),
             cuts: vec![10, 500],
         };
         let fails = |mutant: &Mutant| mutant.sent.windows(3).any(|three| three == b"bad");
         let shrunk = shrink(&mutant, Role::Boost, fails);
-        assert_eq!((&shrunk.sent[..], shrunk.said, shrunk.cuts), (&b"bad"[..], None, Vec::new()));
+        assert_eq!(
+            (&shrunk.sent[..], shrunk.response, shrunk.cuts),
+            (&b"bad"[..], None, Vec::new())
+        );
     }
 }

@@ -22,14 +22,14 @@ pub struct Templates {
     /// accepts.
     forwarded: Vec<usize>,
     /// The refusals of valid messages that docs/refused.md lists.
-    pub(super) told: Vec<OwnResponse>,
+    pub(super) listed_refusals: Vec<OwnResponse>,
 }
 
 struct Template {
     name: String,
     sent: Vec<u8>,
     target: String,
-    said: Option<Vec<u8>>,
+    response: Option<Vec<u8>>,
 }
 
 /// A mutated message, and the origin's response to it.
@@ -41,8 +41,8 @@ pub struct Mutant {
     pub sent: Vec<u8>,
     /// The origin's response to a request for `target`, as a template; `None`: the default
     /// response.
-    pub said: Option<Vec<u8>>,
-    /// The target that gets `said`.
+    pub response: Option<Vec<u8>>,
+    /// The target that gets `response`.
     pub target: String,
     /// Where the client's bytes are split into segments, in thousandths of their length.
     pub cuts: Vec<usize>,
@@ -52,33 +52,36 @@ impl Templates {
     /// Returns the cases of the corpus that may be mutated in this role. It excludes those that
     /// open tunnels, whose content is not checked, and those that name other servers.
     pub fn new(cases: &[Case], role: Role) -> Self {
-        let place = Substitutions {
+        let substitutions = Substitutions {
             host: HOST.to_owned(),
             role,
             own: OWN.to_owned(),
             via: "millrace".to_owned(),
         };
-        let mut stock = Self { role, seeds: Vec::new(), forwarded: Vec::new(), told: Vec::new() };
+        let mut templates =
+            Self { role, seeds: Vec::new(), forwarded: Vec::new(), listed_refusals: Vec::new() };
         for case in cases.iter().filter(|case| case.runs(role)) {
             let whole = |lines: &Vec<String>, sent| {
-                fill(lines, &place, sent).expect("checked before").bytes()
+                fill(lines, &substitutions, sent).expect("checked before").bytes()
             };
             let sent = whole(&case.sent, true);
             if case.valid.is_some() {
-                stock.told.extend(case.outcomes.iter().filter_map(Outcome::own).cloned());
+                templates
+                    .listed_refusals
+                    .extend(case.outcomes.iter().filter_map(Outcome::own).cloned());
             }
             if !is_ours(&sent, role) || case.outcomes.contains(&Outcome::Tunnel) {
                 continue;
             }
             let seen = whole(case.seen.first().unwrap_or(&case.sent), false);
             let target = String::from_utf8_lossy(&seen).split(' ').nth(1).unwrap_or("").to_owned();
-            let said = case.said.first().map(|lines| whole(lines, false));
+            let response = case.responses.first().map(|lines| whole(lines, false));
             if case.outcomes.first() == Some(&Outcome::Forwarded) {
-                stock.forwarded.push(stock.seeds.len());
+                templates.forwarded.push(templates.seeds.len());
             }
-            stock.seeds.push(Template { name: case.name.clone(), sent, target, said });
+            templates.seeds.push(Template { name: case.name.clone(), sent, target, response });
         }
-        stock
+        templates
     }
 
     /// Returns the mutant of this sequence.
@@ -88,15 +91,19 @@ impl Templates {
             let mut mutant = Mutant {
                 name: seed.name.clone(),
                 sent: seed.sent.clone(),
-                said: seed.said.clone(),
+                response: seed.response.clone(),
                 target: seed.target.clone(),
                 cuts: (0..random.below(4)).map(|_| random.below(1000)).collect(),
             };
             mutant.cuts.sort_unstable();
             let other = self.pick(random);
-            match (&mut mutant.said, &other.said) {
-                (Some(said), answer) if random.below(2) == 0 => {
-                    mutate(said, answer.as_deref().unwrap_or(b"HTTP/1.1 200 OK\r\n\r\n"), random);
+            match (&mut mutant.response, &other.response) {
+                (Some(response), answer) if random.below(2) == 0 => {
+                    mutate(
+                        response,
+                        answer.as_deref().unwrap_or(b"HTTP/1.1 200 OK\r\n\r\n"),
+                        random,
+                    );
                 }
                 _ => mutate(&mut mutant.sent, &other.sent, random),
             }
@@ -116,8 +123,8 @@ impl Templates {
 
 impl Mutant {
     /// Returns the segments that the client sends, with these substitutions.
-    pub(crate) fn segments(&self, place: &Substitutions) -> Vec<Vec<u8>> {
-        let sent = expand(&self.sent, place);
+    pub(crate) fn segments(&self, substitutions: &Substitutions) -> Vec<Vec<u8>> {
+        let sent = expand(&self.sent, substitutions);
         let mut cuts: Vec<_> = self.cuts.iter().map(|cut| cut * sent.len() / 1000).collect();
         cuts.extend([0, sent.len()]);
         cuts.sort_unstable();
@@ -126,24 +133,25 @@ impl Mutant {
     }
 
     /// Returns the origin's response, with these substitutions.
-    pub(crate) fn script(&self, place: &Substitutions) -> Option<(String, Literal)> {
-        let said = expand(self.said.as_ref()?, place);
-        Some((self.target.clone(), Literal::of(said)))
+    pub(crate) fn script(&self, substitutions: &Substitutions) -> Option<(String, Literal)> {
+        let response = expand(self.response.as_ref()?, substitutions);
+        Some((self.target.clone(), Literal::of(response)))
     }
 
     /// Returns both sides in the format of the corpus, for messages.
-    pub(super) fn story(&self) -> String {
+    pub(super) fn description(&self) -> String {
         let shown = |template: &[u8]| {
             let text = escaped(template).replace(&escaped(HOST.as_bytes()), "{host}");
             text.replace(&escaped(OWN.as_bytes()), "{self}")
         };
-        let (sent, said) = (shown(&self.sent), self.said.as_deref().map(shown));
-        let said = said.map(|said| format!("\n  origin says: {said}")).unwrap_or_default();
+        let (sent, response) = (shown(&self.sent), self.response.as_deref().map(shown));
+        let response =
+            response.map(|response| format!("\n  origin sends: {response}")).unwrap_or_default();
         let cuts = match &self.cuts[..] {
             [] => String::new(),
             cuts => format!("\n  cut at {cuts:?} thousandths"),
         };
-        format!("  client: {sent}{said}{cuts}")
+        format!("  client: {sent}{response}{cuts}")
     }
 
     /// Returns whether the mutant may be sent in this role.
@@ -162,11 +170,11 @@ fn is_ours(sent: &[u8], role: Role) -> bool {
     role == Role::Boost || (0..sent.len()).all(ours)
 }
 
-fn expand(template: &[u8], place: &Substitutions) -> Vec<u8> {
+fn expand(template: &[u8], substitutions: &Substitutions) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(template.len() + 64);
     let mut rest = template;
     while let Some((first, after)) = rest.split_first() {
-        let marks = [(HOST, &place.host), (OWN, &place.own)];
+        let marks = [(HOST, &substitutions.host), (OWN, &substitutions.own)];
         match marks.iter().find(|(mark, _)| rest.starts_with(mark.as_bytes())) {
             Some((mark, address)) => {
                 bytes.extend_from_slice(address.as_bytes());
@@ -186,8 +194,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_survive_whole_or_not_at_all() {
-        let place = Substitutions {
+    fn mutants_contain_no_other_address() {
+        let substitutions = Substitutions {
             host: "127.9.9.9:49999".to_owned(),
             role: Role::Forward,
             own: "127.9.9.8:1".to_owned(),
@@ -200,9 +208,10 @@ mod tests {
             if !is_ours(&mutant, Role::Forward) {
                 continue;
             }
-            let bytes = expand(&mutant, &place);
+            let bytes = expand(&mutant, &substitutions);
             let mut targets = bytes.windows(4).enumerate().filter(|(_, four)| four == b"://1");
-            let whole = |(at, _): (usize, _)| bytes[at + 3..].starts_with(place.host.as_bytes());
+            let whole =
+                |(at, _): (usize, _)| bytes[at + 3..].starts_with(substitutions.host.as_bytes());
             assert!(targets.all(whole), "{}", bytes.escape_ascii());
         }
     }

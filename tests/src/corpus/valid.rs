@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_send() {
+    fn valid_requests_are_read() {
         for text in [
             "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
             "\r\nGET /a%20b?c HTTP/1.1\r\nHOST:a:80 \r\nX:\r\n\r\n",
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn what_docs_refused_tells() {
+    fn odd_requests_are_those_of_docs_refused() {
         let odd = |text: &str| through_reverse_proxy(text).requests[0].odd;
         for host in ["a", "a.b.", "1.2.3.4:80", "[::1]:8000", "a_b", "1.a"] {
             assert!(!odd(&format!("GET / HTTP/1.1\r\nHost: {host}\r\n\r\n")), "{host}");
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_may_not_send() {
+    fn invalid_requests_are_not_read() {
         for text in [
             "GET  / HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET /# HTTP/1.1\r\nHost: a\r\n\r\n",

@@ -6,23 +6,23 @@ use super::message::FieldShape;
 use super::play::Seen;
 
 /// Returns what client and origin see of a field with this shape in this place.
-pub(super) fn expected(name: &str, shape: FieldShape, kind: FieldPlace) -> Seen {
+pub(super) fn expected(name: &str, shape: FieldShape, place: FieldPlace) -> Seen {
     let other = match name {
         // The length of a body is refused unless it is certain.
-        "content-length" | "transfer-encoding" => malformed(kind),
-        "connection" if has_many_members(shape) => malformed(kind),
-        "host" => in_request(kind, 400),
-        "expect" => in_request(kind, 417),
+        "content-length" | "transfer-encoding" => malformed(place),
+        "connection" if has_many_members(shape) => malformed(place),
+        "host" => in_request(place, 400),
+        "expect" => in_request(place, 417),
         // The token is unknown.
-        "proxy-authorization" if kind == FieldPlace::Forward => Some(seen(407, 0)),
-        "upgrade" if kind == FieldPlace::Upgrade => match shape {
+        "proxy-authorization" if place == FieldPlace::Forward => Some(seen(407, 0)),
+        "upgrade" if place == FieldPlace::Upgrade => match shape {
             _ if has_many_members(shape) => Some(seen(400, 0)),
             FieldShape::Bound => None,
             // No protocol is a token, so none is offered.
             _ => Some(seen(502, 1)),
         },
-        "vary" if kind == FieldPlace::Hit && has_many_names(shape) => Some(seen(200, 1)),
-        "trailer" if kind == FieldPlace::Hit => Some(seen(200, 1)),
+        "vary" if place == FieldPlace::Hit && has_many_names(shape) => Some(seen(200, 1)),
+        "trailer" if place == FieldPlace::Hit => Some(seen(200, 1)),
         "authorization"
         | "if-match"
         | "if-unmodified-since"
@@ -30,11 +30,11 @@ pub(super) fn expected(name: &str, shape: FieldShape, kind: FieldPlace) -> Seen 
         | "x-http-method-override"
         | "x-method-override"
         | "x-of-cache-bypass"
-            if kind == FieldPlace::RequestHit =>
+            if place == FieldPlace::RequestHit =>
         {
             Some(seen(200, 1))
         }
-        "cache-control" => match (kind, shape) {
+        "cache-control" => match (place, shape) {
             // `no-cache` in a request.
             (FieldPlace::RequestHit, FieldShape::Argument) => Some(validated(200)),
             // An unterminated string hides directives.
@@ -43,12 +43,12 @@ pub(super) fn expected(name: &str, shape: FieldShape, kind: FieldPlace) -> Seen 
         },
         _ => None,
     };
-    other.unwrap_or_else(|| usual(kind))
+    other.unwrap_or_else(|| usual(place))
 }
 
 /// Returns what is seen of a message that is not refused.
-fn usual(kind: FieldPlace) -> Seen {
-    match kind {
+fn usual(place: FieldPlace) -> Seen {
+    match place {
         FieldPlace::RequestHit | FieldPlace::Hit => seen(200, 0),
         FieldPlace::Upgrade => seen(101, 1),
         FieldPlace::Response => seen(103, 1),
@@ -58,20 +58,20 @@ fn usual(kind: FieldPlace) -> Seen {
 }
 
 /// Returns what is seen of a refused message. A refused response is not stored.
-fn malformed(kind: FieldPlace) -> Option<Seen> {
-    match kind {
+fn malformed(place: FieldPlace) -> Option<Seen> {
+    match place {
         FieldPlace::Response | FieldPlace::Head | FieldPlace::Post => Some(seen(502, 1)),
         FieldPlace::Validated => Some(validated(502)),
         FieldPlace::Hit => Some(seen(200, 1)),
-        _ => in_request(kind, 400),
+        _ => in_request(place, 400),
     }
 }
 
 /// Returns what is seen of a request refused with this status, for places that have the field in
 /// the request.
-fn in_request(kind: FieldPlace, status: u16) -> Option<Seen> {
+fn in_request(place: FieldPlace, status: u16) -> Option<Seen> {
     let has_it = matches!(
-        kind,
+        place,
         FieldPlace::Request
             | FieldPlace::RequestHit
             | FieldPlace::Upgrade
@@ -93,10 +93,10 @@ fn has_many_names(shape: FieldShape) -> bool {
     has_many_members(shape) && !matches!(shape, Empty | Same | CrossedEmpty)
 }
 
-fn seen(status: u16, asked: u32) -> Seen {
-    Seen { status, asked, is_validated: false }
+fn seen(status: u16, origin_requests: u32) -> Seen {
+    Seen { status, origin_requests, is_validated: false }
 }
 
 fn validated(status: u16) -> Seen {
-    Seen { status, asked: 1, is_validated: true }
+    Seen { status, origin_requests: 1, is_validated: true }
 }

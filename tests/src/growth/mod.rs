@@ -37,7 +37,7 @@ pub struct Cost {
     /// The number of its case, which is a field in a shape.
     pub case: usize,
     /// The place of the field.
-    pub kind: FieldPlace,
+    pub place: FieldPlace,
     /// Instructions at half of the size.
     pub half: u64,
     /// Instructions at the full size.
@@ -59,8 +59,8 @@ impl Cost {
 impl fmt::Display for Cost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (name, shape) = &cases()[self.case];
-        let Self { kind, half, full, .. } = self;
-        write!(f, "{name} {shape:?} {kind:?}: {half} -> {full} ({:.2} times)", self.growth())
+        let Self { place, half, full, .. } = self;
+        write!(f, "{name} {shape:?} {place:?}: {half} -> {full} ({:.2} times)", self.growth())
     }
 }
 
@@ -126,22 +126,22 @@ pub fn play_from_environment(reader: fn(&[u8])) {
     let [request, response, ref numbers @ ..] = words[..] else { panic!("two sizes come first") };
     let size = Size { request, response };
     let seen = play_with(exchanges(numbers, size), size, reader);
-    let strayed = strayed(numbers, &seen);
-    assert!(strayed.is_empty(), "other paths than expected:\n{}", strayed.join("\n"));
+    let deviations = deviations(numbers, &seen);
+    assert!(deviations.is_empty(), "other paths than expected:\n{}", deviations.join("\n"));
 }
 
 /// Returns the exchanges of these cases that took another path than expected.
-fn strayed(numbers: &[usize], seen: &[Seen]) -> Vec<String> {
+fn deviations(numbers: &[usize], seen: &[Seen]) -> Vec<String> {
     let cases = cases();
     let kinds = numbers.iter().flat_map(|&number| {
         let (name, shape) = &cases[number];
-        [FieldPlace::ALL; 2].into_iter().flatten().map(move |kind| (name, *shape, kind))
+        [FieldPlace::ALL; 2].into_iter().flatten().map(move |place| (name, *shape, place))
     });
     assert_eq!(seen.len(), numbers.len() * 2 * FieldPlace::ALL.len());
     kinds
         .zip(seen)
-        .filter(|&((name, shape, kind), seen)| expected(name, shape, kind) != *seen)
-        .map(|((name, shape, kind), seen)| format!("{name} {shape:?} {kind:?}: {seen:?}"))
+        .filter(|&((name, shape, place), seen)| expected(name, shape, place) != *seen)
+        .map(|((name, shape, place), seen)| format!("{name} {shape:?} {place:?}: {seen:?}"))
         .collect()
 }
 
@@ -151,8 +151,8 @@ fn paired<'a>(numbers: &'a [usize], counts: &'a [u64]) -> impl Iterator<Item = C
     numbers.iter().zip(counts.chunks(2 * count)).flat_map(move |(&case, counts)| {
         let (half, full) = counts.split_at(count);
         let both = half.iter().zip(full).zip(FieldPlace::ALL);
-        let costs = both.map(move |((&half, &full), kind)| Cost { case, kind, half, full });
-        costs.filter(|cost| cost.kind.has_field())
+        let costs = both.map(move |((&half, &full), place)| Cost { case, place, half, full });
+        costs.filter(|cost| cost.place.has_field())
     })
 }
 
@@ -173,7 +173,7 @@ mod tests {
     /// [`play_from_environment`] checks everything that is counted. This test checks the paths
     /// without callgrind.
     #[test]
-    fn each_kind_takes_its_path() {
+    fn each_place_takes_its_path() {
         for (name, shape) in [
             ("x-unknown", FieldShape::Distinct),
             ("connection", FieldShape::Bound),
@@ -187,7 +187,7 @@ mod tests {
         ] {
             let numbers = [number_of(name, shape)];
             let seen = play(exchanges(&numbers, Size::DEFAULT), Size::DEFAULT);
-            assert_eq!(strayed(&numbers, &seen), Vec::<String>::new());
+            assert_eq!(deviations(&numbers, &seen), Vec::<String>::new());
         }
     }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_have_the_size_that_is_asked_for() {
+    fn messages_have_the_requested_size() {
         let size = Size::SMALL;
         for number in 0..cases().len() {
             let (name, shape) = &cases()[number];
@@ -269,7 +269,7 @@ mod tests {
 
     #[test]
     fn a_message_may_grow_a_little_more_than_its_size() {
-        let cost = |half, full| Cost { case: 0, kind: FieldPlace::Hit, half, full };
+        let cost = |half, full| Cost { case: 0, place: FieldPlace::Hit, half, full };
         assert!(!cost(100, 230).is_too_much() && cost(100, 231).is_too_much());
         assert!(!cost(20_000_000, 30_000_000).is_too_much());
         assert!(cost(20_000_000, 30_000_001).is_too_much());

@@ -44,7 +44,7 @@ pub struct Seen {
     /// The first status that the client received; 0: none.
     pub status: u16,
     /// Requests that reached the origin.
-    pub asked: u32,
+    pub origin_requests: u32,
     /// Whether the origin confirmed the stored response.
     pub is_validated: bool,
 }
@@ -104,23 +104,23 @@ pub fn play_with(exchanges: Vec<Exchange>, size: Size, reader: fn(&[u8])) -> Vec
     let origin = address(ORIGIN);
     let listener = world.actor_listen(&origin);
     let seen = RefCell::new(vec![Seen::default(); exchanges.len()]);
-    let stage = Rc::new(ExchangeWorld { exchanges, at: Cell::new(0), seen });
+    let state = Rc::new(ExchangeWorld { exchanges, at: Cell::new(0), seen });
     let cache = cache();
     let worker = worker(&world, configure(size), cache.clone());
-    let mut worker = CountedWorker { worker, stage: stage.clone(), reader, read: 0 };
-    let mut client = Client { stage: stage.clone(), cache, played: None };
-    let mut origin = Origin { stage: stage.clone(), listener, connections: Vec::new() };
+    let mut worker = CountedWorker { worker, state: state.clone(), reader, read: 0 };
+    let mut client = Client { state: state.clone(), cache, progress: None };
+    let mut origin = Origin { state: state.clone(), listener, connections: Vec::new() };
     let mut workers: [&mut dyn SimWorker; 1] = [&mut worker];
     let mut actors: [&mut dyn Actor; 2] = [&mut client, &mut origin];
-    let ended = run(&world, &mut workers, &mut actors, TIME, &mut |_| stage.is_over());
-    assert_eq!(ended, RunOutcome::Done, "at exchange {}", stage.at.get());
-    stage.seen.take()
+    let ended = run(&world, &mut workers, &mut actors, TIME, &mut |_| state.is_over());
+    assert_eq!(ended, RunOutcome::Done, "at exchange {}", state.at.get());
+    state.seen.take()
 }
 
 /// The worker. Its turns are counted for the current exchange.
 struct CountedWorker {
     worker: Worker<Border>,
-    stage: Rc<ExchangeWorld>,
+    state: Rc<ExchangeWorld>,
     reader: fn(&[u8]),
     /// Number of exchanges whose request was passed to the reader.
     read: usize,
@@ -128,10 +128,10 @@ struct CountedWorker {
 
 impl SimWorker for CountedWorker {
     fn run_turn(&mut self) -> bool {
-        let at = self.stage.at.get();
+        let at = self.state.at.get();
         site(at % SITES)(&mut || {
             if self.read == at
-                && let Some(exchange) = self.stage.exchanges.get(at)
+                && let Some(exchange) = self.state.exchanges.get(at)
             {
                 read(self.reader, &exchange.request);
                 self.read += 1;
@@ -246,9 +246,9 @@ fn address_of(service: Service) -> &'static str {
 
 /// The client, with a connection for each exchange.
 struct Client {
-    stage: Rc<ExchangeWorld>,
+    state: Rc<ExchangeWorld>,
     cache: Arc<Cache>,
-    played: Option<ExchangeProgress>,
+    progress: Option<ExchangeProgress>,
 }
 
 /// The current exchange as the client sees it.
@@ -287,25 +287,25 @@ impl Outbox {
 
 impl Actor for Client {
     fn step(&mut self, world: &World) -> Option<Instant> {
-        if self.played.as_ref().is_some_and(|played| world.now() >= played.until) {
+        if self.progress.as_ref().is_some_and(|progress| world.now() >= progress.until) {
             self.end(world);
         }
-        if self.stage.is_over() {
+        if self.state.is_over() {
             return None;
         }
-        if self.played.is_none() {
+        if self.progress.is_none() {
             self.begin(world);
         }
-        let played = self.played.as_mut()?;
-        let look = played.go_on(world).unwrap_or(played.until);
-        Some(look.min(played.until))
+        let progress = self.progress.as_mut()?;
+        let next_wake = progress.step(world).unwrap_or(progress.until);
+        Some(next_wake.min(progress.until))
     }
 }
 
 impl Client {
     fn begin(&mut self, world: &World) {
-        let at = self.stage.at.get();
-        let exchange = &self.stage.exchanges[at];
+        let at = self.state.at.get();
+        let exchange = &self.state.exchanges[at];
         if exchange.is_first {
             self.cache.clear();
         }
@@ -314,7 +314,7 @@ impl Client {
         }
         let mut outbox = Outbox::default();
         outbox.add(&exchange.request);
-        self.played = Some(ExchangeProgress {
+        self.progress = Some(ExchangeProgress {
             socket: world.connect(&address(address_of(exchange.service)), None),
             outbox,
             beginning: Vec::new(),
@@ -323,16 +323,16 @@ impl Client {
     }
 
     fn end(&mut self, world: &World) {
-        let Some(played) = self.played.take() else { return };
-        world.close(played.socket);
-        let at = self.stage.at.get();
-        self.stage.seen.borrow_mut()[at].status = status(&played.beginning);
-        self.stage.at.set(at + 1);
+        let Some(progress) = self.progress.take() else { return };
+        world.close(progress.socket);
+        let at = self.state.at.get();
+        self.state.seen.borrow_mut()[at].status = status(&progress.beginning);
+        self.state.at.set(at + 1);
     }
 }
 
 impl ExchangeProgress {
-    fn go_on(&mut self, world: &World) -> Option<Instant> {
+    fn step(&mut self, world: &World) -> Option<Instant> {
         world.connected(self.socket)?.ok()?;
         while let ReadResult::Bytes(bytes) = world.read(self.socket, usize::MAX) {
             if self.beginning.is_empty() {
@@ -350,7 +350,7 @@ fn status(response: &[u8]) -> u16 {
 
 /// The origin: sends the responses of the exchange to each complete request.
 struct Origin {
-    stage: Rc<ExchangeWorld>,
+    state: Rc<ExchangeWorld>,
     listener: ActorSocket,
     connections: Vec<Connection>,
 }
@@ -368,8 +368,8 @@ impl Actor for Origin {
             let (inbox, outbox) = Default::default();
             self.connections.push(Connection { socket, inbox, outbox });
         }
-        let stage = &self.stage;
-        self.connections.retain_mut(|connection| connection.receive(world, stage));
+        let state = &self.state;
+        self.connections.retain_mut(|connection| connection.receive(world, state));
         self.connections.iter_mut().filter_map(|it| it.outbox.send(world, it.socket)).min()
     }
 }
@@ -377,7 +377,7 @@ impl Actor for Origin {
 impl Connection {
     /// Receives the available bytes, and responds to a complete request. Returns false if the
     /// connection was closed.
-    fn receive(&mut self, world: &World, stage: &ExchangeWorld) -> bool {
+    fn receive(&mut self, world: &World, state: &ExchangeWorld) -> bool {
         loop {
             match world.read(self.socket, usize::MAX) {
                 ReadResult::Bytes(bytes) => self.inbox.extend(bytes),
@@ -388,22 +388,22 @@ impl Connection {
                 }
             }
             // No request has a body.
-            if self.inbox.ends_with(b"\r\n\r\n") && !stage.is_over() {
-                self.respond(stage);
+            if self.inbox.ends_with(b"\r\n\r\n") && !state.is_over() {
+                self.respond(state);
             }
         }
     }
 
-    fn respond(&mut self, stage: &ExchangeWorld) {
+    fn respond(&mut self, state: &ExchangeWorld) {
         const CONDITION: &[u8] = b"If-None-Match: \"e\"\r\n";
-        let at = stage.at.get();
-        stage.seen.borrow_mut()[at].asked += 1;
-        let exchange = &stage.exchanges[at];
+        let at = state.at.get();
+        state.seen.borrow_mut()[at].origin_requests += 1;
+        let exchange = &state.exchanges[at];
         // The proxy writes the condition after the client's fields.
         let end = &self.inbox[self.inbox.len().saturating_sub(256)..];
         match &exchange.validated {
             Some(validated) if end.windows(CONDITION.len()).any(|line| line == CONDITION) => {
-                stage.seen.borrow_mut()[at].is_validated = true;
+                state.seen.borrow_mut()[at].is_validated = true;
                 self.outbox.add(validated);
             }
             _ => exchange.responses.iter().for_each(|response| self.outbox.add(response)),

@@ -177,7 +177,7 @@ fn values(message: &Message, name: &str) -> String {
 }
 
 fn write(response: &Message) -> Vec<u8> {
-    let StartLine::Answer { status, reason } = &response.start else { return Vec::new() };
+    let StartLine::Response { status, reason } = &response.start else { return Vec::new() };
     let mut bytes = format!("HTTP/1.1 {status} {}\r\n", String::from_utf8_lossy(reason));
     for Field { name, value } in &response.fields {
         bytes.push_str(&format!("{name}: {}\r\n", String::from_utf8_lossy(value)));
@@ -229,9 +229,9 @@ fn serve_early(
 
 fn receive(origin: &mut TcpStream, method: &str) -> Option<Message> {
     let mut input = Vec::new();
-    let asked = RequestContext::with(method);
+    let context = RequestContext::with(method);
     loop {
-        match strict::response(&input, &asked, false).ok()? {
+        match strict::response(&input, &context, false).ok()? {
             Some(message) if message.interim() => drop(input.drain(..message.bytes)),
             Some(message) => return Some(message),
             None => read(origin, &mut input)?,

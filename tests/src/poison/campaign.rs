@@ -11,7 +11,7 @@ use super::shrink::shrink;
 use crate::corpus::random::Random;
 
 /// Concurrent program pairs, because some always wait for the kernel.
-const LANES: u64 = 3;
+const THREADS: u64 = 3;
 
 /// Mutants that are played together.
 const BATCH: usize = 24;
@@ -98,7 +98,7 @@ impl fmt::Display for CampaignStats {
             write!(f, "{comma}{class:?} {changed} of {played}, {reached} of {attacks} attack ")?;
             write!(
                 f,
-                "requests at the origin, of {responses} innocent responses {hits} from the "
+                "requests at the origin, of {responses} responses to victims {hits} from the "
             )?;
             write!(f, "cache and {refused} refused")?;
         }
@@ -111,13 +111,13 @@ impl fmt::Display for CampaignStats {
 /// # Panics
 /// Panics if a program cannot be started.
 pub fn run(plan: Plan<'_>) -> CampaignStats {
-    let lanes = if plan.only.is_some() { 1 } else { LANES };
+    let threads = if plan.only.is_some() { 1 } else { THREADS };
     thread::scope(|scope| {
-        let lane = |first: u64| scope.spawn(move || run_lane(plan, first, lanes));
-        let lanes: Vec<_> = (0..lanes).map(lane).collect();
+        let start = |first: u64| scope.spawn(move || run_thread(plan, first, threads));
+        let threads: Vec<_> = (0..threads).map(start).collect();
         let mut all = CampaignStats::default();
-        for lane in lanes {
-            all.add(lane.join().expect("a lane's thread ends"));
+        for thread in threads {
+            all.add(thread.join().expect("a thread does not panic"));
         }
         all
     })
@@ -129,11 +129,11 @@ fn mutant(seed: u64, index: u64) -> Mutant {
     Mutant::new(class, &mut Random::of(seed, index), index)
 }
 
-/// Plays the mutants of the plan whose numbers modulo `lanes` are `first`.
-fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> CampaignStats {
+/// Plays the mutants of the plan whose numbers modulo `threads` are `first`.
+fn run_thread(plan: Plan<'_>, first: u64, threads: u64) -> CampaignStats {
     let start = || plan.engine.map_or_else(ProgramPair::start_broken, ProgramPair::start);
-    let mut lane = start();
-    let mut tally = CampaignStats::default();
+    let mut pair = start();
+    let mut stats = CampaignStats::default();
     let mut attempts = 0;
     let end = plan.only.map_or(plan.mutants, |only| only + 1);
     let mut index = plan.only.unwrap_or(first);
@@ -142,7 +142,7 @@ fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> CampaignStats {
         while index < end && batch.len() < BATCH {
             let mutant = mutant(plan.seed, index);
             if plan.class.is_some_and(|class| class != mutant.class) {
-                index += lanes;
+                index += threads;
                 continue;
             }
             // The connections that this class leaves behind must not reach another mutant of it.
@@ -151,39 +151,39 @@ fn run_lane(plan: Plan<'_>, first: u64, lanes: u64) -> CampaignStats {
                 break;
             }
             batch.push((index, mutant));
-            index += lanes;
+            index += threads;
             if is_alone {
                 break;
             }
         }
         let named = batch.iter().map(|(index, mutant)| (format!("t{index}x0"), mutant));
-        let results = lane.play(&named.collect::<Vec<_>>());
+        let results = pair.play(&named.collect::<Vec<_>>());
         for ((index, mutant), Outcome { changed, counts }) in batch.iter().zip(results) {
-            let sum = tally.classes.entry(mutant.class).or_default();
+            let sum = stats.classes.entry(mutant.class).or_default();
             sum.join(counts);
             let Some(why) = changed.filter(|_| sum.changed <= DESCRIBED_MAX) else { continue };
             let mut again = |mutant: &Mutant| {
                 attempts += 1;
                 let token = format!("t{index}x{attempts}");
-                lane.play(&[(token, mutant)]).remove(0).changed
+                pair.play(&[(token, mutant)]).remove(0).changed
             };
             let small = shrink(mutant, |smaller| again(smaller).is_some());
             let (why, note) = match again(&small) {
                 Some(why) => (why, ""),
-                None => (why, " (not again when played alone)"),
+                None => (why, " (does not repeat when played alone)"),
             };
             let engine = plan.engine.unwrap_or("none");
-            tally.failures.push(format!(
+            stats.failures.push(format!(
                 "ENGINE={engine} SEED={} MUTANT={index}, {:?}{note}:\n{small}    {why}",
                 plan.seed, mutant.class
             ));
         }
-        if let Some(why) = lane.ended() {
-            tally.failures.push(why);
-            lane = start();
+        if let Some(why) = pair.ended() {
+            stats.failures.push(why);
+            pair = start();
         }
     }
-    tally
+    stats
 }
 
 #[cfg(test)]
@@ -192,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_class_has_its_turn() {
+    fn every_class_is_generated() {
         assert!(CLASSES.iter().all(|class| ORDER.contains(class)));
     }
 

@@ -52,9 +52,9 @@ impl Client {
     /// Returns the next final response to a request with this method, or `None` if the connection
     /// ends before its first byte.
     pub(super) fn response(&mut self, method: &str) -> Result<Option<Message>, String> {
-        let asked = RequestContext::with(method);
+        let context = RequestContext::with(method);
         loop {
-            match strict::response(&self.received, &asked, self.has_ended) {
+            match strict::response(&self.received, &context, self.has_ended) {
                 Ok(Some(message)) => {
                     self.received.drain(..message.bytes);
                     if !message.interim() {
@@ -67,9 +67,9 @@ impl Client {
                     return Err(format!("the connection ended inside a response: {got}"));
                 }
                 Ok(None) => self.read()?,
-                Err(doubt) => {
+                Err(ambiguity) => {
                     let got = escaped(&self.received);
-                    return Err(format!("an ambiguous response ({doubt}): {got}"));
+                    return Err(format!("an ambiguous response ({ambiguity}): {got}"));
                 }
             }
         }

@@ -52,12 +52,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// Returns the response to a request. `place` is the origin's own address, which responses do
+    /// Returns the response to a request. `own_address` is the origin's own address, which responses do
     /// not contain, and `count` counts the pages of this mutant.
     pub(super) fn respond(
         &self,
         request: &Message,
-        place: &str,
+        own_address: &str,
         count: impl FnOnce() -> u32,
     ) -> Vec<u8> {
         let mut response = Response::new(200);
@@ -73,17 +73,18 @@ impl Model {
         if let Some(status) = self.error.filter(|_| is_bad(request)) {
             response.status = status;
             response.field("Cache-Control", "max-age=600");
-            response.body = "not like this\n".to_owned();
+            response.body = "bad request\n".to_owned();
             return response.bytes(is_head);
         }
         if self.forces_https && first(request, "x-forwarded-proto") != Some(b"https") {
             response.status = 301;
             response.field("Cache-Control", "max-age=600");
-            let host = text(first(request, "host").unwrap_or_default()).replace(place, "origin");
+            let host =
+                text(first(request, "host").unwrap_or_default()).replace(own_address, "origin");
             response.field("Location", &format!("https://{host}{}", request.target()));
             return response.bytes(is_head);
         }
-        response.body = self.page(request, place);
+        response.body = self.page(request, own_address);
         // A page that counts keeps its tag, so that it can be validated.
         let tag = format!("\"{:016x}\"", hash(response.body.as_bytes()));
         if self.counts {
@@ -114,7 +115,7 @@ impl Model {
         response.bytes(is_head)
     }
 
-    fn page(&self, request: &Message, place: &str) -> String {
+    fn page(&self, request: &Message, own_address: &str) -> String {
         let page = self.reading.page(request.target());
         let mut body = format!("{page}\n");
         let is_personal = page == "/account" || page.starts_with("/account/");
@@ -132,7 +133,7 @@ impl Model {
                 reflected.push(format!("a body: {}", text(&request.body)));
             }
             reflected.sort();
-            body.push_str(&reflected.join("\n").replace(place, "origin"));
+            body.push_str(&reflected.join("\n").replace(own_address, "origin"));
             body.push('\n');
         }
         for name in &self.vary {
@@ -317,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_contains_what_builds_links_and_not_what_names_the_client() {
+    fn a_page_reflects_link_fields_and_not_client_fields() {
         let model = Model { reflects: true, ..Model::default() };
         let fields = "X-Forwarded-For: 1\r\nX-Real-Ip: 1\r\nX-Original-Host: a\r\n\
                       Forwarded: for=\"1;host=a\";proto=http, by=2;For=3\r\n";
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_condition_that_holds_is_answered_304() {
+    fn a_true_condition_gets_304() {
         let model = Model { validates: true, ..Model::default() };
         let page = response(&model, "");
         let tag = page.split("ETag: ").nth(1).and_then(|rest| rest.split('\r').next());

@@ -102,7 +102,7 @@ fn listen(
     address
 }
 
-fn serve(mut stream: TcpStream, place: &str, shared: &OriginsState) {
+fn serve(mut stream: TcpStream, own_address: &str, shared: &OriginsState) {
     let mut input = Vec::new();
     loop {
         match strict::request(&input) {
@@ -110,7 +110,7 @@ fn serve(mut stream: TcpStream, place: &str, shared: &OriginsState) {
             Err(_) => return,
             Ok(Some(request)) => {
                 input.drain(..request.bytes);
-                if stream.write_all(&respond(&request, place, shared)).is_err() {
+                if stream.write_all(&respond(&request, own_address, shared)).is_err() {
                     return;
                 }
             }
@@ -120,7 +120,7 @@ fn serve(mut stream: TcpStream, place: &str, shared: &OriginsState) {
     }
 }
 
-fn respond(request: &Message, place: &str, shared: &OriginsState) -> Vec<u8> {
+fn respond(request: &Message, own_address: &str, shared: &OriginsState) -> Vec<u8> {
     let host = request.fields.iter().find(|field| field.is("host"));
     let host = host.map_or(String::new(), |field| String::from_utf8_lossy(&field.value).into());
     let token = token(&host).or_else(|| token(request.target()));
@@ -133,7 +133,7 @@ fn respond(request: &Message, place: &str, shared: &OriginsState) -> Vec<u8> {
     match token.and_then(|token| models.get_mut(&token)) {
         Some(Entry { model, pages, requests }) => {
             *requests += 1;
-            model.respond(request, place, || {
+            model.respond(request, own_address, || {
                 *pages += 1;
                 *pages
             })

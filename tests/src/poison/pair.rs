@@ -125,7 +125,7 @@ impl ProgramPair {
         }
         let mut outcomes = Vec::new();
         for (at, failed) in failed.into_iter().enumerate() {
-            let failed = failed.map(|why| format!("the attack did not come to its end: {why}"));
+            let failed = failed.map(|why| format!("the attack did not end: {why}"));
             let changed = failed.or_else(|| difference(&got[at], &expected[at]));
             let mut counts = ClassCounts { played: 1, ..ClassCounts::of(&got[at]) };
             counts.changed = u64::from(changed.is_some());
@@ -249,7 +249,7 @@ fn take(
 /// cache.
 fn show(message: &Message) -> VisibleResponse {
     let reason = match &message.start {
-        StartLine::Answer { reason, .. } => escaped(reason),
+        StartLine::Response { reason, .. } => escaped(reason),
         StartLine::Request { .. } => String::new(),
     };
     let mut text = format!("{} {reason}\n", message.status());
@@ -287,7 +287,7 @@ fn difference(got: &[ClientResult], expected: &[ClientResult]) -> Option<String>
         Err(why) => why.clone(),
     };
     Some(format!(
-        "innocent request {} got\n      {}\n    instead of\n      {}",
+        "request {} of a victim got\n      {}\n    instead of\n      {}",
         differing + 1,
         say(&got[differing]),
         say(&expected[differing])

@@ -24,7 +24,7 @@ pub(super) struct Program {
     pub(super) origins: Origins,
     /// `None` for the broken cache.
     child: Option<Child>,
-    said: Arc<Mutex<VecDeque<String>>>,
+    stderr: Arc<Mutex<VecDeque<String>>>,
 }
 
 impl Program {
@@ -41,28 +41,28 @@ impl Program {
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().expect("the program can be started");
         let lines = BufReader::new(child.stderr.take().expect("standard error is piped"));
-        let said = Arc::new(Mutex::new(VecDeque::new()));
-        let kept = Arc::clone(&said);
+        let stderr = Arc::new(Mutex::new(VecDeque::new()));
+        let kept = Arc::clone(&stderr);
         let (send, receive) = mpsc::channel();
         thread::spawn(move || {
             for line in lines.lines().map_while(Result::ok) {
                 if let Some(address) = line.strip_prefix("millrace: listening on ") {
                     let _ = send.send(address.to_owned());
                 }
-                let mut said = kept.lock().expect("no thread panics holding it");
-                if said.len() == 20 {
-                    said.pop_front();
+                let mut stderr = kept.lock().expect("no thread panics with the lock");
+                if stderr.len() == 20 {
+                    stderr.pop_front();
                 }
-                said.push_back(line);
+                stderr.push_back(line);
             }
         });
-        let mut program = Self { addresses: HashMap::new(), origins, child: Some(child), said };
+        let mut program = Self { addresses: HashMap::new(), origins, child: Some(child), stderr };
         let begun = Instant::now();
         while program.addresses.len() < SERVICES.len() {
             let left = PATIENCE.saturating_sub(begun.elapsed());
             match receive.recv_timeout(left).map(|text| text.parse::<SocketAddr>()) {
                 Ok(Ok(address)) => program.add(address),
-                other => panic!("no address ({other:?}); it said: {}", program.words()),
+                other => panic!("no address ({other:?}); it printed: {}", program.last_lines()),
             }
         }
         let _ = fs::remove_file(&file);
@@ -76,7 +76,7 @@ impl Program {
         for (service, address) in broken_cache::start(origins.modelled, origins.early) {
             addresses.insert(number(service), address);
         }
-        Self { addresses, origins, child: None, said: Arc::default() }
+        Self { addresses, origins, child: None, stderr: Arc::default() }
     }
 
     fn add(&mut self, address: SocketAddr) {
@@ -93,14 +93,16 @@ impl Program {
     /// Returns the last lines of the program if it has ended, which it must not.
     pub(super) fn ended(&mut self) -> Option<String> {
         match self.child.as_mut()?.try_wait() {
-            Ok(Some(status)) => Some(format!("the program ended ({status}): {}", self.words())),
+            Ok(Some(status)) => {
+                Some(format!("the program ended ({status}): {}", self.last_lines()))
+            }
             _ => None,
         }
     }
 
-    fn words(&self) -> String {
-        let said = self.said.lock().expect("no thread panics holding it");
-        said.iter().cloned().collect::<Vec<_>>().join("\n")
+    fn last_lines(&self) -> String {
+        let stderr = self.stderr.lock().expect("no thread panics with the lock");
+        stderr.iter().cloned().collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -49,7 +49,7 @@ impl Files {
         let (_, words) = found.ok_or(format!("no configuration is called {name}"))?;
         let text = match config::from_arguments(words) {
             Ok(config) => config::to_toml(&config),
-            Err(wrong) => format!("this is wrong: {wrong}\n"),
+            Err(wrong) => format!("invalid: {wrong}\n"),
         };
         std::fs::write(&self.file, text).map_err(|error| format!("a file: {error}"))
     }

@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 pub(super) struct Process {
     child: Child,
     lines: Receiver<String>,
-    said: String,
+    stderr: String,
     address: String,
 }
 
@@ -32,7 +32,7 @@ impl Process {
         command.args(words).args(options);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
-        let stderr = child.stderr.take().expect("it was asked for");
+        let stderr = child.stderr.take().expect("standard error is piped");
         let (sender, lines) = channel();
         std::thread::spawn(move || {
             for line in BufReader::new(stderr).lines().map_while(Result::ok) {
@@ -41,13 +41,13 @@ impl Process {
                 }
             }
         });
-        let mut process = Self { child, lines, said: String::new(), address: String::new() };
+        let mut process = Self { child, lines, stderr: String::new(), address: String::new() };
         let begun = Instant::now();
         while process.address.is_empty() {
             let left = START.saturating_sub(begun.elapsed());
             match process.lines.recv_timeout(left) {
                 Ok(line) => process.read_stderr(&line),
-                Err(why) => return Err(format!("does not listen ({why}): {}", process.said)),
+                Err(why) => return Err(format!("does not listen ({why}): {}", process.stderr)),
             }
         }
         Ok(process)
@@ -60,21 +60,21 @@ impl Process {
 
     /// Sends SIGHUP so that the program reads its file again, and waits for its report.
     pub(super) fn reload(&mut self) -> Result<(), String> {
-        let before = self.said.len();
+        let before = self.stderr.len();
         self.kill(Signal::HUP)?;
         let begun = Instant::now();
         loop {
-            let said = &self.said[before..];
-            if let Some(at) = said.find(REFUSED) {
-                return Err(said[at..].lines().next().unwrap_or_default().to_owned());
+            let stderr = &self.stderr[before..];
+            if let Some(at) = stderr.find(REFUSED) {
+                return Err(stderr[at..].lines().next().unwrap_or_default().to_owned());
             }
-            if said.contains(IN_FORCE) {
+            if stderr.contains(IN_FORCE) {
                 return Ok(());
             }
             let left = START.saturating_sub(begun.elapsed());
             match self.lines.recv_timeout(left) {
                 Ok(line) => self.read_stderr(&line),
-                Err(why) => return Err(format!("says nothing of a reload ({why})")),
+                Err(why) => return Err(format!("reports no reload ({why})")),
             }
         }
     }
@@ -93,7 +93,9 @@ impl Process {
             match self.child.try_wait() {
                 Ok(Some(status)) => break status,
                 Ok(None) if begun.elapsed() < patience => {}
-                other => return Err(format!("does not end: {other:?}; it said:\n{}", self.said)),
+                other => {
+                    return Err(format!("does not end: {other:?}; it printed:\n{}", self.stderr));
+                }
             }
             match self.lines.recv_timeout(Duration::from_millis(10)) {
                 Ok(line) => self.read_stderr(&line),
@@ -107,8 +109,8 @@ impl Process {
             self.read_stderr(&line);
         }
         match status.success() {
-            true => Ok(std::mem::take(&mut self.said)),
-            false => Err(format!("ended with {status}; it said:\n{}", self.said)),
+            true => Ok(std::mem::take(&mut self.stderr)),
+            false => Err(format!("ended with {status}; it printed:\n{}", self.stderr)),
         }
     }
 
@@ -118,8 +120,8 @@ impl Process {
         {
             self.address = address.to_owned();
         }
-        self.said.push_str(line);
-        self.said.push('\n');
+        self.stderr.push_str(line);
+        self.stderr.push('\n');
     }
 }
 

@@ -71,9 +71,9 @@ pub(super) enum MatchResult {
     /// The bytes match so far.
     More,
     /// The message matches and has this length in bytes.
-    Met(usize),
+    Matched(usize),
     /// The message is complete, but it is a response that the proxy may make when origins fail.
-    OwnAnswer,
+    OwnResponse,
     /// The bytes are another message, or no message.
     Failed(String),
 }
@@ -81,7 +81,7 @@ pub(super) enum MatchResult {
 impl Expected {
     /// Compares the bytes received so far. `body` has the bytes of [`Expected::body`]; `ended` says
     /// that no more bytes will come.
-    pub(super) fn judge(
+    pub(super) fn match_bytes(
         &self,
         names: &Names,
         body: Option<&[u8]>,
@@ -89,7 +89,7 @@ impl Expected {
         ended: bool,
     ) -> MatchResult {
         if self.extent == Extent::Header {
-            return self.judge_head(names, input, ended);
+            return self.match_header(names, input, ended);
         }
         // The strict parser restarts at each call. It is not called for each part of a large body
         // that cannot be complete yet.
@@ -106,49 +106,49 @@ impl Expected {
             ),
         };
         match parsed {
-            Err(doubt) => MatchResult::Failed(format!("{doubt}: {}", excerpt(input))),
-            Ok(None) if ended => MatchResult::Failed(format!("cut short: {}", excerpt(input))),
+            Err(ambiguity) => MatchResult::Failed(format!("{ambiguity}: {}", excerpt(input))),
+            Ok(None) if ended => MatchResult::Failed(format!("truncated: {}", excerpt(input))),
             Ok(None) => MatchResult::More,
             Ok(Some(message)) => {
-                let wrong =
-                    self.wrong_start(names, &message).or_else(|| self.wrong(names, body, &message));
-                match wrong {
-                    None => MatchResult::Met(message.bytes),
+                let error =
+                    self.start_error(names, &message).or_else(|| self.error(names, body, &message));
+                match error {
+                    None => MatchResult::Matched(message.bytes),
                     Some(_) if matches!(message.status(), 408 | 502..=504) => {
-                        MatchResult::OwnAnswer
+                        MatchResult::OwnResponse
                     }
-                    Some(wrong) => MatchResult::Failed(format!("{wrong}: {}", excerpt(input))),
+                    Some(error) => MatchResult::Failed(format!("{error}: {}", excerpt(input))),
                 }
             }
         }
     }
 
     /// Compares a message whose connection ended early: the received part must match.
-    pub(super) fn judge_cut(&self, body: Option<&[u8]>, input: &[u8]) -> Result<(), String> {
-        let Some(head) = head_length(input) else { return Ok(()) };
-        let text = String::from_utf8_lossy(&input[..head]).to_ascii_lowercase();
+    pub(super) fn match_truncated(&self, body: Option<&[u8]>, input: &[u8]) -> Result<(), String> {
+        let Some(header) = header_length(input) else { return Ok(()) };
+        let text = String::from_utf8_lossy(&input[..header]).to_ascii_lowercase();
         let status = text.split(' ').nth(1).and_then(|word| word.parse::<u16>().ok());
         match (&self.subject, status) {
             (Subject::Response { .. }, Some(408 | 502..=504)) => return Ok(()),
             (Subject::Response { status: wanted, .. }, Some(status)) if *wanted != status => {
-                return Err(format!("status {status} for {wanted}: {}", excerpt(input)));
+                return Err(format!("status {status} instead of {wanted}: {}", excerpt(input)));
             }
             _ => {}
         }
         let chunked = text.contains("\r\ntransfer-encoding: chunked\r\n");
-        let came = if chunked { joined(&input[head..]) } else { input[head..].to_vec() };
+        let received = if chunked { dechunk(&input[header..]) } else { input[header..].to_vec() };
         match body {
-            Some(body) if !body.starts_with(&came) => {
-                Err(format!("the cut body is no beginning of the right one: {}", excerpt(input)))
+            Some(body) if !body.starts_with(&received) => {
+                Err(format!("the truncated body differs from the expected one: {}", excerpt(input)))
             }
             _ => Ok(()),
         }
     }
 
-    fn judge_head(&self, names: &Names, input: &[u8], ended: bool) -> MatchResult {
-        let Some(length) = head_length(input) else {
-            let wrong = || MatchResult::Failed(format!("no head: {}", excerpt(input)));
-            return if ended { wrong() } else { MatchResult::More };
+    fn match_header(&self, names: &Names, input: &[u8], ended: bool) -> MatchResult {
+        let Some(length) = header_length(input) else {
+            let error = || MatchResult::Failed(format!("no complete header: {}", excerpt(input)));
+            return if ended { error() } else { MatchResult::More };
         };
         let text = String::from_utf8_lossy(&input[..length]);
         let mut lines = text.split("\r\n");
@@ -164,23 +164,24 @@ impl Expected {
             }
             Subject::Response { status, .. } => format!("HTTP/1.1 {status} "),
         };
-        let wrong =
-            (!first.starts_with(&wanted)).then(|| format!("`{first}` for `{wanted}`")).or_else(
-                || self.checks.iter().find_map(|check| check.wrong(names, &fields, &[], None)),
-            );
+        let error = (!first.starts_with(&wanted))
+            .then(|| format!("`{first}` instead of `{wanted}`"))
+            .or_else(|| {
+                self.checks.iter().find_map(|check| check.error(names, &fields, &[], None))
+            });
         let own = ["408", "502", "503", "504"].iter();
-        match wrong {
-            None => MatchResult::Met(length),
+        match error {
+            None => MatchResult::Matched(length),
             Some(_)
                 if own.clone().any(|status| first.starts_with(&format!("HTTP/1.1 {status} "))) =>
             {
-                MatchResult::OwnAnswer
+                MatchResult::OwnResponse
             }
-            Some(wrong) => MatchResult::Failed(format!("{wrong}: {}", excerpt(input))),
+            Some(error) => MatchResult::Failed(format!("{error}: {}", excerpt(input))),
         }
     }
 
-    fn wrong_start(&self, names: &Names, message: &Message) -> Option<String> {
+    fn start_error(&self, names: &Names, message: &Message) -> Option<String> {
         match &self.subject {
             Subject::Request { method, target } => {
                 let target = names.fill(target);
@@ -190,17 +191,17 @@ impl Expected {
                 })
             }
             Subject::Response { status, .. } => (message.status() != *status)
-                .then(|| format!("status {} for {status}", message.status())),
+                .then(|| format!("status {} instead of {status}", message.status())),
         }
     }
 
-    fn wrong(&self, names: &Names, body: Option<&[u8]>, message: &Message) -> Option<String> {
+    fn error(&self, names: &Names, body: Option<&[u8]>, message: &Message) -> Option<String> {
         let framing = Some(message.framing);
         let checks = self.checks.iter();
-        let mut wrong = checks
-            .filter_map(|check| check.wrong(names, &message.fields, &message.trailers, framing));
-        if let Some(wrong) = wrong.next() {
-            return Some(wrong);
+        let mut error = checks
+            .filter_map(|check| check.error(names, &message.fields, &message.trailers, framing));
+        if let Some(error) = error.next() {
+            return Some(error);
         }
         let body = body?;
         if message.body == body {
@@ -208,7 +209,7 @@ impl Expected {
         }
         let same = message.body.iter().zip(body).take_while(|(one, other)| one == other).count();
         Some(format!(
-            "a body of {} bytes for {}, different from byte {same} on",
+            "a body of {} bytes instead of {}, different from byte {same} on",
             message.body.len(),
             body.len()
         ))
@@ -216,7 +217,7 @@ impl Expected {
 }
 
 impl Check {
-    fn wrong(
+    fn error(
         &self,
         names: &Names,
         fields: &[Field],
@@ -240,17 +241,17 @@ impl Check {
                 None => true,
             },
         };
-        (!right).then(|| format!("not so: {self:?}"))
+        (!right).then(|| format!("unmet: {self:?}"))
     }
 }
 
 /// Returns the length of the header at the beginning of `input`, including the empty line.
-pub(super) fn head_length(input: &[u8]) -> Option<usize> {
+pub(super) fn header_length(input: &[u8]) -> Option<usize> {
     input.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4)
 }
 
 /// Returns the data of the chunks received so far.
-fn joined(mut input: &[u8]) -> Vec<u8> {
+fn dechunk(mut input: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     while let Some(at) = input.windows(2).position(|two| two == b"\r\n") {
         let size = String::from_utf8_lossy(&input[..at]);
@@ -275,11 +276,11 @@ pub(super) fn excerpt(bytes: &[u8]) -> String {
 /// # Errors
 /// Returns the ambiguity that the strict parser finds.
 pub(super) fn next_request(input: &[u8]) -> Result<Option<(String, String)>, String> {
-    let Some(length) = head_length(input) else { return Ok(None) };
-    if let Err(doubt) = strict::request(input) {
-        return Err(format!("{doubt}: {}", excerpt(input)));
+    let Some(length) = header_length(input) else { return Ok(None) };
+    if let Err(ambiguity) = strict::request(input) {
+        return Err(format!("{ambiguity}: {}", excerpt(input)));
     }
-    let head = String::from_utf8_lossy(&input[..length]);
-    let mut words = head.split(' ');
+    let header = String::from_utf8_lossy(&input[..length]);
+    let mut words = header.split(' ');
     Ok(words.next().zip(words.next()).map(|(one, other)| (one.to_owned(), other.to_owned())))
 }

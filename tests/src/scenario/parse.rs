@@ -31,19 +31,19 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
         origins: Vec::new(),
         clients: Vec::new(),
     };
-    let mut place = ParserContext::Nowhere;
+    let mut context = ParserContext::Nowhere;
     for (number, line) in joined_lines(text) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let done = if line.starts_with(' ') {
-            inner(&mut scenario, &mut place, number, line.trim())
+            inner(&mut scenario, &mut context, number, line.trim())
         } else {
-            outer(&mut scenario, &mut place, &words)
+            outer(&mut scenario, &mut context, &words)
         };
         done.map_err(|wrong| format!("line {number}: {wrong}"))?;
     }
     scenario.clients = scenario.clients.into_iter().flat_map(Client::each).collect();
     if scenario.command.is_empty() || scenario.clients.is_empty() {
-        return Err("a scenario has a proxy and at least one client".to_owned());
+        return Err("a scenario needs a proxy and at least one client".to_owned());
     }
     Ok(scenario)
 }
@@ -69,7 +69,11 @@ fn joined_lines(text: &str) -> Vec<(usize, String)> {
     lines
 }
 
-fn outer(scenario: &mut Scenario, place: &mut ParserContext, words: &[&str]) -> Result<(), String> {
+fn outer(
+    scenario: &mut Scenario,
+    context: &mut ParserContext,
+    words: &[&str],
+) -> Result<(), String> {
     match words {
         ["proxy", command @ ..] => {
             scenario.command = command.iter().map(|word| (*word).to_owned()).collect();
@@ -85,12 +89,12 @@ fn outer(scenario: &mut Scenario, place: &mut ParserContext, words: &[&str]) -> 
         ["only", "simulated"] => scenario.real = false,
         ["only", "working"] => scenario.hostile = false,
         ["name", name, address] => {
-            let address = address.parse().map_err(|_| format!("`{address}` is no address"))?;
+            let address = address.parse().map_err(|_| format!("`{address}` is not an address"))?;
             scenario.names.push(((*name).to_owned(), address));
         }
         ["origin", name, kind @ ..] => {
             scenario.origins.push(origin(name, kind)?);
-            *place = ParserContext::Origin;
+            *context = ParserContext::Origin;
         }
         ["descriptors", count] => descriptors(scenario, count, count)?,
         ["descriptors", count, "assumed", assumed] => descriptors(scenario, count, assumed)?,
@@ -104,13 +108,13 @@ fn outer(scenario: &mut Scenario, place: &mut ParserContext, words: &[&str]) -> 
             let (name, script) = ((*name).to_owned(), Script::default());
             let client = Client { name, count, at: None, after, when, script };
             scenario.clients.push(client);
-            *place = ParserContext::Client;
+            *context = ParserContext::Client;
         }
         ["client", name, after @ ..] => {
             scenario.clients.push(client(name, after)?);
-            *place = ParserContext::Client;
+            *context = ParserContext::Client;
         }
-        _ => return Err(format!("what is `{}`?", words.join(" "))),
+        _ => return Err(format!("unknown line `{}`", words.join(" "))),
     }
     Ok(())
 }
@@ -139,7 +143,7 @@ fn client(name: &str, after: &[&str]) -> Result<Client, String> {
         [] => (Vec::new(), Vec::new()),
         ["after", names @ ..] => (owned(names), Vec::new()),
         ["when", names @ ..] => (Vec::new(), owned(names)),
-        _ => return Err("a client comes `after` others or `when` a signal was given".to_owned()),
+        _ => return Err("expected `after CLIENT...` or `when SIGNAL...`".to_owned()),
     };
     let name = name.to_owned();
     Ok(Client { name, count: 1, at, after, when, script: Script::default() })
@@ -147,15 +151,15 @@ fn client(name: &str, after: &[&str]) -> Result<Client, String> {
 
 fn inner(
     scenario: &mut Scenario,
-    place: &mut ParserContext,
+    context: &mut ParserContext,
     line: usize,
     text: &str,
 ) -> Result<(), String> {
     let origin = scenario.origins.last_mut();
-    match (text, &*place, origin) {
+    match (text, &*context, origin) {
         ("accept", ParserContext::Origin | ParserContext::Accept, Some(origin)) => {
             origin.scripts.push(Script::default());
-            *place = ParserContext::Accept;
+            *context = ParserContext::Accept;
             return Ok(());
         }
         (
@@ -164,17 +168,17 @@ fn inner(
             Some(origin),
         ) => {
             origin.any.push(Script::default());
-            *place = ParserContext::Any;
+            *context = ParserContext::Any;
             return Ok(());
         }
         ("accept each", ParserContext::Origin | ParserContext::Accept, Some(origin)) => {
             origin.each = Some(Script::default());
-            *place = ParserContext::Each;
+            *context = ParserContext::Each;
             return Ok(());
         }
         _ => {}
     }
-    let script = match place {
+    let script = match context {
         ParserContext::Accept => scenario.origins.last_mut().and_then(|it| it.scripts.last_mut()),
         ParserContext::Each => scenario.origins.last_mut().and_then(|it| it.each.as_mut()),
         ParserContext::Any => scenario.origins.last_mut().and_then(|it| it.any.last_mut()),
@@ -196,7 +200,7 @@ fn check(expected: &mut Expected, text: &str) -> Result<bool, String> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
     let pair = || match rest.split_once(':') {
         Some((name, value)) => Ok((name.to_owned(), value.trim().to_owned())),
-        None => Err("a field has a colon".to_owned()),
+        None => Err("a field needs a colon".to_owned()),
     };
     let check = match word {
         "field" => pair().map(|(name, value)| Check::Field(name, value))?,
@@ -216,12 +220,13 @@ fn check(expected: &mut Expected, text: &str) -> Result<bool, String> {
 
 fn action(text: &str) -> Result<Action, String> {
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let milliseconds = || rest.parse::<u64>().map_err(|_| format!("`{rest}` is no time in ms"));
+    let milliseconds =
+        || rest.parse::<u64>().map_err(|_| format!("`{rest}` is not a time in milliseconds"));
     Ok(match (word, rest) {
         ("send", _) if rest.starts_with("for ") => send_for(rest)?,
         ("send", _) => Action::Send { pieces: pieces(rest)?, may_fail: false, time: None },
         ("try", _) => {
-            let rest = rest.strip_prefix("send ").ok_or("only `try send` is known")?;
+            let rest = rest.strip_prefix("send ").ok_or("expected `try send`")?;
             Action::Send { pieces: pieces(rest)?, may_fail: true, time: None }
         }
         ("expect", "end") => Action::End { allowed: &[End::Finished] },
@@ -240,14 +245,14 @@ fn action(text: &str) -> Result<Action, String> {
             let name = refused.unwrap_or(rest).to_owned();
             Action::Reload { name, refused: refused.is_some() }
         }
-        _ => return Err(format!("what is `{text}`?")),
+        _ => return Err(format!("unknown step `{text}`")),
     })
 }
 
 /// Parses `for MS PIECES`.
 fn send_for(text: &str) -> Result<Action, String> {
     let mut words = text.splitn(3, ' ').skip(1);
-    let time = words.next().and_then(|word| word.parse().ok()).ok_or("`send for` has a time")?;
+    let time = words.next().and_then(|word| word.parse().ok()).ok_or("`send for` needs a time")?;
     let pieces = pieces(words.next().unwrap_or_default())?;
     Ok(Action::Send { pieces, may_fail: false, time: Some(time) })
 }
@@ -264,29 +269,30 @@ fn expect(text: &str) -> Result<Action, String> {
     let subject = match word {
         "bytes" => return Ok(Action::Bytes(pieces(rest)?)),
         "nothing" => {
-            let time = rest.parse().map_err(|_| format!("`{rest}` is no time in ms"))?;
+            let time =
+                rest.parse().map_err(|_| format!("`{rest}` is not a time in milliseconds"))?;
             return Ok(Action::Nothing(time));
         }
         "request" => {
-            let (method, target) = rest.split_once(' ').ok_or("a request has a target")?;
+            let (method, target) = rest.split_once(' ').ok_or("a request needs a target")?;
             Subject::Request { method: method.to_owned(), target: target.to_owned() }
         }
         "response" => response(&rest.split_whitespace().collect::<Vec<_>>())?,
-        _ => return Err(format!("what is expected by `{text}`?")),
+        _ => return Err(format!("unknown expectation `{text}`")),
     };
     Ok(Action::Message(Expected { subject, extent, checks: Vec::new(), body: Some(Vec::new()) }))
 }
 
 fn response(words: &[&str]) -> Result<Subject, String> {
-    let (status, asked) = match words {
+    let (status, method_text) = match words {
         [status] => (*status, "GET"),
-        [status, "to", asked] => (*status, *asked),
-        _ => return Err("a response has a status, and perhaps `to METHOD`".to_owned()),
+        [status, "to", method_text] => (*status, *method_text),
+        _ => return Err("expected a status, optionally with `to METHOD`".to_owned()),
     };
-    let status = status.parse().map_err(|_| format!("`{status}` is no status"))?;
-    let (method, old) = match asked.strip_suffix("/1.0") {
+    let status = status.parse().map_err(|_| format!("`{status}` is not a status"))?;
+    let (method, old) = match method_text.strip_suffix("/1.0") {
         Some(method) => (method, true),
-        None => (asked, false),
+        None => (method_text, false),
     };
     Ok(Subject::Response { status, method: method.to_owned(), old })
 }
@@ -303,7 +309,7 @@ fn pieces(text: &str) -> Result<Vec<Piece>, String> {
         pieces.push(piece);
         rest = rest.trim_start();
     }
-    if pieces.is_empty() { Err("no bytes are given".to_owned()) } else { Ok(pieces) }
+    if pieces.is_empty() { Err("expected at least one piece".to_owned()) } else { Ok(pieces) }
 }
 
 /// Parses a text behind its opening quote. Returns it with the rest after the closing quote.
@@ -338,7 +344,7 @@ fn quoted(text: &str) -> Result<(Piece, &str), String> {
 
 /// Parses `fill LENGTH`, `pattern LENGTH SEED` or `chunk LENGTH SEED`. Returns it with the rest.
 fn numbers(text: &str) -> Result<(Piece, &str), String> {
-    let wrong = || format!("`{text}` is no piece");
+    let wrong = || format!("`{text}` is not a piece");
     if let Some(rest) = text.strip_prefix("fill ") {
         let (length, rest) = rest.split_once(' ').unwrap_or((rest, ""));
         return Ok((Piece::Fill(length.parse().map_err(|_| wrong())?), rest));
@@ -356,7 +362,7 @@ fn numbers(text: &str) -> Result<(Piece, &str), String> {
 }
 
 fn number(text: &str) -> Result<usize, String> {
-    text.parse().map_err(|_| format!("`{text}` is no number"))
+    text.parse().map_err(|_| format!("`{text}` is not a number"))
 }
 
 fn descriptors(scenario: &mut Scenario, count: &str, assumed: &str) -> Result<(), String> {
@@ -390,27 +396,27 @@ client c2 after c1
 "#;
 
     #[test]
-    fn a_story_is_read() {
-        let story = Scenario::parse("story", EXAMPLE).unwrap();
-        assert_eq!(story.command, ["boost", "--origin", "http://{o1}"]);
-        assert_eq!(story.origins[0].scripts[0].steps.len(), 2);
-        assert!(story.origins[0].each.is_some());
-        assert_eq!(story.clients[1].after, ["c1"]);
+    fn a_scenario_is_parsed() {
+        let scenario = Scenario::parse("example", EXAMPLE).unwrap();
+        assert_eq!(scenario.command, ["boost", "--origin", "http://{o1}"]);
+        assert_eq!(scenario.origins[0].scripts[0].steps.len(), 2);
+        assert!(scenario.origins[0].each.is_some());
+        assert_eq!(scenario.clients[1].after, ["c1"]);
         let mut names = Names::default();
         names.set("o1", "127.0.0.1:80");
         assert_eq!(names.fill("http://{o1}/{o1.port}/{x}"), "http://127.0.0.1:80/80/{x}");
-        let Action::Send { pieces, .. } = &story.clients[0].script.steps[0].action else {
+        let Action::Send { pieces, .. } = &scenario.clients[0].script.steps[0].action else {
             panic!()
         };
         assert_eq!(names.bytes(pieces), b"GET /a HTTP/1.1\r\n\0\r\n");
-        let Action::Send { pieces, .. } = &story.origins[0].scripts[0].steps[1].action else {
+        let Action::Send { pieces, .. } = &scenario.origins[0].scripts[0].steps[1].action else {
             panic!()
         };
         assert!(names.bytes(pieces).starts_with(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"));
     }
 
     #[test]
-    fn mistakes_name_their_line() {
+    fn errors_name_their_line() {
         for (text, line) in [
             ("proxy boost\nnonsense here", "line 2"),
             ("proxy boost\nclient c\n  expect the unexpected", "line 3"),

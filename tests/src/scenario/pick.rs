@@ -35,9 +35,9 @@ impl RequestScripts {
         let mut parts: Vec<Script> =
             self.scripts.iter().flat_map(|script| self.parts(script, &method, &target)).collect();
         if parts.is_empty() {
-            return Err(format!("nobody expected {method} {target}"));
+            return Err(format!("no script expects {method} {target}"));
         }
-        let mut seen = self.seen.lock().expect("nobody panics with the lock");
+        let mut seen = self.seen.lock().expect("no thread panics with the lock");
         let times = seen.entry((method, target)).or_default();
         let part = parts.swap_remove((*times).min(parts.len() - 1));
         *times += 1;
@@ -49,7 +49,7 @@ impl RequestScripts {
     /// # Panics
     /// Panics if another thread panicked here.
     pub fn seen(&self) -> BTreeMap<(String, String), usize> {
-        self.seen.lock().expect("nobody panics with the lock").clone()
+        self.seen.lock().expect("no thread panics with the lock").clone()
     }
 
     /// Returns the parts of a script that respond to this request.
@@ -57,9 +57,9 @@ impl RequestScripts {
         let mut parts = Vec::new();
         let mut part: Option<Script> = None;
         for step in &script.steps {
-            if let Some((wanted, at)) = request_of(&step.action) {
+            if let Some((expected_method, target_text)) = request_of(&step.action) {
                 parts.extend(part.take());
-                if wanted == method && self.names.fill(at) == target {
+                if expected_method == method && self.names.fill(target_text) == target {
                     part = Some(Script::default());
                 }
             }

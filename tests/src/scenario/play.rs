@@ -24,7 +24,7 @@ pub struct ReloadRequest(usize);
 
 impl ScriptSignals {
     fn lock(&self) -> MutexGuard<'_, SignalState> {
-        self.0.lock().expect("nobody panics with the lock")
+        self.0.lock().expect("no thread panics with the lock")
     }
 
     /// Sets a signal for all scripts.
@@ -34,9 +34,9 @@ impl ScriptSignals {
 
     /// Returns the number of changes so far.
     pub fn count(&self) -> usize {
-        let told = self.lock();
-        let done = told.reloads.iter().filter(|(_, outcome)| outcome.is_some()).count();
-        told.signals.len() + told.reloads.len() + done
+        let state = self.lock();
+        let done = state.reloads.iter().filter(|(_, outcome)| outcome.is_some()).count();
+        state.signals.len() + state.reloads.len() + done
     }
 
     /// Returns whether the signal is set.
@@ -46,25 +46,25 @@ impl ScriptSignals {
 
     /// Requests a reload from the runner.
     pub fn request_reload(&self, name: &str) -> ReloadRequest {
-        let mut told = self.lock();
-        told.reloads.push((name.to_owned(), None));
-        ReloadRequest(told.reloads.len() - 1)
+        let mut state = self.lock();
+        state.reloads.push((name.to_owned(), None));
+        ReloadRequest(state.reloads.len() - 1)
     }
 
     /// Returns the first reload without an outcome, and its name. For the runner.
     pub fn pending_reload(&self) -> Option<(ReloadRequest, String)> {
-        let told = self.lock();
-        let at = told.reloads.iter().position(|(_, outcome)| outcome.is_none())?;
-        Some((ReloadRequest(at), told.reloads[at].0.clone()))
+        let state = self.lock();
+        let step_index = state.reloads.iter().position(|(_, outcome)| outcome.is_none())?;
+        Some((ReloadRequest(step_index), state.reloads[step_index].0.clone()))
     }
 
     /// Records the outcome of a reload. For the runner.
-    pub fn finish_reload(&self, asked: ReloadRequest, outcome: Result<(), String>) {
-        self.lock().reloads[asked.0].1 = Some(outcome);
+    pub fn finish_reload(&self, reload: ReloadRequest, outcome: Result<(), String>) {
+        self.lock().reloads[reload.0].1 = Some(outcome);
     }
 
-    fn outcome(&self, asked: ReloadRequest) -> Option<Result<(), String>> {
-        self.lock().reloads[asked.0].1.clone()
+    fn outcome(&self, reload: ReloadRequest) -> Option<Result<(), String>> {
+        self.lock().reloads[reload.0].1.clone()
     }
 }
 
@@ -90,7 +90,7 @@ pub enum Need<'a> {
     /// Nothing until that time in milliseconds.
     Until(u64),
     /// A change of the signals.
-    Board,
+    Signal,
     /// Half-close, once; see [`Play::advance`].
     Finish,
     /// The script has ended: close, reset, or leave the connection open.
@@ -108,9 +108,9 @@ pub enum Need<'a> {
 pub struct Play {
     steps: Arc<[Step]>,
     /// `at <= steps.len()`.
-    at: usize,
+    step_index: usize,
     names: Names,
-    board: ScriptSignals,
+    signals: ScriptSignals,
     /// Whether connections may be cut, and the proxy may respond in place of a broken origin: see
     /// [`Play::given_up`].
     hostile: bool,
@@ -118,25 +118,25 @@ pub struct Play {
     /// Received bytes that no step has used.
     inbox: Vec<u8>,
     end: Option<End>,
-    /// The bytes that the step at `at` sends or expects, computed when it begins.
+    /// The bytes that the step at `step_index` sends or expects, computed when it begins.
     bytes: Option<Vec<u8>>,
     /// The written part of `bytes`.
     written: usize,
     broken: bool,
-    /// When the step at `at` ends, if it waits for a time.
+    /// When the step at `step_index` ends, if it waits for a time.
     until: Option<u64>,
-    /// The reload that the step at `at` waits for.
-    asked: Option<ReloadRequest>,
+    /// The reload that the step at `step_index` waits for.
+    reload: Option<ReloadRequest>,
 }
 
 impl Play {
     /// Returns a script at its beginning.
-    pub fn new(script: &Script, names: &Names, board: &ScriptSignals, hostile: bool) -> Self {
+    pub fn new(script: &Script, names: &Names, signals: &ScriptSignals, hostile: bool) -> Self {
         Self {
             steps: script.steps.clone().into(),
-            at: 0,
+            step_index: 0,
             names: names.clone(),
-            board: board.clone(),
+            signals: signals.clone(),
             hostile,
             given_up: false,
             inbox: Vec::new(),
@@ -145,7 +145,7 @@ impl Play {
             written: 0,
             broken: false,
             until: None,
-            asked: None,
+            reload: None,
         }
     }
 
@@ -176,13 +176,13 @@ impl Play {
 
     /// Ends the current step. For [`Need::Finish`].
     pub fn advance(&mut self) {
-        self.at += 1;
-        (self.bytes, self.written, self.until, self.asked) = (None, 0, None, None);
+        self.step_index += 1;
+        (self.bytes, self.written, self.until, self.reload) = (None, 0, None, None);
     }
 
     /// Returns whether every step was performed, or the script gave up in a hostile world.
     pub fn is_over(&self) -> bool {
-        self.at == self.steps.len()
+        self.step_index == self.steps.len()
     }
 
     /// Returns whether the script ended early because the world is hostile: by a cut or by the
@@ -198,7 +198,7 @@ impl Play {
 
     /// Returns the line of the current step, or of the last one.
     pub fn line(&self) -> usize {
-        self.steps.get(self.at).or(self.steps.last()).map_or(0, |step| step.line)
+        self.steps.get(self.step_index).or(self.steps.last()).map_or(0, |step| step.line)
     }
 
     /// Returns received bytes that no step has used.
@@ -210,7 +210,7 @@ impl Play {
     pub fn need(&mut self, now: u64) -> Need<'_> {
         loop {
             let steps = Arc::clone(&self.steps);
-            let Some(step) = steps.get(self.at) else {
+            let Some(step) = steps.get(self.step_index) else {
                 return if self.given_up { Need::Close } else { Need::Over };
             };
             if self.given_up && !matches!(step.action, Action::Signal(_) | Action::Reload { .. }) {
@@ -245,7 +245,7 @@ impl Play {
             StepWait::Read => Need::Read,
             StepWait::ReadUntil(until) => Need::ReadUntil(until),
             StepWait::Until(until) => Need::Until(until),
-            StepWait::Board => Need::Board,
+            StepWait::Signal => Need::Signal,
             StepWait::Finish => Need::Finish,
             StepWait::Close => Need::Close,
             StepWait::Reset => Need::Reset,
@@ -264,7 +264,7 @@ impl Play {
                 match (self.written == bytes.len(), self.broken) {
                     (true, _) => StepResult::Done,
                     (false, true) if *may_fail => StepResult::Done,
-                    (false, true) => StepResult::Failed("the connection takes no more".to_owned()),
+                    (false, true) => StepResult::Failed("writing failed".to_owned()),
                     (false, false) => StepResult::Wait(StepWait::Write),
                 }
             }
@@ -296,15 +296,15 @@ impl Play {
                 }
             }
             Action::Signal(name) => {
-                self.board.signal(name);
+                self.signals.signal(name);
                 StepResult::Done
             }
-            Action::Await(name) if self.board.is_set(name) => StepResult::Done,
-            Action::Await(_) => StepResult::Wait(StepWait::Board),
+            Action::Await(name) if self.signals.is_set(name) => StepResult::Done,
+            Action::Await(_) => StepResult::Wait(StepWait::Signal),
             Action::Reload { name, refused } => {
-                let asked = *self.asked.get_or_insert_with(|| self.board.request_reload(name));
-                match (self.board.outcome(asked), refused) {
-                    (None, _) => StepResult::Wait(StepWait::Board),
+                let reload = *self.reload.get_or_insert_with(|| self.signals.request_reload(name));
+                match (self.signals.outcome(reload), refused) {
+                    (None, _) => StepResult::Wait(StepWait::Signal),
                     (Some(Ok(())), false) | (Some(Err(_)), true) => StepResult::Done,
                     (Some(Ok(())), true) => StepResult::Failed(format!("{name} was not refused")),
                     (Some(Err(why)), false) => {
@@ -317,14 +317,20 @@ impl Play {
 
     fn try_bytes(&mut self, pieces: &[Piece]) -> StepResult {
         let bytes = self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
-        let came = self.inbox.len().min(bytes.len());
-        if self.inbox[..came] != bytes[..came] {
-            return StepResult::Failed(format!("{} for {}", excerpt(&self.inbox), excerpt(bytes)));
+        let received_length = self.inbox.len().min(bytes.len());
+        if self.inbox[..received_length] != bytes[..received_length] {
+            return StepResult::Failed(format!(
+                "{} instead of {}",
+                excerpt(&self.inbox),
+                excerpt(bytes)
+            ));
         }
-        match (came < bytes.len(), self.end) {
+        match (received_length < bytes.len(), self.end) {
             (true, None) => return StepResult::Wait(StepWait::Read),
-            (true, Some(end)) => return StepResult::Failed(format!("{end:?} after {came} bytes")),
-            (false, _) => drop(self.inbox.drain(..came)),
+            (true, Some(end)) => {
+                return StepResult::Failed(format!("{end:?} after {received_length} bytes"));
+            }
+            (false, _) => drop(self.inbox.drain(..received_length)),
         }
         StepResult::Done
     }
@@ -334,12 +340,12 @@ impl Play {
             self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
         }
         if matches!(expected.extent, Extent::Truncated | Extent::FinTruncated) {
-            return self.try_broken(expected);
+            return self.try_truncated(expected);
         }
         let ended = self.end == Some(End::Finished);
         let cut = self.end == Some(End::Reset);
-        match expected.judge(&self.names, self.bytes.as_deref(), &self.inbox, ended) {
-            MatchResult::Met(count) => {
+        match expected.match_bytes(&self.names, self.bytes.as_deref(), &self.inbox, ended) {
+            MatchResult::Matched(count) => {
                 self.inbox.drain(..count);
                 StepResult::Done
             }
@@ -347,22 +353,31 @@ impl Play {
                 StepResult::Failed(format!("reset: {}", excerpt(&self.inbox)))
             }
             MatchResult::More => StepResult::Wait(StepWait::Read),
-            MatchResult::OwnAnswer => StepResult::Failed(format!("own: {}", excerpt(&self.inbox))),
+            MatchResult::OwnResponse => StepResult::Failed(format!(
+                "a response of the proxy's own: {}",
+                excerpt(&self.inbox)
+            )),
             MatchResult::Failed(why) => StepResult::Failed(why),
         }
     }
 
-    fn try_broken(&mut self, expected: &Expected) -> StepResult {
+    fn try_truncated(&mut self, expected: &Expected) -> StepResult {
         let Some(end) = self.end else { return StepResult::Wait(StepWait::Read) };
         let body = self.bytes.as_deref();
         let finished = end == End::Finished;
         if expected.extent == Extent::FinTruncated && !finished {
             return StepResult::Failed(format!("{end:?} after {}", excerpt(&self.inbox)));
         }
-        if matches!(expected.judge(&self.names, body, &self.inbox, finished), MatchResult::Met(_)) {
-            return StepResult::Failed(format!("it is whole: {}", excerpt(&self.inbox)));
+        if matches!(
+            expected.match_bytes(&self.names, body, &self.inbox, finished),
+            MatchResult::Matched(_)
+        ) {
+            return StepResult::Failed(format!(
+                "the message is complete: {}",
+                excerpt(&self.inbox)
+            ));
         }
-        match expected.judge_cut(body, &self.inbox) {
+        match expected.match_truncated(body, &self.inbox) {
             Ok(()) => {
                 self.inbox.clear();
                 StepResult::Done
@@ -374,7 +389,7 @@ impl Play {
     fn try_end(&self, allowed: &[End]) -> StepResult {
         match self.end {
             _ if !self.inbox.is_empty() => {
-                StepResult::Failed(format!("more came before the end: {}", excerpt(&self.inbox)))
+                StepResult::Failed(format!("bytes before the end: {}", excerpt(&self.inbox)))
             }
             Some(end) if !allowed.contains(&end) => {
                 StepResult::Failed(format!("{end:?} instead of {allowed:?}"))
@@ -396,9 +411,9 @@ impl Play {
             Action::Message(expected) => {
                 let body = self.bytes.as_deref();
                 let finished = self.end == Some(End::Finished);
-                match expected.judge(&self.names, body, &self.inbox, finished) {
-                    MatchResult::OwnAnswer => true,
-                    _ => self.end.is_some() && expected.judge_cut(body, &self.inbox).is_ok(),
+                match expected.match_bytes(&self.names, body, &self.inbox, finished) {
+                    MatchResult::OwnResponse => true,
+                    _ => self.end.is_some() && expected.match_truncated(body, &self.inbox).is_ok(),
                 }
             }
             Action::End { .. } | Action::ResetAfterEnd | Action::Nothing(_) => {
@@ -422,7 +437,7 @@ enum StepWait {
     Read,
     ReadUntil(u64),
     Until(u64),
-    Board,
+    Signal,
     Finish,
     Close,
     Reset,

@@ -19,7 +19,7 @@ pub(super) struct ScenarioActors {
     pub(super) proxy: Address,
     pub(super) reloader: Reloader,
     pub(super) names: Names,
-    pub(super) board: ScriptSignals,
+    pub(super) signals: ScriptSignals,
     pub(super) hostile: bool,
     pub(super) failures: Vec<String>,
     /// Every script has ended, or one has failed.
@@ -28,12 +28,12 @@ pub(super) struct ScenarioActors {
 
 impl Actor for ScenarioActors {
     fn step(&mut self, world: &World) -> Option<Instant> {
-        let mut look = None;
+        let mut next_wake = None;
         loop {
-            let told = self.board.count();
+            let before = self.signals.count();
             self.reloader.step(world);
-            look = look.into_iter().chain(self.step_all(world)).min();
-            if self.board.count() == told {
+            next_wake = next_wake.into_iter().chain(self.step_all(world)).min();
+            if self.signals.count() == before {
                 break;
             }
         }
@@ -41,19 +41,19 @@ impl Actor for ScenarioActors {
             self.clients.iter().all(|(_, actor)| actor.as_ref().is_some_and(ScriptActor::is_over))
                 && self.origins.iter().all(ScriptedOrigin::is_over);
         self.over.set(played || !self.failures.is_empty());
-        look
+        next_wake
     }
 }
 
 impl ScenarioActors {
     fn step_all(&mut self, world: &World) -> Option<Instant> {
-        let mut look = None;
+        let mut next_wake = None;
         for index in 0..self.clients.len() {
             self.begin(world, index);
             let Some(actor) = &mut self.clients[index].1 else { continue };
             let was_over = actor.is_over();
             match actor.step(world) {
-                Ok(again) => look = look.into_iter().chain(again).min(),
+                Ok(again) => next_wake = next_wake.into_iter().chain(again).min(),
                 Err(why) => self.failures.push(why),
             }
             if actor.is_over() && !was_over {
@@ -62,22 +62,22 @@ impl ScenarioActors {
         }
         for origin in &mut self.origins {
             match origin.step(world) {
-                Ok(again) => look = look.into_iter().chain(again).min(),
+                Ok(again) => next_wake = next_wake.into_iter().chain(again).min(),
                 Err(why) => self.failures.push(why),
             }
         }
-        look
+        next_wake
     }
 
     /// Connects a client when the clients before it have ended.
     fn begin(&mut self, world: &World, index: usize) {
         let (client, actor) = &self.clients[index];
-        let ready = client.after.iter().all(|other| self.board.is_set(&ended(other)))
-            && client.when.iter().all(|signal| self.board.is_set(signal));
+        let ready = client.after.iter().all(|other| self.signals.is_set(&ended(other)))
+            && client.when.iter().all(|signal| self.signals.is_set(signal));
         if actor.is_some() || !ready {
             return;
         }
-        let play = Play::new(&client.script, &self.names, &self.board, self.hostile);
+        let play = Play::new(&client.script, &self.names, &self.signals, self.hostile);
         let socket = match &client.at {
             None => world.connect(&self.proxy, None),
             Some(name) => {
@@ -97,10 +97,10 @@ impl ScenarioActors {
         let rest = actor.play.inbox();
         if !rest.is_empty() && actor.socket().is_some() {
             let rest = rest.escape_ascii();
-            self.failures.push(format!("{}: more came: \"{rest}\"", client.name));
+            self.failures.push(format!("{}: unexpected bytes: \"{rest}\"", client.name));
         }
         actor.close(world);
-        self.board.signal(&ended(&client.name));
+        self.signals.signal(&ended(&client.name));
     }
 
     /// Describes what the actors wait for.

@@ -27,7 +27,7 @@ enum NameFault {
     /// SERVFAIL.
     Failed,
     /// It contains an address without a host.
-    Lie,
+    WrongAddress,
 }
 
 const TYPE_A: u16 = 1;
@@ -68,10 +68,10 @@ impl NameServer {
         let count = wanted.count() as u8;
         // A response with recursion; code 3 is NXDOMAIN.
         let code = if known.is_empty() { 3 } else { 0 };
-        let mut answer = vec![query[0], query[1], 0x81, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0];
-        answer.extend_from_slice(question);
-        answer.extend(records);
-        Some(answer)
+        let mut response = vec![query[0], query[1], 0x81, 0x80 | code, 0, 1, 0, count, 0, 0, 0, 0];
+        response.extend_from_slice(question);
+        response.extend(records);
+        Some(response)
     }
 }
 
@@ -103,8 +103,8 @@ fn record(kind: u16, ip: IpAddr) -> Vec<u8> {
 impl Actor for NameServer {
     fn step(&mut self, world: &World) -> Option<Instant> {
         while let Some((from, query)) = world.receive_from(self.socket) {
-            if let Some(answer) = self.build_response(&query) {
-                self.reply(world, from, answer);
+            if let Some(response) = self.build_response(&query) {
+                self.reply(world, from, response);
             }
         }
         self.send_held(world)
@@ -115,60 +115,60 @@ impl NameServer {
     /// Sends delayed responses that are due. Returns when the next is due.
     pub(super) fn send_held(&mut self, world: &World) -> Option<Instant> {
         let now = world.now();
-        for (_, to, answer) in self.held.extract_if(.., |(until, ..)| *until <= now) {
-            world.send_to(self.socket, to, &answer);
+        for (_, to, response) in self.held.extract_if(.., |(until, ..)| *until <= now) {
+            world.send_to(self.socket, to, &response);
         }
         self.held.iter().map(|(until, ..)| *until).min()
     }
 
     /// Sends a response, possibly with a fault.
-    pub(super) fn reply(&mut self, world: &World, to: SocketAddr, mut answer: Vec<u8>) {
+    pub(super) fn reply(&mut self, world: &World, to: SocketAddr, mut response: Vec<u8>) {
         if world.random() % 1000 >= world.plan().name_faults {
-            return world.send_to(self.socket, to, &answer);
+            return world.send_to(self.socket, to, &response);
         }
-        let lapses = [
+        let faults = [
             NameFault::Late,
             NameFault::Twice,
             NameFault::Guessed,
             NameFault::Failed,
-            NameFault::Lie,
+            NameFault::WrongAddress,
         ];
-        let lapse = lapses[(world.random() % lapses.len() as u64) as usize];
-        world.trace_note("name server", &format!("{lapse:?}"));
-        match lapse {
+        let fault = faults[(world.random() % faults.len() as u64) as usize];
+        world.trace_note("name server", &format!("{fault:?}"));
+        match fault {
             NameFault::Late => {
                 world.count_trouble("late name");
                 let until = world.now() + Duration::from_millis(world.random() % 10_000);
-                return self.held.push((until, to, answer));
+                return self.held.push((until, to, response));
             }
             NameFault::Twice => {
-                world.count_trouble("name told twice");
-                world.send_to(self.socket, to, &answer);
+                world.count_trouble("name sent twice");
+                world.send_to(self.socket, to, &response);
             }
             NameFault::Guessed => {
-                world.count_trouble("guessed name");
-                let mut guessed = answer.clone();
+                world.count_trouble("forged name");
+                let mut guessed = response.clone();
                 guessed[1] ^= 1;
                 Self::forge_address(&mut guessed);
                 world.send_to(self.socket, to, &guessed);
             }
             NameFault::Failed => {
                 world.count_trouble("name server fails");
-                answer[3] = answer[3] & 0xf0 | 2;
+                response[3] = response[3] & 0xf0 | 2;
             }
-            NameFault::Lie => {
+            NameFault::WrongAddress => {
                 world.count_trouble("wrong address");
-                Self::forge_address(&mut answer);
+                Self::forge_address(&mut response);
             }
         }
-        world.send_to(self.socket, to, &answer);
+        world.send_to(self.socket, to, &response);
     }
 
     /// Replaces the last address of a response by one without a host.
-    fn forge_address(answer: &mut [u8]) {
-        if answer[7] > 0 {
-            let last = answer.len() - 1;
-            answer[last] ^= 0x40;
+    fn forge_address(response: &mut [u8]) {
+        if response[7] > 0 {
+            let last = response.len() - 1;
+            response[last] ^= 0x40;
         }
     }
 }

@@ -19,13 +19,13 @@ pub(super) struct ScriptedOrigin {
     origin: Origin,
     listener: Option<ActorSocket>,
     names: Names,
-    board: ScriptSignals,
+    signals: ScriptSignals,
     hostile: bool,
     /// Selects responses by request.
     picks: Rc<RequestScripts>,
     accepted: usize,
-    playing: Vec<ActiveScript>,
-    waiting: Vec<IdleConnection>,
+    active: Vec<ActiveScript>,
+    idle: Vec<IdleConnection>,
 }
 
 /// A connection on which a script is played.
@@ -49,7 +49,7 @@ impl ScriptedOrigin {
         origin: &Origin,
         listener: Option<ActorSocket>,
         names: &Names,
-        board: &ScriptSignals,
+        signals: &ScriptSignals,
         common: Option<&Rc<RequestScripts>>,
     ) -> Self {
         let own = || Rc::new(RequestScripts::new(origin.any.clone(), names));
@@ -57,12 +57,12 @@ impl ScriptedOrigin {
             origin: origin.clone(),
             listener,
             names: names.clone(),
-            board: board.clone(),
+            signals: signals.clone(),
             hostile: common.is_some(),
             picks: common.map_or_else(own, Rc::clone),
             accepted: 0,
-            playing: Vec::new(),
-            waiting: Vec::new(),
+            active: Vec::new(),
+            idle: Vec::new(),
         }
     }
 
@@ -70,13 +70,12 @@ impl ScriptedOrigin {
     pub(super) fn is_over(&self) -> bool {
         self.hostile
             || (self.accepted >= self.origin.scripts.len()
-                && self.playing.iter().all(|playing| playing.actor.is_over()))
+                && self.active.iter().all(|active| active.actor.is_over()))
     }
 
     /// Describes what the origin waits for.
     pub(super) fn state(&self) -> String {
-        let open =
-            self.playing.iter().map(|playing| &playing.actor).filter(|actor| !actor.is_over());
+        let open = self.active.iter().map(|active| &active.actor).filter(|actor| !actor.is_over());
         let lines: Vec<String> =
             open.map(|actor| format!("{} at line {}", actor.name, actor.play.line())).collect();
         let (accepted, wanted) = (self.accepted, self.origin.scripts.len());
@@ -88,28 +87,28 @@ impl ScriptedOrigin {
             self.accepted += 1;
             self.begin(world, socket)?;
         }
-        for index in (0..self.waiting.len()).rev() {
+        for index in (0..self.idle.len()).rev() {
             self.listen(world, index)?;
         }
-        let mut look = None;
-        for index in (0..self.playing.len()).rev() {
-            let actor = &mut self.playing[index].actor;
+        let mut next_wake = None;
+        for index in (0..self.active.len()).rev() {
+            let actor = &mut self.active[index].actor;
             let again = actor.step(world)?;
-            look = look.into_iter().chain(again).min();
+            next_wake = next_wake.into_iter().chain(again).min();
             if actor.is_over() {
                 self.after(world, index)?;
             }
         }
-        Ok(look)
+        Ok(next_wake)
     }
 
     /// Closes every socket at the end of the world.
     pub(super) fn close(&mut self, world: &World) {
-        for playing in &mut self.playing {
-            playing.actor.close(world);
+        for active in &mut self.active {
+            active.actor.close(world);
         }
-        for waiting in self.waiting.drain(..) {
-            world.close(waiting.socket);
+        for idle in self.idle.drain(..) {
+            world.close(idle.socket);
         }
         if let Some(listener) = self.listener.take() {
             world.close(listener);
@@ -123,15 +122,15 @@ impl ScriptedOrigin {
             false => self.accepted > self.origin.scripts.len() && !self.origin.any.is_empty(),
         };
         if by_request {
-            self.waiting.push(IdleConnection { name, socket, inbox: Vec::new() });
+            self.idle.push(IdleConnection { name, socket, inbox: Vec::new() });
             return Ok(());
         }
         let script = self.origin.scripts.get(self.accepted - 1).or(self.origin.each.as_ref());
         // Tunnels are retried in a hostile world: the last script serves all further connections.
         let script = script.or(self.origin.scripts.last().filter(|_| self.hostile));
-        let script = script.ok_or_else(|| format!("{name}: nobody expected it"))?;
-        let play = Play::new(script, &self.names, &self.board, self.hostile);
-        self.playing.push(ActiveScript {
+        let script = script.ok_or_else(|| format!("{name}: no script for this connection"))?;
+        let play = Play::new(script, &self.names, &self.signals, self.hostile);
+        self.active.push(ActiveScript {
             actor: ScriptActor::new(name, socket, play, world),
             picked: false,
         });
@@ -140,14 +139,14 @@ impl ScriptedOrigin {
 
     /// Handles the end of a script. Its connection stays open until the proxy ends it.
     fn after(&mut self, world: &World, index: usize) -> Result<(), String> {
-        let ActiveScript { actor, picked } = &mut self.playing[index];
+        let ActiveScript { actor, picked } = &mut self.active[index];
         let Some(socket) = actor.socket() else { return Ok(()) };
         let mut inbox = actor.play.inbox().to_vec();
         if *picked {
             let name = actor.name.clone();
-            self.playing.remove(index);
-            self.waiting.push(IdleConnection { name, socket, inbox });
-            return self.listen(world, self.waiting.len() - 1);
+            self.active.remove(index);
+            self.idle.push(IdleConnection { name, socket, inbox });
+            return self.listen(world, self.idle.len() - 1);
         }
         match world.read(socket, 64 * 1024) {
             ReadResult::Bytes(bytes) => inbox.extend(bytes),
@@ -156,32 +155,32 @@ impl ScriptedOrigin {
         }
         match inbox.is_empty() {
             true => Ok(()),
-            false => Err(format!("{}: more came: \"{}\"", actor.name, inbox.escape_ascii())),
+            false => Err(format!("{}: unexpected bytes: \"{}\"", actor.name, inbox.escape_ascii())),
         }
     }
 
     /// Looks for a request on an idle connection, and begins to respond to it.
     fn listen(&mut self, world: &World, index: usize) -> Result<(), String> {
-        let waiting = &mut self.waiting[index];
-        let ended = match world.read(waiting.socket, 64 * 1024) {
+        let idle = &mut self.idle[index];
+        let ended = match world.read(idle.socket, 64 * 1024) {
             ReadResult::Bytes(bytes) => {
-                waiting.inbox.extend(bytes);
+                idle.inbox.extend(bytes);
                 false
             }
             ReadResult::End | ReadResult::Failed(_) => true,
             ReadResult::Nothing => false,
         };
-        let picked = self.picks.pick(&waiting.inbox);
-        if let Some(script) = picked.map_err(|why| format!("{}: {why}", waiting.name))? {
-            let IdleConnection { name, socket, inbox } = self.waiting.swap_remove(index);
-            let mut play = Play::new(&script, &self.names, &self.board, self.hostile);
+        let picked = self.picks.pick(&idle.inbox);
+        if let Some(script) = picked.map_err(|why| format!("{}: {why}", idle.name))? {
+            let IdleConnection { name, socket, inbox } = self.idle.swap_remove(index);
+            let mut play = Play::new(&script, &self.names, &self.signals, self.hostile);
             play.received(&inbox);
-            self.playing.push(ActiveScript {
+            self.active.push(ActiveScript {
                 actor: ScriptActor::new(name, socket, play, world),
                 picked: true,
             });
         } else if ended {
-            world.close(self.waiting.swap_remove(index).socket);
+            world.close(self.idle.swap_remove(index).socket);
         }
         Ok(())
     }

@@ -31,13 +31,13 @@ pub(super) type WorkerMailboxes =
 pub(super) struct Reloader {
     /// Commands by name. They contain everything except the number of workers.
     pub(super) commands: Vec<(String, Vec<String>)>,
-    pub(super) board: ScriptSignals,
+    pub(super) signals: ScriptSignals,
     pub(super) mailboxes: WorkerMailboxes,
     pub(super) shared: Arc<SharedState>,
     /// The configuration that is in force or was sent to the workers.
     pub(super) config: Arc<Config>,
     /// The configuration as it was parsed, with the ports that it names.
-    pub(super) asked_for: Config,
+    pub(super) parsed: Config,
     /// Every address that was ever listened on: as configured, the actual one, and whether it is
     /// open now. The index is the number of the listener.
     pub(super) addresses: Vec<(ListenAddress, ListenAddress, bool)>,
@@ -46,24 +46,25 @@ pub(super) struct Reloader {
 }
 
 impl Reloader {
-    /// Creates a reloader for a proxy that begins with `config`, which was parsed as `asked_for`.
+    /// Creates a reloader for a proxy that begins with `config`, which was parsed as `parsed`.
     pub(super) fn new(
         commands: Vec<(String, Vec<String>)>,
-        board: &ScriptSignals,
+        signals: &ScriptSignals,
         mailboxes: &WorkerMailboxes,
         shared: &Arc<SharedState>,
-        (asked_for, config): (Config, &Arc<Config>),
+        (parsed, config): (Config, &Arc<Config>),
     ) -> Self {
-        let pairs = asked_for.listeners.iter().zip(&config.listeners);
-        let addresses =
-            pairs.map(|(asked, is)| (asked.address.clone(), is.address.clone(), true)).collect();
+        let pairs = parsed.listeners.iter().zip(&config.listeners);
+        let addresses = pairs
+            .map(|(request, actual)| (request.address.clone(), actual.address.clone(), true))
+            .collect();
         Self {
             commands,
-            board: board.clone(),
+            signals: signals.clone(),
             mailboxes: mailboxes.clone(),
             shared: shared.clone(),
             config: config.clone(),
-            asked_for,
+            parsed,
             addresses,
             pending: None,
         }
@@ -71,19 +72,19 @@ impl Reloader {
 
     /// Performs what can be done now.
     pub(super) fn step(&mut self, world: &World) {
-        if let Some(asked) = self.pending {
+        if let Some(request) = self.pending {
             let number = self.config.number;
             let has = |counters: &Arc<Counters>| counters.config_generation.get() == number;
             if !self.shared.counters.iter().all(has) {
                 return;
             }
             self.pending = None;
-            self.board.finish_reload(asked, Ok(()));
+            self.signals.finish_reload(request, Ok(()));
         }
-        if let Some((asked, name)) = self.board.pending_reload() {
+        if let Some((request, name)) = self.signals.pending_reload() {
             match self.reload(world, &name) {
-                Ok(()) => self.pending = Some(asked),
-                Err(why) => self.board.finish_reload(asked, Err(why)),
+                Ok(()) => self.pending = Some(request),
+                Err(why) => self.signals.finish_reload(request, Err(why)),
             }
         }
     }
@@ -91,25 +92,24 @@ impl Reloader {
     fn reload(&mut self, world: &World, name: &str) -> Result<(), String> {
         let found = self.commands.iter().find(|(known, _)| known == name);
         let (_, words) = found.ok_or(format!("no configuration is called {name}"))?;
-        let mut asked_for = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
-        load_users(&mut asked_for)?;
-        config::check_reload(name, &self.asked_for, &asked_for)
-            .map_err(|wrong| wrong.to_string())?;
-        let mut config = Config { number: self.config.number + 1, ..asked_for.clone() };
+        let mut parsed = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
+        load_users(&mut parsed)?;
+        config::check_reload(name, &self.parsed, &parsed).map_err(|wrong| wrong.to_string())?;
+        let mut config = Config { number: self.config.number + 1, ..parsed.clone() };
         let mut opened = Vec::new();
         for known in &mut self.addresses {
             known.2 &= config.listeners.iter().any(|listener| listener.address == known.0);
         }
         for listener in &mut config.listeners {
             let number = self.number(&listener.address);
-            let (_, is, is_open) = &mut self.addresses[number];
+            let (_, actual, is_open) = &mut self.addresses[number];
             if !std::mem::replace(is_open, true) {
-                opened.push((number as u16, is.clone()));
+                opened.push((number as u16, actual.clone()));
             }
-            (listener.number, listener.address) = (number as u16, is.clone());
+            (listener.number, listener.address) = (number as u16, actual.clone());
         }
         world.trace_note("reload", name);
-        (self.config, self.asked_for) = (Arc::new(config), asked_for);
+        (self.config, self.parsed) = (Arc::new(config), parsed);
         for mailbox in self.mailboxes.borrow_mut().iter_mut() {
             let sockets = opened.iter();
             let sockets =

@@ -55,17 +55,17 @@ impl ScriptActor {
             Some(Err(error)) => return Err(format!("{}: connect: {error}", self.name)),
         }
         let now = world.now().milliseconds();
-        let waits_in_vain =
+        let is_overdue =
             self.patience.is_some_and(|patience| milliseconds_without_jumps(world) >= patience);
-        if !self.play.given_up() && waits_in_vain {
+        if !self.play.given_up() && is_overdue {
             // A signal may never come if the script that sets it was cut off.
-            if self.play.need(now) != Need::Board {
-                return Err(format!("{}: line {}: waits in vain", self.name, self.play.line()));
+            if self.play.need(now) != Need::Signal {
+                return Err(format!("{}: line {}: timed out", self.name, self.play.line()));
             }
             self.play.give_up();
         }
         if self.idle && !self.read(world, socket) {
-            return Ok(self.look(world, None));
+            return Ok(self.next_step(world, None));
         }
         self.idle = false;
         self.play_on(world, socket, now)
@@ -84,7 +84,7 @@ impl ScriptActor {
                         // With tiny buffers, a client that cannot write and does not read would
                         // deadlock with a proxy that waits for it.
                         if self.stubborn || self.play.has_ended() || !self.read(world, socket) {
-                            return Ok(self.look(world, until));
+                            return Ok(self.next_step(world, until));
                         }
                     }
                     Ok(count) => self.play.written(count),
@@ -93,16 +93,16 @@ impl ScriptActor {
                 Need::Read => {
                     if !self.read(world, socket) {
                         self.idle = true;
-                        return Ok(self.look(world, None));
+                        return Ok(self.next_step(world, None));
                     }
                 }
                 Need::ReadUntil(until) => {
                     if !self.read(world, socket) {
-                        return Ok(self.look(world, Some(until)));
+                        return Ok(self.next_step(world, Some(until)));
                     }
                 }
-                Need::Until(until) => return Ok(self.look(world, Some(until))),
-                Need::Board => return Ok(self.look(world, None)),
+                Need::Until(until) => return Ok(self.next_step(world, Some(until))),
+                Need::Signal => return Ok(self.next_step(world, None)),
                 Need::Finish => {
                     world.shutdown_write(socket);
                     self.play.advance();
@@ -144,9 +144,9 @@ impl ScriptActor {
         true
     }
 
-    fn look(&self, world: &World, until: Option<u64>) -> Option<Instant> {
-        let leapt = world.clock_jumped().as_millis() as u64;
-        let patience = self.patience.map(|patience| patience + leapt);
+    fn next_step(&self, world: &World, until: Option<u64>) -> Option<Instant> {
+        let jumped = world.clock_jumped().as_millis() as u64;
+        let patience = self.patience.map(|patience| patience + jumped);
         // After the limit, the wait depends on other scripts, which have limits of their own.
         let patience = patience.filter(|patience| *patience > world.now().milliseconds());
         let until = until.into_iter().chain(patience).min()?;

@@ -41,13 +41,13 @@ impl SimVerifier {
 
     /// Returns a handle for another worker.
     pub(super) fn new_handle(&self) -> VerifierHandle<SimWaker> {
-        let (outbox, verdicts) = mailbox(VERIFY_RESULTS_MAX);
+        let (outbox, results) = mailbox(VERIFY_RESULTS_MAX);
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         shared.outboxes.push(outbox);
         let number = shared.outboxes.len() - 1;
         VerifierHandle {
             verifier: Box::new(SimVerifierClient { shared: self.shared.clone(), number }),
-            results: verdicts,
+            results: results,
         }
     }
 
@@ -66,22 +66,25 @@ struct SimVerifierClient {
 }
 
 impl Verifier for SimVerifierClient {
-    fn submit(&mut self, question: VerifyRequest) -> Result<(), VerifierFull> {
+    fn submit(&mut self, request: VerifyRequest) -> Result<(), VerifierFull> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-        let client = question.client();
+        let client = request.client();
         let displaced =
-            shared.queue.push(client, (self.number, question)).map_err(|_| VerifierFull)?;
-        if let Some((number, question)) = displaced {
-            shared.send_result(number, question.result(VerifyOutcome::Dropped));
+            shared.queue.push(client, (self.number, request)).map_err(|_| VerifierFull)?;
+        if let Some((number, request)) = displaced {
+            shared.send_result(number, request.result(VerifyOutcome::Dropped));
         }
         Ok(())
     }
 }
 
 impl VerifierState {
-    fn send_result(&mut self, number: usize, verdict: VerifyResult) {
+    fn send_result(&mut self, number: usize, result: VerifyResult) {
         let outbox = &mut self.outboxes[number];
-        assert!(outbox.send(verdict).is_ok(), "a worker has no more questions than its box holds");
+        assert!(
+            outbox.send(result).is_ok(),
+            "a mailbox has room for the results of all pending requests"
+        );
         outbox.flush();
     }
 }
@@ -89,18 +92,18 @@ impl VerifierState {
 impl Actor for SimVerifier {
     fn step(&mut self, world: &World) -> Option<Instant> {
         loop {
-            if let Some((until, number, question)) = self.busy.take() {
+            if let Some((until, number, request)) = self.busy.take() {
                 if world.now() < until {
-                    self.busy = Some((until, number, question));
+                    self.busy = Some((until, number, request));
                     return Some(until);
                 }
-                world.trace_note("verifier", "answers");
+                world.trace_note("verifier", "sends a result");
                 let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
-                shared.send_result(number, question.verify());
+                shared.send_result(number, request.verify());
             }
             let next = self.shared.lock().unwrap_or_else(PoisonError::into_inner).queue.pop();
-            let (number, question) = next?;
-            self.busy = Some((world.now() + self.time(world), number, question));
+            let (number, request) = next?;
+            self.busy = Some((world.now() + self.time(world), number, request));
         }
     }
 }

@@ -62,7 +62,7 @@ fn chunks(input: &[u8], mut at: usize) -> Result<Option<Content>, Ambiguity> {
             return Ok(Some(Content { body, trailers, end }));
         }
         let Some(end) = data.checked_add(size) else {
-            return ambiguous("a chunk beyond all bounds");
+            return ambiguous("a chunk size that overflows");
         };
         match input.get(end..).unwrap_or_default() {
             [] | [b'\r'] => return Ok(None),

@@ -43,7 +43,7 @@ fn field(bytes: &[u8]) -> Result<Field, Ambiguity> {
     };
     let name = String::from_utf8_lossy(&bytes[..colon]).into_owned();
     if !is_token(&name) {
-        return ambiguous("a field name that is no token");
+        return ambiguous("a field name that is not a token");
     }
     let value = match &bytes[colon + 1..] {
         [] => &[],
@@ -74,7 +74,7 @@ pub(super) fn check_request(fields: &[Field]) -> Result<(), Ambiguity> {
         token == "h2" || ["h2c", "h2-", "http", "tls"].iter().any(|start| token.starts_with(start))
     };
     if tokens(fields, "upgrade").any(http) {
-        return ambiguous("an upgrade to what carries HTTP unseen");
+        return ambiguous("an upgrade to a protocol that carries HTTP");
     }
     Ok(())
 }
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_goes_to_one_host() {
+    fn a_request_has_one_host() {
         for fields in
             ["", "Host: a\r\nHost: a\r\n", "Host: \r\n", "Host: a, b\r\n", "Host: a/b\r\n"]
         {
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_meant_for_one_hop_does_not_reach_the_next() {
+    fn hop_by_hop_fields_do_not_reach_the_next_hop() {
         for fields in [
             "Connection: host",
             "Connection: close, x-forwarded-for",

@@ -47,7 +47,7 @@ pub(super) fn check_authority(authority: &str) -> Result<(), Ambiguity> {
     if let Some(inner) = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
         return match inner.parse::<Ipv6Addr>() {
             Ok(_) => Ok(()),
-            Err(_) => ambiguous("brackets around something else than an IPv6 address"),
+            Err(_) => ambiguous("brackets around something other than an IPv6 address"),
         };
     }
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);

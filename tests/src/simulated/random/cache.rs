@@ -70,7 +70,7 @@ impl DiskPlan {
 /// One response of the origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachedResponsePlan {
-    control: CacheControl,
+    cache_control: CacheControl,
     status: u16,
     /// Whether it has an ETag.
     tagged: bool,
@@ -118,7 +118,7 @@ pub(super) struct CacheRequest {
     url: usize,
     language: u8,
     /// `Cache-Control` of the request; may be empty.
-    control: &'static str,
+    cache_control: &'static str,
     /// First and last byte.
     range: Option<(usize, usize)>,
     pause_ms: u64,
@@ -139,14 +139,14 @@ impl fmt::Display for CacheScenario {
         writeln!(f, "seed {}, world {:?}, {} workers", self.seed, self.world, self.workers)?;
         writeln!(f, "boost {}, drains {:?}", self.options.join(" "), self.drain_ms)?;
         writeln!(f, "is killed at {:?} ms; {:?}", self.kills_ms, self.disk)?;
-        for (url, says) in self.responses.iter().enumerate() {
-            says.iter().try_for_each(|said| writeln!(f, "/u{url} {said:?}"))?;
+        for (url, plans) in self.responses.iter().enumerate() {
+            plans.iter().try_for_each(|plan| writeln!(f, "/u{url} {plan:?}"))?;
         }
-        for (number, asker) in self.clients.iter().enumerate() {
-            let CacheClientPlan { begins_ms, reader, pipelined, leaves, .. } = asker;
+        for (number, request_id) in self.clients.iter().enumerate() {
+            let CacheClientPlan { begins_ms, reader, pipelined, leaves, .. } = request_id;
             writeln!(f, "client {number} at {begins_ms} ms, {reader:?}, pipelined {pipelined}")?;
             writeln!(f, "  leaves {leaves:?}")?;
-            asker.requests.iter().try_for_each(|ask| writeln!(f, "  {ask:?}"))?;
+            request_id.requests.iter().try_for_each(|request| writeln!(f, "  {request:?}"))?;
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ enum ResponseProgress {
     /// No final header has arrived.
     Head,
     /// The response of the origin.
-    Answer { got: usize, want: Vec<u8> },
+    Origin { got: usize, want: Vec<u8> },
     /// The proxy's own response, with its expected body.
     Own { got: usize, want: Vec<u8> },
     /// A tunnel, with the number of received bytes.
@@ -38,13 +38,13 @@ pub(super) struct RandomClient {
     authorities: Vec<String>,
     must_succeed: bool,
     /// The connection uses a Unix socket, which has no resets.
-    unix: bool,
+    is_unix_socket: bool,
     model: ExchangeModel,
     begins: Instant,
     socket: Option<ActorSocket>,
     began: bool,
     /// The proxy has accepted the connection.
-    taken: bool,
+    accepted: bool,
     over: bool,
     outgoing: SendQueue,
     /// Requests that were queued for sending.
@@ -52,20 +52,20 @@ pub(super) struct RandomClient {
     /// Bytes sent before the last of them.
     sent_before: u64,
     /// Requests whose responses are complete.
-    answered: usize,
+    completed: usize,
     reader: MessageReader,
-    at: ResponseProgress,
+    progress: ResponseProgress,
     interims: u32,
     /// A response announced the end of the connection.
-    last: bool,
+    closing: bool,
     pace: Pace,
-    moved: Moment,
+    last_progress: Moment,
     /// The stream from the proxy has ended, and sending continues.
     ended: bool,
     /// The following bytes are not checked.
     ignores_rest: bool,
     /// When to act without an event.
-    look: Option<Instant>,
+    next_wake: Option<Instant>,
     silence: SilenceCheck,
 }
 
@@ -81,27 +81,27 @@ impl RandomClient {
         Self {
             name: format!("client {}.{}", plan.client, number),
             authorities: plan.requests.iter().map(of).collect(),
-            unix: model.scenario().proxy.unix,
+            is_unix_socket: model.scenario().proxy.unix,
             must_succeed: model.scenario().must_succeed(plan),
             model: model.clone(),
             begins: world.now() + Duration::from_millis(plan.begins_ms),
             socket: None,
             began: false,
-            taken: false,
+            accepted: false,
             over: false,
             outgoing: SendQueue::default(),
             sent: 0,
             sent_before: 0,
-            answered: 0,
+            completed: 0,
             reader: MessageReader::new(Side::Responses),
-            at: ResponseProgress::Head,
+            progress: ResponseProgress::Head,
             interims: 0,
-            last: false,
+            closing: false,
             pace: Pace::new(plan.reader),
-            moved: Moment::now(world),
+            last_progress: Moment::now(world),
             ended: false,
             ignores_rest: false,
-            look: None,
+            next_wake: None,
             silence: SilenceCheck::default(),
             plan: plan.clone(),
         }
@@ -113,9 +113,9 @@ impl RandomClient {
 
     /// Describes what the client waits for.
     pub(super) fn state(&self) -> String {
-        let (answered, all) = (self.answered, self.plan.requests.len());
+        let (completed, all) = (self.completed, self.plan.requests.len());
         let over = if self.over { "has ended" } else { "waits" };
-        format!("{} {over}, {answered} of {all} answered, {:?}", self.name, self.plan.ending)
+        format!("{} {over}, {completed} of {all} completed, {:?}", self.name, self.plan.ending)
     }
 
     /// Closes the socket at the end of the world.
@@ -134,12 +134,12 @@ impl RandomClient {
         proxy: &Address,
         changed_sockets: &BTreeSet<ActorSocket>,
     ) -> Option<Instant> {
-        let due = self.look.is_some_and(|look| look <= world.now());
+        let due = self.next_wake.is_some_and(|next_wake| next_wake <= world.now());
         if due || !self.began || self.socket.is_some_and(|socket| changed_sockets.contains(&socket))
         {
-            self.look = self.act(world, proxy);
+            self.next_wake = self.act(world, proxy);
         }
-        self.look
+        self.next_wake
     }
 
     fn act(&mut self, world: &World, proxy: &Address) -> Option<Instant> {
@@ -164,21 +164,21 @@ impl RandomClient {
                 return None;
             }
         }
-        let mut look = NextWake::default();
-        self.send(world, socket, &mut look);
+        let mut next_wake = NextWake::default();
+        self.send(world, socket, &mut next_wake);
         if !self.over && !self.ended {
-            self.read(world, socket, &mut look);
+            self.read(world, socket, &mut next_wake);
         }
         if !self.over {
-            self.send(world, socket, &mut look);
+            self.send(world, socket, &mut next_wake);
         }
         if !self.over && self.ended && self.outgoing.is_empty() {
-            self.gone(world);
+            self.end_connection(world);
         }
         if !self.over {
-            self.check_silence(world, socket, &mut look);
+            self.check_silence(world, socket, &mut next_wake);
         }
-        look.0.filter(|_| !self.over)
+        next_wake.0.filter(|_| !self.over)
     }
 
     fn begin(&mut self, world: &World, proxy: &Address) {
@@ -188,7 +188,7 @@ impl RandomClient {
         let socket = world.connect(proxy, from);
         world.name_socket(socket, &self.name);
         self.socket = Some(socket);
-        self.moved = Moment::now(world);
+        self.last_progress = Moment::now(world);
         self.model.cover(match self.must_succeed {
             true => "client: must succeed",
             false => "client: may fail",
@@ -202,56 +202,56 @@ impl RandomClient {
     }
 
     /// Returns the request whose response is next.
-    fn asked(&self) -> Option<&Request> {
-        self.plan.requests.get(self.answered)
+    fn current_request(&self) -> Option<&Request> {
+        self.plan.requests.get(self.completed)
     }
 
-    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+    fn send(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
         loop {
             let before = self.outgoing.total;
             let sent = self.outgoing.step(world, socket);
             if self.outgoing.total > before {
-                self.moves(world);
+                self.record_progress(world);
             }
             match sent {
-                SendOutcome::Until(until) => return look.at(until),
+                SendOutcome::Until(until) => return next_wake.at(until),
                 SendOutcome::Gone => {
                     self.model.cover("client: leaves in the middle");
                     self.socket = None;
                     self.over = true;
                     return;
                 }
-                SendOutcome::All if self.next() => {}
+                SendOutcome::All if self.queue_next_request() => {}
                 SendOutcome::All | SendOutcome::Full | SendOutcome::Mark => return,
             }
         }
     }
 
     /// Begins to send the next request, if its time has come.
-    fn next(&mut self) -> bool {
-        let behind = self.plan.pipelined || self.sent == self.answered;
-        let may = behind && !self.last && !self.outgoing.has_ended();
+    fn queue_next_request(&mut self) -> bool {
+        let behind = self.plan.pipelined || self.sent == self.completed;
+        let may = behind && !self.closing && !self.outgoing.has_ended();
         let Some(request) = self.plan.requests.get(self.sent).filter(|_| may) else {
             return false;
         };
         let request = request.clone();
         let scenario = self.model.scenario();
         let authority = self.authorities[self.sent].clone();
-        let way = Route { authority: &authority, forward: scenario.proxy.forward };
-        let (head, body) = wire::request(&request, &way);
+        let route = Route { authority: &authority, forward: scenario.proxy.forward };
+        let (check_header, check_body) = wire::request(&request, &route);
         self.sent += 1;
         self.sent_before = self.outgoing.total;
         if request.pause_ms > 0 {
             self.outgoing.add(SendStep::Pause(request.pause_ms));
         }
         coverage::cover_request(&self.model, &self.plan, &request);
-        if request.body.expects && !body.is_empty() {
-            self.outgoing.add(SendStep::Bytes(head));
+        if request.body.expects && !check_body.is_empty() {
+            self.outgoing.add(SendStep::Bytes(check_header));
             self.outgoing.add(SendStep::Await(1000));
-            self.outgoing.add_broken(body, request.breaks);
+            self.outgoing.add_broken(check_body, request.breaks);
         } else {
             let breaks = request.breaks.filter(|_| !request.method.is_tunnel());
-            self.outgoing.add_broken([head, body].concat(), breaks);
+            self.outgoing.add_broken([check_header, check_body].concat(), breaks);
         }
         if self.sent == self.plan.requests.len()
             && self.plan.ending == Ending::Finishes
@@ -264,23 +264,23 @@ impl RandomClient {
     }
 
     /// Records progress.
-    fn moves(&mut self, world: &World) {
-        self.moved = Moment::now(world);
+    fn record_progress(&mut self, world: &World) {
+        self.last_progress = Moment::now(world);
         // The requests pipelined behind it wait for it.
-        for request in &self.plan.requests[self.answered..self.sent.max(self.answered)] {
-            self.model.record_progress(request.id, self.moved);
+        for request in &self.plan.requests[self.completed..self.sent.max(self.completed)] {
+            self.model.record_progress(request.id, self.last_progress);
         }
     }
 
-    fn read(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+    fn read(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
         loop {
             let max = match self.pace.readable(world, &self.model) {
                 Ok(max) => max,
-                Err(until) => return look.at(until),
+                Err(until) => return next_wake.at(until),
             };
             match world.read(socket, max) {
                 ReadResult::Bytes(bytes) => {
-                    self.moves(world);
+                    self.record_progress(world);
                     self.pace.record_read(world, bytes.len());
                     self.reader.add(&bytes);
                     self.check_received(world);
@@ -297,23 +297,25 @@ impl RandomClient {
 
     /// Fails if a connection that the proxy has accepted and not closed is silent for longer than
     /// the limits allow.
-    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
         if world.is_peer_closed(socket) {
             return;
         }
-        if !self.taken {
+        if !self.accepted {
             // Acceptance raises no event, and the limits count from it.
-            self.taken = world.is_accepted(socket);
-            self.moved = Moment::now(world);
-            return look.at(world.now() + Duration::from_secs(1));
+            self.accepted = world.is_accepted(socket);
+            self.last_progress = Moment::now(world);
+            return next_wake.at(world.now() + Duration::from_secs(1));
         }
         let waits = self.model.waits();
         // A request of which no byte was accepted has not begun.
         let unsent = self.sent > 0 && self.outgoing.total == self.sent_before;
         let sent = self.sent - usize::from(unsent);
-        let under_way = &self.plan.requests[self.answered..sent.max(self.answered)];
-        let since = under_way.iter().filter_map(|request| self.model.moved(request.id));
-        let since = since.max().map_or(self.moved, |moved| moved.max(self.moved));
+        let under_way = &self.plan.requests[self.completed..sent.max(self.completed)];
+        let since = under_way.iter().filter_map(|request| self.model.last_progress(request.id));
+        let since = since
+            .max()
+            .map_or(self.last_progress, |last_progress| last_progress.max(self.last_progress));
         // A client that does not read does not see that its tunnel has begun.
         let tunnel = under_way.iter().any(|request| request.method.is_tunnel());
         let (wait, word) = if tunnel && self.pace.is_resting() {
@@ -332,7 +334,7 @@ impl RandomClient {
         };
         let until = since.until(world, wait);
         if let Some(again) = self.silence.check(world.now(), until) {
-            look.at(again);
+            next_wake.at(again);
         } else {
             let details = format!("silent {word} for {} ms", wait.as_millis());
             self.fail(world, "overdue", details);

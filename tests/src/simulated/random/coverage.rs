@@ -72,7 +72,7 @@ const CLASSES: [&str; 109] = [
     "name: no response",
     "name: the server fails",
     "name: unknown",
-    "operator: breaks off what is left",
+    "operator: stops the remaining work",
     "operator: drains in the middle",
     "operator: reloads",
     "origin: closes at once",
@@ -116,14 +116,14 @@ const CLASSES: [&str; 109] = [
     "trouble: spurious wake",
     "trouble: spurious readable",
     "trouble: failed connect",
-    "trouble: guessed name",
+    "trouble: forged name",
     "trouble: late connect",
     "trouble: late wake",
     "trouble: late name",
     "trouble: late segment",
     "trouble: lost datagram",
     "trouble: name server fails",
-    "trouble: name told twice",
+    "trouble: name sent twice",
     "trouble: no descriptor",
     "trouble: no descriptor left",
     "trouble: no memory",
@@ -137,7 +137,7 @@ const CLASSES: [&str; 109] = [
     "trouble: vanished peer",
     "trouble: wrong address",
     "tunnel: begun",
-    "tunnel: whole",
+    "tunnel: complete",
     "world: hostile",
     "world: idle",
     "world: working",
@@ -174,8 +174,8 @@ const REASONS: [Reason; 25] = [
 ];
 
 /// Returns the class of an origin's behaviour.
-pub(super) fn behaviour_class(conduct: OriginBehaviour) -> &'static str {
-    match conduct {
+pub(super) fn behaviour_class(behaviour: OriginBehaviour) -> &'static str {
+    match behaviour {
         OriginBehaviour::Good => "origin: good",
         OriginBehaviour::Refuses => "origin: refuses",
         OriginBehaviour::ClosesAtOnce => "origin: closes at once",
@@ -214,42 +214,42 @@ pub(super) fn cover_request(model: &ExchangeModel, plan: &Connection, request: &
             BreakKind::Pause(_) => "client: pauses in the middle",
         });
     }
-    if let Some(oddity) = request.malformation {
-        model.cover(format!("request: malformed {oddity:?}"));
+    if let Some(malformation) = request.malformation {
+        model.cover(format!("request: malformed {malformation:?}"));
     }
 }
 
 /// Covers a response that an origin begins to send.
 pub(super) fn cover_response(model: &ExchangeModel, request: &Request) {
-    let answer = &request.response;
-    model.cover(match answer.framing {
+    let response = &request.response;
+    model.cover(match response.framing {
         BodyFraming::Length => "response: with a length",
         BodyFraming::Chunks(_) => "response: chunked",
         BodyFraming::UntilClose => "response: until close",
     });
-    if answer.old {
+    if response.old {
         model.cover("response: HTTP/1.0");
     }
-    if answer.interims > 0 {
+    if response.interims > 0 {
         model.cover("response: after interim responses");
     }
-    if answer.early && request.body.length > 0 {
+    if response.early && request.body.length > 0 {
         model.cover("response: before the request's end");
     }
-    if answer.drip.is_some() {
+    if response.drip.is_some() {
         model.cover("response: drips");
     }
-    if answer.trailers {
+    if response.trailers {
         model.cover("response: trailers");
     }
-    match answer.syntax {
+    match response.syntax {
         HeaderSyntax::Strict => {}
         HeaderSyntax::BareLf => model.cover("response: in bare LF"),
         HeaderSyntax::Folded => model.cover("response: folded"),
         HeaderSyntax::Spaced => model.cover("response: spaces before colons"),
         HeaderSyntax::Repeated => model.cover("response: its length twice"),
     }
-    match answer.fault {
+    match response.fault {
         None => {}
         Some(ResponseFault::Breaks(breaks)) => model.cover(match breaks.how {
             BreakKind::Finish => "response: ends in the middle",
@@ -279,12 +279,12 @@ pub(super) fn cover_scenario(model: &ExchangeModel, scenario: &RandomScenario) {
     } else {
         "proxy: is a reverse proxy"
     });
-    for (met, class) in [
+    for (applies, class) in [
         (scenario.proxy.unix, "proxy: listens on a Unix socket"),
         (scenario.proxy.memory_mb.is_some(), "proxy: short of memory"),
         (scenario.proxy.descriptors.is_some(), "proxy: short of descriptors"),
     ] {
-        if met {
+        if applies {
             model.cover(class);
         }
     }

@@ -20,8 +20,8 @@ impl fmt::Display for RandomScenario {
         if let Some(bytes) = bytes_per_worker(self) {
             writeln!(f, "memory {bytes} bytes a worker")?;
         }
-        for calm in &self.disabled_faults {
-            writeln!(f, "without {calm:?}")?;
+        for fault in &self.disabled_faults {
+            writeln!(f, "without {fault:?}")?;
         }
         for (at, origin) in self.origins.iter().enumerate() {
             write!(f, "origin o{at}")?;
@@ -64,7 +64,7 @@ fn write_connection(
     if connection.reader != Reader::Eager {
         write!(f, " reads {:?}", connection.reader)?;
     }
-    let must_succeed = if scenario.must_succeed(connection) { ", innocent" } else { "" };
+    let must_succeed = if scenario.must_succeed(connection) { ", must succeed" } else { "" };
     writeln!(f, " {:?}{must_succeed}", connection.ending)?;
     connection.requests.iter().try_for_each(|request| write_request(f, request))
 }
@@ -109,33 +109,37 @@ fn write_body(f: &mut fmt::Formatter<'_>, body: Body) -> fmt::Result {
     Ok(())
 }
 
-fn write_response(f: &mut fmt::Formatter<'_>, answer: &ResponsePlan) -> fmt::Result {
-    write!(f, "answer {} of {} bytes by {:?}", answer.status, answer.length, answer.framing)?;
+fn write_response(f: &mut fmt::Formatter<'_>, response: &ResponsePlan) -> fmt::Result {
+    write!(
+        f,
+        "response {} of {} bytes by {:?}",
+        response.status, response.length, response.framing
+    )?;
     for (flag, word) in [
-        (answer.old, " HTTP/1.0"),
-        (answer.closes, " close"),
-        (answer.early, " early"),
-        (answer.trailers, " with trailers"),
+        (response.old, " HTTP/1.0"),
+        (response.closes, " close"),
+        (response.early, " early"),
+        (response.trailers, " with trailers"),
     ] {
         f.write_str(if flag { word } else { "" })?;
     }
-    if answer.interims > 0 {
-        write!(f, " behind {} interim ones", answer.interims)?;
+    if response.interims > 0 {
+        write!(f, " after {} interim ones", response.interims)?;
     }
-    if answer.delay_ms > 0 {
-        write!(f, " after {} ms", answer.delay_ms)?;
+    if response.delay_ms > 0 {
+        write!(f, " after {} ms", response.delay_ms)?;
     }
-    if answer.syntax != HeaderSyntax::Strict {
-        write!(f, ", {:?}", answer.syntax)?;
+    if response.syntax != HeaderSyntax::Strict {
+        write!(f, ", {:?}", response.syntax)?;
     }
-    if let Some((size, ms)) = answer.drip {
+    if let Some((size, ms)) = response.drip {
         write!(f, ", {size} bytes every {ms} ms")?;
     }
-    match answer.fault {
+    match response.fault {
         None => Ok(()),
         Some(ResponseFault::Breaks(Break { at, how })) => write!(f, ", {how:?} at byte {at}"),
         Some(ResponseFault::ExtraBytes(index)) => {
-            write!(f, ", behind it \"{}\"", wire::UNREQUESTED_BYTES[index].escape_debug())
+            write!(f, ", followed by \"{}\"", wire::UNREQUESTED_BYTES[index].escape_debug())
         }
         Some(ResponseFault::Head(index)) => {
             write!(f, ", instead \"{}\"", wire::BAD_RESPONSE_HEADERS[index].escape_debug())

@@ -26,7 +26,7 @@ pub(super) struct Findings(Rc<RefCell<FindingsState>>);
 #[derive(Default)]
 struct FindingsState {
     failure: Option<Failure>,
-    met: Coverage,
+    coverage: Coverage,
     /// The proxy drains: requests may be refused.
     drained: bool,
 }
@@ -44,11 +44,11 @@ impl Findings {
 
     /// Counts an occurrence of a class of behaviour.
     pub(super) fn cover(&self, class: impl Into<String>) {
-        *self.0.borrow_mut().met.entry(class.into()).or_default() += 1;
+        *self.0.borrow_mut().coverage.entry(class.into()).or_default() += 1;
     }
 
     pub(super) fn coverage(&self) -> Coverage {
-        self.0.borrow().met.clone()
+        self.0.borrow().coverage.clone()
     }
 
     pub(super) fn drain(&self) {

@@ -75,15 +75,15 @@ struct Generator {
 
 impl Generator {
     /// Returns true with this probability in thousandths, and never in an easy scenario.
-    fn malformation(&mut self, per_thousand: u64) -> bool {
+    fn draws_fault(&mut self, per_thousand: u64) -> bool {
         let drawn = self.random.chance(per_thousand);
         drawn && self.difficulty != Difficulty::Easy
     }
 
     fn proxy(&mut self, is_crowd: bool) -> Proxy {
-        let wild = self.difficulty == Difficulty::Hard;
-        let starves = wild && self.random.chance(250);
-        let short = wild && self.random.chance(250);
+        let is_hard = self.difficulty == Difficulty::Hard;
+        let starves = is_hard && self.random.chance(250);
+        let short = is_hard && self.random.chance(250);
         let real = self.random.between(8, 60) as usize;
         let assumed = real * self.random.choose(&[1, 1, 2, 4]);
         Proxy {
@@ -92,7 +92,7 @@ impl Generator {
             workers: self.random.between(if is_crowd { 2 } else { 1 }, 3) as usize,
             memory_mb: starves.then_some(1),
             descriptors: short.then_some((real, assumed)),
-            limits: if wild { self.limits() } else { Vec::new() },
+            limits: if is_hard { self.limits() } else { Vec::new() },
         }
     }
 
@@ -138,7 +138,7 @@ impl Generator {
 
     fn origin(&mut self) -> Origin {
         let ms = self.random.choose(&[0, 1, 50, 1000]);
-        let conduct = self.random.choose(&[
+        let behaviour = self.random.choose(&[
             OriginBehaviour::Refuses,
             OriginBehaviour::ClosesAtOnce,
             OriginBehaviour::ResetsAtOnce,
@@ -162,8 +162,8 @@ impl Generator {
         ];
         let good = self.random.choose(&good);
         Origin {
-            behaviour: if self.malformation(400) { conduct } else { OriginBehaviour::Good },
-            naming: match self.malformation(150) {
+            behaviour: if self.draws_fault(400) { behaviour } else { OriginBehaviour::Good },
+            naming: match self.draws_fault(150) {
                 true => bad,
                 false if self.random.chance(100) => NameBehaviour::ForgedFirst,
                 false => good,
@@ -181,7 +181,7 @@ impl Generator {
                 events.push(OperatorEvent::Reload(at, self.reloaded()));
             }
         }
-        if self.malformation(200) {
+        if self.draws_fault(200) {
             events.push(OperatorEvent::Drain(at));
         }
         events
@@ -216,7 +216,7 @@ impl Generator {
         let bytes = if longest as u64 / bytes as u64 * every > 15_000 { 60_000 } else { bytes };
         let reader = match self.random.below(10) {
             0 | 1 => Reader::Slow(bytes, every),
-            2 if self.malformation(1000) => Reader::Stalls(self.random.length(100_000) - 1, stall),
+            2 if self.draws_fault(1000) => Reader::Stalls(self.random.length(100_000) - 1, stall),
             _ => Reader::Eager,
         };
         // After CONNECT and Upgrade the stream belongs to the tunnel.
@@ -247,9 +247,9 @@ impl Generator {
             Malformation::Head(self.random.below(BAD_REQUEST_HEADERS.len() as u64) as usize);
         let odd_body =
             Malformation::Body(self.random.below(BAD_REQUEST_CHUNKS.len() as u64) as usize);
-        let oddity = match self.random.below(50) {
-            0 | 1 if self.malformation(1000) && !method.is_tunnel() => Some(odd_head),
-            2 if self.malformation(1000) && method == Method::Post => Some(odd_body),
+        let malformation = match self.random.below(50) {
+            0 | 1 if self.draws_fault(1000) && !method.is_tunnel() => Some(odd_head),
+            2 if self.draws_fault(1000) && method == Method::Post => Some(odd_body),
             _ => None,
         };
         let pause = self.random.choose(&[0, 0, 0, 5, 2000]);
@@ -262,7 +262,7 @@ impl Generator {
             pause_ms: if pipelined { 0 } else { self.random.between(0, pause) },
             body: self.body(method, old),
             breaks: self.breaks(60),
-            malformation: oddity,
+            malformation: malformation,
             response: self.response(method),
         }
     }
@@ -307,7 +307,7 @@ impl Generator {
             BreakKind::Stop,
             pause,
         ]);
-        let broken = self.malformation(per_thousand);
+        let broken = self.draws_fault(per_thousand);
         let paused = self.random.chance(50);
         match (broken, paused) {
             (true, _) => Some(Break { at, how }),
@@ -338,7 +338,7 @@ impl Generator {
         let length = self.length();
         // A drip of many steps takes minutes and many events.
         let drip = (self.random.chance(100) && length / step < 300).then_some((step, every));
-        let wrong = if self.malformation(180) { Some(self.response_fault(frame)) } else { None };
+        let wrong = if self.draws_fault(180) { Some(self.response_fault(frame)) } else { None };
         let wrong = wrong.filter(|wrong| match wrong {
             ResponseFault::Chunks(_) => method != Method::Head,
             ResponseFault::ExtraBytes(_) => !method.is_tunnel(),
@@ -357,7 +357,7 @@ impl Generator {
             interims: if self.random.chance(100) { self.random.between(1, 4) as u32 } else { 0 },
             delay_ms: self.random.between(0, delay),
             drip,
-            early: self.malformation(80),
+            early: self.draws_fault(80),
             trailers: matches!(frame, BodyFraming::Chunks(_)) && self.random.chance(200),
             syntax: HeaderSyntax::of(size + length + self.next as usize),
             fault: wrong,

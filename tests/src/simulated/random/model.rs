@@ -35,7 +35,7 @@ struct ExchangeState {
     /// How often each request reached origins, by id.
     arrived: BTreeMap<u32, u32>,
     /// When each exchange last made progress, by id.
-    moved: BTreeMap<u32, Moment>,
+    last_progress: BTreeMap<u32, Moment>,
 }
 
 /// The longest time that a connection of the proxy may be silent in both directions, by what it
@@ -156,8 +156,8 @@ const SILENT_CHECKS: u32 = 3;
 
 impl ExchangeModel {
     pub(super) fn new(scenario: Rc<RandomScenario>, waits: WaitLimits) -> Self {
-        let (arrived, moved) = (BTreeMap::new(), BTreeMap::new());
-        let model = ExchangeState { scenario, waits, arrived, moved };
+        let (arrived, last_progress) = (BTreeMap::new(), BTreeMap::new());
+        let model = ExchangeState { scenario, waits, arrived, last_progress };
         Self { findings: Findings::default(), model: Rc::new(RefCell::new(model)) }
     }
 
@@ -176,12 +176,12 @@ impl ExchangeModel {
 
     /// Records progress of an exchange.
     pub(super) fn record_progress(&self, id: u32, now: Moment) {
-        self.model.borrow_mut().moved.insert(id, now);
+        self.model.borrow_mut().last_progress.insert(id, now);
     }
 
     /// Returns when an exchange last made progress.
-    pub(super) fn moved(&self, id: u32) -> Option<Moment> {
-        self.model.borrow().moved.get(&id).copied()
+    pub(super) fn last_progress(&self, id: u32) -> Option<Moment> {
+        self.model.borrow().last_progress.get(&id).copied()
     }
 
     /// Records that a request reached the origin with that number, and checks that it may.
@@ -193,7 +193,7 @@ impl ExchangeModel {
     ) -> Option<Request> {
         let scenario = self.scenario();
         let Some((index, request)) = scenario.find(id) else {
-            self.fail(world, "unasked", format!("{method} {target} came, which no client sent"));
+            self.fail(world, "unasked", format!("{method} {target} arrived, which no client sent"));
             return None;
         };
         let times = {
@@ -204,18 +204,27 @@ impl ExchangeModel {
         };
         let retries = self.waits().retries;
         let wrong = if request.method.word() != method || !target.ends_with(&format!("/{id}")) {
-            Some(("unasked", format!("{method} {target} came for {:?} {id}", request.method)))
+            Some((
+                "unasked",
+                format!("{method} {target} arrived instead of {:?} {id}", request.method),
+            ))
         } else if matches!(request.malformation, Some(Malformation::Head(_))) {
             Some(("smuggled", format!("request {id}, which is malformed, was forwarded")))
         } else if follows_malformed_request(&scenario.connections[index].requests, id) {
             Some(("smuggled", format!("request {id} was forwarded, which follows a malformed one")))
         } else if scenario.proxy.forward && request.origin != origin {
             let meant = request.origin;
-            Some(("misrouted", format!("request {id} for origin {meant} came to origin {origin}")))
+            Some((
+                "misrouted",
+                format!("request {id} for origin {meant} arrived at origin {origin}"),
+            ))
         } else if times > 1 && request.method == Method::Post {
-            Some(("repeated", format!("POST {id} came {times} times")))
+            Some(("repeated", format!("POST {id} arrived {times} times")))
         } else if u64::from(times) > retries + 1 {
-            Some(("repeated", format!("{method} {id} came {times} times, with {retries} retries")))
+            Some((
+                "repeated",
+                format!("{method} {id} arrived {times} times, with {retries} retries"),
+            ))
         } else {
             None
         };
@@ -260,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_silence_is_one_at_the_third_look_and_not_where_something_moved_meanwhile() {
+    fn a_silent_connection_is_overdue_at_the_third_check_without_progress() {
         let at = |seconds: u64| Instant::from_nanoseconds(seconds * 1_000_000_000);
         let mut silence = SilenceCheck::default();
         assert_eq!(silence.check(at(1), at(100)), Some(at(100)));

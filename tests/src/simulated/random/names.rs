@@ -48,15 +48,15 @@ impl PlannedNameServer {
         let (due, later) = self.later.drain(..).partition(|(when, ..)| *when <= now);
         self.later = later;
         let due: Vec<(Instant, SocketAddr, Vec<u8>)> = due;
-        for (_, to, answer) in due {
-            self.server.reply(world, to, answer);
+        for (_, to, response) in due {
+            self.server.reply(world, to, response);
         }
         let held = self.server.send_held(world);
         self.later.iter().map(|(when, ..)| *when).chain(held).min()
     }
 
     fn respond(&mut self, world: &World, from: SocketAddr, query: &[u8]) {
-        let Some(mut answer) = self.server.build_response(query) else { return };
+        let Some(mut response) = self.server.build_response(query) else { return };
         let name = queried_name(query).map(|(name, _)| name).unwrap_or_default();
         let number = (0..self.namings.len()).find(|number| name_of(*number) == name);
         let naming = number.map_or(NameBehaviour::Unknown, |number| self.namings[number]);
@@ -68,24 +68,24 @@ impl PlannedNameServer {
                 "name: found late"
             }
             NameBehaviour::Twice => {
-                self.later.push((world.now(), from, answer.clone()));
+                self.later.push((world.now(), from, response.clone()));
                 "name: sent twice"
             }
             NameBehaviour::ForgedFirst => {
-                let mut lie = answer.clone();
-                lie[1] ^= 0x55;
+                let mut forged = response.clone();
+                forged[1] ^= 0x55;
                 // The last byte of the address, if there is one: no host has that address.
-                *lie.last_mut().expect("an answer has a head") ^= 0x40;
-                self.later.push((world.now(), from, lie));
+                *forged.last_mut().expect("a response has a header") ^= 0x40;
+                self.later.push((world.now(), from, forged));
                 wait = 1;
                 "name: a forged response first"
             }
             NameBehaviour::Unknown => "name: unknown",
             NameBehaviour::Fails => {
                 // SERVFAIL (RFC 1035 section 4.1.1), without records.
-                answer.truncate(queried_name(query).map_or(12, |(_, end)| end + 4));
-                answer[3] = (answer[3] & 0xf0) | 2;
-                answer[6..8].fill(0);
+                response.truncate(queried_name(query).map_or(12, |(_, end)| end + 4));
+                response[3] = (response[3] & 0xf0) | 2;
+                response[6..8].fill(0);
                 "name: the server fails"
             }
             NameBehaviour::Silent => {
@@ -93,6 +93,6 @@ impl PlannedNameServer {
                 return;
             }
         });
-        self.later.push((world.now() + Duration::from_millis(wait), from, answer));
+        self.later.push((world.now() + Duration::from_millis(wait), from, response));
     }
 }

@@ -130,10 +130,10 @@ impl Actor for RelayedActors {
     fn step(&mut self, world: &World) -> Option<Instant> {
         let changed_sockets: BTreeSet<ActorSocket> = world.take_changed_sockets();
         let clients = self.clients.iter_mut();
-        let looks: Vec<_> =
+        let wakes: Vec<_> =
             clients.map(|client| client.step(world, &self.proxy, &changed_sockets)).collect();
         let origins = self.origins.iter_mut().map(|origin| origin.step(world, &changed_sockets));
-        looks.into_iter().chain(origins).flatten().min()
+        wakes.into_iter().chain(origins).flatten().min()
     }
 }
 
@@ -256,17 +256,17 @@ fn pipelined(mut scenario: RandomScenario) -> RandomScenario {
     scenario
 }
 
-fn malformed(oddity: Malformation) -> RandomScenario {
+fn malformed(malformation: Malformation) -> RandomScenario {
     let mut scenario = two();
-    scenario.connections[0].requests[0].malformation = Some(oddity);
+    scenario.connections[0].requests[0].malformation = Some(malformation);
     scenario
 }
 
 /// Returns a scenario with a connection that is idle for five seconds, and the origin's behaviour
 /// meanwhile.
-fn pausing(conduct: OriginBehaviour) -> RandomScenario {
+fn pausing(behaviour: OriginBehaviour) -> RandomScenario {
     let mut scenario = two();
-    scenario.origins[0].behaviour = conduct;
+    scenario.origins[0].behaviour = behaviour;
     scenario.connections[0].requests[1].pause_ms = 5000;
     scenario
 }
@@ -284,7 +284,7 @@ fn hard(mut scenario: RandomScenario) -> RandomScenario {
 }
 
 #[test]
-fn honest_work_passes() {
+fn a_relay_without_mistakes_passes() {
     let head = plain_scenario(vec![plain_request(1, Method::Head, 0, 500)], Ending::Closes);
     let many = plain_scenario(
         vec![plain_request(1, Method::Put, 700, 9), plain_request(2, Method::Options, 0, 0)],
@@ -305,68 +305,74 @@ fn check(name: &str, scenario: &RandomScenario, up: Edit, down: Edit, kind: &str
 }
 
 #[test]
-fn another_byte_is_noticed() {
-    check("an answer", &get(), honest, corrupted, "wrong-bytes");
-    check("chunks of an answer", &chunked(get()), honest, corrupted, "wrong-bytes");
+fn a_changed_byte_is_reported() {
+    check("a response", &get(), honest, corrupted, "wrong-bytes");
+    check("chunks of a response", &chunked(get()), honest, corrupted, "wrong-bytes");
     check("a request", &post(), corrupted, honest, "wrong-bytes");
     check("chunks of a request", &chunked(post()), corrupted, honest, "wrong-bytes");
-    check("a tunnel's answer", &tunnel(), honest, corrupted, "wrong-bytes");
+    check("a tunnel's response", &tunnel(), honest, corrupted, "wrong-bytes");
     check("a tunnel's request", &tunnel(), corrupted, honest, "wrong-bytes");
     let sentence: Edit = |_| vec![Forward(own(Reason::OriginClosed, "Something else."))];
-    check("the proxy's own details", &hard(get()), honest, sentence, "wrong-bytes");
+    check("the proxy's own response", &hard(get()), honest, sentence, "wrong-bytes");
 }
 
 #[test]
-fn a_wrong_answer_is_noticed() {
-    check("another's", &get(), honest, |it| replaced(it, "X-Id: 1", "X-Id: 2"), "wrong-response");
+fn a_wrong_response_is_reported() {
+    check(
+        "of another request",
+        &get(),
+        honest,
+        |it| replaced(it, "X-Id: 1", "X-Id: 2"),
+        "wrong-response",
+    );
     check("another status", &get(), honest, |it| replaced(it, "200", "201"), "wrong-response");
-    check("nobody's", &get(), honest, |it| replaced(it, "X-Id: 1\r\n", ""), "wrong-response");
+    check("without an id", &get(), honest, |it| replaced(it, "X-Id: 1\r\n", ""), "wrong-response");
     let interim: Edit = |bytes| {
         let interim = wire::interim(1, 103, HeaderSyntax::Strict);
         vec![Forward(interim.clone()), Forward(interim), Forward(bytes.to_vec())]
     };
-    check("interim ones", &get(), honest, interim, "wrong-response");
+    check("interim responses", &get(), honest, interim, "wrong-response");
     let reason: Edit = |_| vec![Forward(with(&own(Reason::OriginClosed, "no"), "502", "503"))];
     check("a reason with another status", &hard(get()), honest, reason, "wrong-response");
-    check("a doubtful length", &get(), honest, |it| replaced(it, "h: 5", "h: +5"), "ambiguous");
-    check("a refusal of the innocent", &get(), honest, refused, "unserved");
-    check("no answer", &get(), honest, |_| vec![End], "unserved");
-    check("no answer and no end", &get(), honest, |_| Vec::new(), "overdue");
+    check("an ambiguous length", &get(), honest, |it| replaced(it, "h: 5", "h: +5"), "ambiguous");
+    check("a refusal of a well-behaved client", &get(), honest, refused, "unserved");
+    check("no response", &get(), honest, |_| vec![End], "unserved");
+    check("no response and no end", &get(), honest, |_| Vec::new(), "overdue");
     let idle = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Idles);
-    check("more", &idle, honest, |it| vec![Forward([it, b"x"].concat())], "unasked");
+    check("extra bytes", &idle, honest, |it| vec![Forward([it, b"x"].concat())], "unasked");
     let switch: Edit = |_| {
         let head = "HTTP/1.1 101 Now\r\nX-Id: 1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
         vec![Forward(head.into())]
     };
-    check("a switch", &get(), honest, switch, "unasked");
+    check("an unrequested 101", &get(), honest, switch, "unasked");
     let mut switches = hard(tunnel());
     switches.connections[0].requests[0].response.fault = Some(ResponseFault::UnrequestedUpgrade);
-    check("a switch to something else", &switches, honest, honest, "ambiguous");
+    check("a 101 to another protocol", &switches, honest, honest, "ambiguous");
 }
 
 #[test]
-fn what_is_cut_and_looks_whole_is_noticed() {
+fn truncation_that_looks_complete_is_reported() {
     let cut: Edit = |it| vec![Forward(half(it)), End];
     // Its framing shows the cut, but nothing was to be cut here.
     check("a length", &get(), honest, cut, "unserved");
     check("until close", &until_close(), honest, cut, "looks-whole");
-    check("a tunnel's answer", &tunnel(), honest, cut, "looks-whole");
+    check("a tunnel's response", &tunnel(), honest, cut, "looks-whole");
     let cut_up: Edit =
         |it| if it.starts_with(b"GET") { honest(it) } else { vec![Forward(half(it)), End] };
     check("a tunnel's request", &tunnel(), cut_up, honest, "looks-whole");
-    check("an answer's chunks", &chunked(get()), honest, closed_off, "looks-whole");
+    check("a response's chunks", &chunked(get()), honest, closed_off, "looks-whole");
     check("a request's chunks", &chunked(post()), closed_off, honest, "looks-whole");
     let sentence: Edit = |_| vec![Forward(own(Reason::OriginClosed, "The origin"))];
-    check("the proxy's own details", &hard(get()), honest, sentence, "looks-whole");
+    check("the proxy's own response", &hard(get()), honest, sentence, "looks-whole");
 }
 
 #[test]
-fn a_wrong_request_is_noticed() {
-    check("a doubtful length", &post(), |it| replaced(it, "h: 5", "h: +5"), honest, "ambiguous");
+fn a_wrong_request_is_reported() {
+    check("an ambiguous length", &post(), |it| replaced(it, "h: 5", "h: +5"), honest, "ambiguous");
     let invented: Edit = |it| replaced(it, "X-Id: 1", "X-Id: 77");
-    check("one that nobody sent", &get(), invented, honest, "unasked");
+    check("a request that no client sent", &get(), invented, honest, "unasked");
     check("another method", &get(), |it| replaced(it, "GET", "PUT"), honest, "unasked");
-    check("one before the answer", &pipelined(two()), honest, honest, "unasked");
+    check("a request before the response", &pipelined(two()), honest, honest, "unasked");
     let again: Edit = |it| vec![Forward(it.to_vec()), Repeat(it.to_vec())];
     check("a POST twice", &post(), again, honest, "repeated");
     let often: Edit = |it| {
@@ -382,31 +388,32 @@ fn a_wrong_request_is_noticed() {
         let path = it.windows(3).position(|part| part == b"/r/").expect("a target");
         vec![Forward([b"GET ", &it[path..]].concat())]
     };
-    check("one for another origin", &forward, rerouted, honest, "misrouted");
+    check("a request for another origin", &forward, rerouted, honest, "misrouted");
 }
 
 #[test]
-fn what_is_malformed_is_noticed_also_if_it_was_repaired() {
+fn forwarded_malformed_requests_are_reported_even_if_repaired() {
     let head = malformed(Malformation::Head(10));
-    check("as it came", &head, honest, honest, "ambiguous");
-    check("a head", &head, |it| replaced(it, "Host :", "Host:"), honest, "smuggled");
+    check("unchanged", &head, honest, honest, "ambiguous");
+    check("a header", &head, |it| replaced(it, "Host :", "Host:"), honest, "smuggled");
     let dropped: Edit = |it| {
-        let end = it.windows(4).position(|four| four == b"\r\n\r\n").expect("a head") + 4;
+        let end = it.windows(4).position(|four| four == b"\r\n\r\n").expect("a header") + 4;
         vec![Forward(it[end..].to_vec())]
     };
-    check("what follows a head", &pipelined(head), dropped, honest, "smuggled");
+    check("the request behind a malformed header", &pipelined(head), dropped, honest, "smuggled");
     let mut body = malformed(Malformation::Body(5));
     body.connections[0].requests[0].method = Method::Post;
     check("a chunk", &body, |it| replaced(it, "5\nhello", "5\r\nhello"), honest, "smuggled");
 }
 
 #[test]
-fn a_connection_that_nobody_may_use_any_more_is_known() {
+fn use_of_an_ended_connection_is_reported() {
     let failure = failure_before(&get(), [honest, honest], true).expect("a connection without end");
     assert_eq!(failure.kind, "overdue", "{}", failure.details);
     let mut malformed = hard(two());
     malformed.connections[0].requests[0].response.fault = Some(ResponseFault::Head(0));
-    let failure = failure_before(&malformed, [honest, refused], false).expect("a malformed answer");
+    let failure =
+        failure_before(&malformed, [honest, refused], false).expect("a malformed response");
     assert_eq!(failure.kind, "stale-connection", "{}", failure.details);
     // The second request follows a response that was complete long before its upload ended.
     let mut early = plain_scenario(
@@ -418,21 +425,21 @@ fn a_connection_that_nobody_may_use_any_more_is_known() {
     early.connections[0].requests[0].breaks = Some(pause);
     let failure = failure_before(&hard(early), [honest, honest], false).expect("an early response");
     assert_eq!(failure.kind, "stale-connection", "{}", failure.details);
-    for (conduct, keeps) in
+    for (behaviour, keeps) in
         [(OriginBehaviour::EndsIdle(10), true), (OriginBehaviour::SendsUnrequested(10), false)]
     {
         let strays: Edit = |bytes| match bytes.starts_with(b"HTTP/1.1 200") {
             true => honest(bytes),
             false => Vec::new(),
         };
-        let failure = failure_before(&hard(pausing(conduct)), [honest, strays], keeps);
-        let failure = failure.expect("a connection whose end was told");
-        assert_eq!(failure.kind, "stale-connection", "{conduct:?}: {}", failure.details);
+        let failure = failure_before(&hard(pausing(behaviour)), [honest, strays], keeps);
+        let failure = failure.expect("a connection that has ended");
+        assert_eq!(failure.kind, "stale-connection", "{behaviour:?}: {}", failure.details);
     }
 }
 
 #[test]
-fn what_was_sent_to_an_origin_that_is_gone_counts() {
+fn requests_to_origins_that_left_count() {
     let world = World::new(1, Faults::None);
     let scenario = Rc::new(post());
     let waits = WaitLimits::new(&Limits::default(), &scenario, &world.plan());

@@ -24,7 +24,7 @@ pub(super) struct RandomOrigin {
     model: ExchangeModel,
     listener: Option<ActorSocket>,
     accepted: usize,
-    lines: Vec<OriginConnection>,
+    connections: Vec<OriginConnection>,
 }
 
 /// One connection.
@@ -32,26 +32,26 @@ struct OriginConnection {
     name: String,
     /// The number of its origin.
     number: usize,
-    conduct: OriginBehaviour,
+    behaviour: OriginBehaviour,
     model: ExchangeModel,
     socket: Option<ActorSocket>,
     reader: MessageReader,
     outgoing: SendQueue,
-    at: ConnectionState,
+    state: ConnectionState,
     /// Received payload of the request, or of the tunnel.
     got: usize,
     /// The expected payload.
     want: Vec<u8>,
     /// The request is complete.
-    whole: bool,
+    request_complete: bool,
     /// The last byte of the response was accepted.
-    answered: bool,
-    answers: usize,
+    response_sent: bool,
+    responses_sent: usize,
     /// The id of the last request.
-    last: u32,
-    moved: Moment,
+    last_request: u32,
+    last_progress: Moment,
     /// When the origin ended its stream because the connection was idle.
-    finished: Option<Moment>,
+    ended_idle: Option<Moment>,
     /// Unrequested bytes follow its last response.
     extra_queued: bool,
     /// When all of them had reached the proxy, at the latest.
@@ -59,14 +59,14 @@ struct OriginConnection {
     /// A malformed response was sent on it: no further request may follow.
     unusable: bool,
     /// When an early response had begun to reach the proxy, at the latest.
-    began: Option<Moment>,
+    early_reached: Option<Moment>,
     /// The response began long before the end of its request's body: no further request may follow.
     overtaken: bool,
     /// The following bytes are not checked.
     ignored: bool,
     ended: bool,
     /// When to act without an event; `None`: at once.
-    look: Option<Instant>,
+    next_wake: Option<Instant>,
     silence: SilenceCheck,
 }
 
@@ -89,7 +89,7 @@ impl RandomOrigin {
         let address = Address::Tcp(([127, 0, 0, 1], 0).into());
         let listener = world.actor_listen(&address);
         let Address::Tcp(address) = world.local_address(listener) else {
-            unreachable!("a TCP address was asked for");
+            unreachable!("the listener is TCP");
         };
         let refuses = plan.behaviour == OriginBehaviour::Refuses;
         if refuses {
@@ -102,7 +102,7 @@ impl RandomOrigin {
             model: model.clone(),
             listener: (!refuses).then_some(listener),
             accepted: 0,
-            lines: Vec::new(),
+            connections: Vec::new(),
         };
         (actor, address.port())
     }
@@ -115,22 +115,22 @@ impl RandomOrigin {
         changed_sockets: &BTreeSet<ActorSocket>,
     ) -> Option<Instant> {
         let now = world.now();
-        let mut look = NextWake::default();
+        let mut next_wake = NextWake::default();
         while let Some((socket, _)) = self.listener.and_then(|listener| world.accept(listener)) {
             self.accepted += 1;
             self.begin(world, socket);
         }
-        for line in &mut self.lines {
-            let due = line.look.is_none_or(|look| look <= now);
-            if due || line.socket.is_some_and(|socket| changed_sockets.contains(&socket)) {
+        for connection in &mut self.connections {
+            let due = connection.next_wake.is_none_or(|next_wake| next_wake <= now);
+            if due || connection.socket.is_some_and(|socket| changed_sockets.contains(&socket)) {
                 let mut again = NextWake::default();
-                line.step(world, &mut again);
-                line.look = Some(again.0.unwrap_or(now + Duration::from_secs(3600)));
+                connection.step(world, &mut again);
+                connection.next_wake = Some(again.0.unwrap_or(now + Duration::from_secs(3600)));
             }
-            line.look.into_iter().for_each(|again| look.at(again));
+            connection.next_wake.into_iter().for_each(|again| next_wake.at(again));
         }
-        self.lines.retain(|line| line.socket.is_some());
-        look.0
+        self.connections.retain(|connection| connection.socket.is_some());
+        next_wake.0
     }
 
     fn begin(&mut self, world: &World, socket: ActorSocket) {
@@ -142,89 +142,89 @@ impl RandomOrigin {
             OriginBehaviour::ResetsAtOnce => return world.reset(socket),
             _ => {}
         }
-        self.lines.push(OriginConnection {
+        self.connections.push(OriginConnection {
             name,
             number: self.number,
-            conduct: self.plan.behaviour,
+            behaviour: self.plan.behaviour,
             model: self.model.clone(),
             socket: Some(socket),
             reader: MessageReader::new(Side::Requests),
             outgoing: SendQueue::default(),
-            at: ConnectionState::Idle,
+            state: ConnectionState::Idle,
             got: 0,
             want: Vec::new(),
-            whole: false,
-            answered: false,
-            answers: 0,
-            last: 0,
-            moved: Moment::now(world),
-            finished: None,
+            request_complete: false,
+            response_sent: false,
+            responses_sent: 0,
+            last_request: 0,
+            last_progress: Moment::now(world),
+            ended_idle: None,
             extra_queued: false,
             extra_sent: None,
             unusable: false,
-            began: None,
+            early_reached: None,
             overtaken: false,
             ignored: false,
             ended: false,
-            look: None,
+            next_wake: None,
             silence: SilenceCheck::default(),
         });
     }
 
     /// Closes every socket at the end of the world.
     pub(super) fn close(&mut self, world: &World) {
-        let lines = self.lines.drain(..).filter_map(|line| line.socket);
-        for socket in lines.chain(self.listener.take()) {
+        let connections = self.connections.drain(..).filter_map(|connection| connection.socket);
+        for socket in connections.chain(self.listener.take()) {
             world.close(socket);
         }
     }
 }
 
 impl OriginConnection {
-    fn step(&mut self, world: &World, look: &mut NextWake) {
+    fn step(&mut self, world: &World, next_wake: &mut NextWake) {
         let Some(socket) = self.socket else { return };
-        self.send(world, socket, look);
-        if self.socket.is_some() && self.conduct != OriginBehaviour::NeverReads && !self.ended {
+        self.send(world, socket, next_wake);
+        if self.socket.is_some() && self.behaviour != OriginBehaviour::NeverReads && !self.ended {
             self.read(world, socket);
         }
         if self.socket.is_some() {
-            self.send(world, socket, look);
+            self.send(world, socket, next_wake);
         }
         if self.socket.is_some() {
-            self.watch_early(world, socket, look);
-            self.watch_extra(world, socket, look);
-            self.idle(world, socket, look);
+            self.watch_early(world, socket, next_wake);
+            self.watch_extra(world, socket, next_wake);
+            self.act_when_idle(world, socket, next_wake);
         }
         if self.socket.is_some() && self.ended && self.outgoing.is_empty() {
             self.close(world);
         }
         if self.socket.is_some() {
-            self.check_silence(world, socket, look);
+            self.check_silence(world, socket, next_wake);
         }
     }
 
-    fn moves(&mut self, world: &World) {
-        self.moved = Moment::now(world);
-        if let ConnectionState::Request(request) | ConnectionState::Tunnel(request) = &self.at {
-            self.model.record_progress(request.id, self.moved);
+    fn record_progress(&mut self, world: &World) {
+        self.last_progress = Moment::now(world);
+        if let ConnectionState::Request(request) | ConnectionState::Tunnel(request) = &self.state {
+            self.model.record_progress(request.id, self.last_progress);
         }
     }
 
-    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+    fn send(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
         loop {
             let before = self.outgoing.total;
             let sent = self.outgoing.step(world, socket);
             if self.outgoing.total > before {
-                self.moves(world);
+                self.record_progress(world);
             }
             match sent {
                 SendOutcome::Mark => {
-                    self.answered = true;
+                    self.response_sent = true;
                     self.next(world);
                     self.check_received(world);
                 }
                 SendOutcome::All | SendOutcome::Full => return,
-                SendOutcome::Until(until) => return look.at(until),
+                SendOutcome::Until(until) => return next_wake.at(until),
                 SendOutcome::Gone => {
                     self.socket = None;
                     return;
@@ -237,7 +237,7 @@ impl OriginConnection {
         loop {
             match world.read(socket, 64 * 1024) {
                 ReadResult::Bytes(bytes) => {
-                    self.moves(world);
+                    self.record_progress(world);
                     self.reader.add(&bytes);
                     self.check_received(world);
                     if self.socket.is_none() {
@@ -252,91 +252,94 @@ impl OriginConnection {
     }
 
     /// Records when bytes of an early final response have reached the proxy.
-    fn watch_early(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
-        let ConnectionState::Request(request) = &self.at else { return };
-        if !request.response.early || self.whole || self.began.is_some() {
+    fn watch_early(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+        let ConnectionState::Request(request) = &self.state else { return };
+        if !request.response.early || self.request_complete || self.early_reached.is_some() {
             return;
         }
-        if self.answered && world.undelivered(socket) == 0 {
-            self.began = Some(Moment::now(world));
+        if self.response_sent && world.undelivered(socket) == 0 {
+            self.early_reached = Some(Moment::now(world));
         } else {
-            look.at(world.now() + Duration::from_millis(100));
+            next_wake.at(world.now() + Duration::from_millis(100));
         }
     }
 
     /// Records when unrequested bytes have reached the proxy.
-    fn watch_extra(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+    fn watch_extra(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
         if !self.extra_queued || self.extra_sent.is_some() {
             return;
         }
         if self.outgoing.is_empty() && world.undelivered(socket) == 0 {
             self.extra_sent = Some(Moment::now(world));
         } else {
-            look.at(world.now() + Duration::from_millis(100));
+            next_wake.at(world.now() + Duration::from_millis(100));
         }
     }
 
     /// Applies the planned behaviour to an idle connection.
-    fn idle(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
-        let quiet = matches!(self.at, ConnectionState::Idle) && self.outgoing.is_empty();
-        let over = self.ignored || self.unusable || self.extra_queued || self.finished.is_some();
-        if self.answers == 0 || !quiet || over || !self.reader.is_between() {
+    fn act_when_idle(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+        let quiet = matches!(self.state, ConnectionState::Idle) && self.outgoing.is_empty();
+        let over = self.ignored || self.unusable || self.extra_queued || self.ended_idle.is_some();
+        if self.responses_sent == 0 || !quiet || over || !self.reader.is_between() {
             return;
         }
         let (OriginBehaviour::ClosesIdle(ms)
         | OriginBehaviour::EndsIdle(ms)
-        | OriginBehaviour::SendsUnrequested(ms)) = self.conduct
+        | OriginBehaviour::SendsUnrequested(ms)) = self.behaviour
         else {
             return;
         };
-        let until = self.moved.at + Duration::from_millis(ms);
+        let until = self.last_progress.at + Duration::from_millis(ms);
         if world.now() < until {
-            return look.at(until);
+            return next_wake.at(until);
         }
-        match self.conduct {
+        match self.behaviour {
             OriginBehaviour::ClosesIdle(_) => return self.close(world),
             OriginBehaviour::EndsIdle(_) => {
                 world.shutdown_write(socket);
-                self.finished = Some(Moment::now(world));
+                self.ended_idle = Some(Moment::now(world));
                 return;
             }
             _ => {}
         }
-        let stray = wire::UNREQUESTED_BYTES[self.answers % wire::UNREQUESTED_BYTES.len()];
+        let stray = wire::UNREQUESTED_BYTES[self.responses_sent % wire::UNREQUESTED_BYTES.len()];
         // With tiny buffers, the end of the response is still queued before it.
         self.outgoing.add(SendStep::Bytes(stray.as_bytes().to_vec()));
         self.extra_queued = true;
-        self.send(world, socket, look);
+        self.send(world, socket, next_wake);
         if self.socket.is_some() {
-            self.watch_extra(world, socket, look);
+            self.watch_extra(world, socket, next_wake);
         }
     }
 
     /// Fails if a connection that the proxy has not closed is silent for longer than the limits
     /// allow.
-    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
         if world.is_peer_closed(socket) {
             return;
         }
         let waits = self.model.waits();
-        let (wait, word, id) = match &self.at {
+        let (wait, word, id) = match &self.state {
             ConnectionState::Tunnel(request) => (waits.tunnel, "in a tunnel", Some(request.id)),
             ConnectionState::Request(request) => {
                 (waits.exchange, "in an exchange", Some(request.id))
             }
             // Before a request, the proxy may have looked up a name and tried other connections, or
             // have opened a silent tunnel.
-            ConnectionState::Idle if self.answers == 0 => (waits.tunnel, "before a request", None),
-            ConnectionState::Idle if self.reader.is_between() => {
-                (waits.kept, "kept", Some(self.last))
+            ConnectionState::Idle if self.responses_sent == 0 => {
+                (waits.tunnel, "before a request", None)
             }
-            ConnectionState::Idle => (waits.exchange, "in a request's head", None),
+            ConnectionState::Idle if self.reader.is_between() => {
+                (waits.kept, "idle", Some(self.last_request))
+            }
+            ConnectionState::Idle => (waits.exchange, "in a request header", None),
         };
-        let moved = id.and_then(|id| self.model.moved(id));
-        let since = moved.map_or(self.moved, |moved| moved.max(self.moved));
+        let last_progress = id.and_then(|id| self.model.last_progress(id));
+        let since = last_progress
+            .map_or(self.last_progress, |last_progress| last_progress.max(self.last_progress));
         let until = since.until(world, wait);
         if let Some(again) = self.silence.check(world.now(), until) {
-            look.at(again);
+            next_wake.at(again);
         } else {
             let details = format!("silent {word} for {} ms", wait.as_millis());
             self.fail(world, "overdue", details);

@@ -458,11 +458,11 @@ impl RandomScenario {
     }
 
     fn has_plain_exchange(&self, request: &Request) -> bool {
-        let answer = &request.response;
+        let response = &request.response;
         request.breaks.is_none_or(|it| matches!(it.how, BreakKind::Pause(_)))
             && request.malformation.is_none()
-            && answer.fault.is_none()
-            && !(answer.early && request.body.length > 0)
+            && response.fault.is_none()
+            && !(response.early && request.body.length > 0)
     }
 
     /// Returns whether a request to an origin always finds a usable connection. Unrequested bytes
@@ -473,9 +473,9 @@ impl RandomScenario {
             self.origins[origin].naming,
             NameBehaviour::Unknown | NameBehaviour::Fails | NameBehaviour::Silent
         );
-        let asked = self.connections.iter().flat_map(|connection| &connection.requests);
+        let requests = self.connections.iter().flat_map(|connection| &connection.requests);
         good && found
-            && asked.filter(|request| !self.proxy.forward || request.origin == origin).all(
+            && requests.filter(|request| !self.proxy.forward || request.origin == origin).all(
                 |request| {
                     !matches!(request.response.fault, Some(ResponseFault::ExtraBytes(_)))
                         && !request.response.early

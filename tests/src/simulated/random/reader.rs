@@ -84,11 +84,14 @@ impl MessageReader {
         self.state == ReaderState::UntilClose
     }
 
-    /// Returns the next part, if it is complete. `asked` is the request of a response.
-    pub(super) fn next(&mut self, asked: Option<&RequestContext>) -> Result<Option<Part>, String> {
+    /// Returns the next part, if it is complete. `request` is the request of a response.
+    pub(super) fn next(
+        &mut self,
+        request: Option<&RequestContext>,
+    ) -> Result<Option<Part>, String> {
         loop {
             let step = match self.state {
-                ReaderState::Head => return self.head(asked),
+                ReaderState::Head => return self.head(request),
                 ReaderState::Raw => return Ok(self.body(usize::MAX)),
                 ReaderState::UntilClose => return Ok(self.body(usize::MAX)),
                 ReaderState::Length(left) => return Ok(self.counted(left)),
@@ -107,15 +110,16 @@ impl MessageReader {
         }
     }
 
-    fn head(&mut self, asked: Option<&RequestContext>) -> Result<Option<Part>, String> {
+    fn head(&mut self, request: Option<&RequestContext>) -> Result<Option<Part>, String> {
         let end = self.bytes.windows(4).position(|four| four == b"\r\n\r\n").map(|at| at + 4);
         let head = &self.bytes[..end.unwrap_or(self.bytes.len())];
         let none = RequestContext::with("GET");
         let parsed = match self.side {
             Side::Requests => strict::request(head),
-            Side::Responses => strict::response(head, asked.unwrap_or(&none), end.is_some()),
+            Side::Responses => strict::response(head, request.unwrap_or(&none), end.is_some()),
         };
-        let parsed = parsed.map_err(|doubt| format!("{doubt}: {}", excerpt(&self.bytes)))?;
+        let parsed =
+            parsed.map_err(|ambiguity| format!("{ambiguity}: {}", excerpt(&self.bytes)))?;
         let Some(end) = end else { return Ok(None) };
         let message = match parsed {
             Some(message) => {
@@ -126,7 +130,7 @@ impl MessageReader {
                 };
                 message
             }
-            None => self.with_body(end, asked)?,
+            None => self.with_body(end, request)?,
         };
         self.bytes.drain(..end);
         Ok(Some(Part::Head(message)))
@@ -134,7 +138,11 @@ impl MessageReader {
 
     /// Parses a valid header that a body follows. The strict parser returns only complete messages,
     /// so this parses the header once more with the shortest body of its kind.
-    fn with_body(&mut self, end: usize, asked: Option<&RequestContext>) -> Result<Message, String> {
+    fn with_body(
+        &mut self,
+        end: usize,
+        request: Option<&RequestContext>,
+    ) -> Result<Message, String> {
         let head = String::from_utf8_lossy(&self.bytes[..end]).to_ascii_lowercase();
         let length = head.split("\r\n").find_map(|line| line.strip_prefix("content-length: "));
         let mut bytes = self.bytes[..end].to_vec();
@@ -154,7 +162,7 @@ impl MessageReader {
         let none = RequestContext::with("GET");
         let parsed = match self.side {
             Side::Requests => strict::request(&bytes),
-            Side::Responses => strict::response(&bytes, asked.unwrap_or(&none), false),
+            Side::Responses => strict::response(&bytes, request.unwrap_or(&none), false),
         };
         match parsed {
             Ok(Some(mut message)) => {
@@ -164,7 +172,9 @@ impl MessageReader {
                 }
                 Ok(message)
             }
-            other => Err(format!("{other:?} of a head that was found good: {}", excerpt(&bytes))),
+            other => {
+                Err(format!("{other:?} for a header that was found valid: {}", excerpt(&bytes)))
+            }
         }
     }
 
@@ -234,7 +244,7 @@ impl MessageReader {
         let whole = whole.concat();
         let head = whole.len() - self.bytes.len();
         match strict::request(&whole) {
-            Err(doubt) => Err(format!("{doubt}: {}", excerpt(&self.bytes))),
+            Err(ambiguity) => Err(format!("{ambiguity}: {}", excerpt(&self.bytes))),
             Ok(None) => Ok(false),
             Ok(Some(message)) => {
                 self.bytes.drain(..message.bytes - head);
@@ -268,18 +278,18 @@ mod tests {
 
     fn parts(side: Side, input: &str) -> Result<String, String> {
         let mut reader = MessageReader::new(side);
-        let mut told = String::new();
+        let mut text = String::new();
         for byte in input.bytes() {
             reader.add(&[byte]);
             while let Some(part) = reader.next(None)? {
                 match part {
-                    Part::Head(message) => told += &format!("[{:?}]", message.framing),
-                    Part::Body(bytes) => told += &String::from_utf8_lossy(&bytes),
-                    Part::End => told += ".",
+                    Part::Head(message) => text += &format!("[{:?}]", message.framing),
+                    Part::Body(bytes) => text += &String::from_utf8_lossy(&bytes),
+                    Part::End => text += ".",
                 }
             }
         }
-        Ok(told)
+        Ok(text)
     }
 
     #[test]
@@ -298,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_doubtful_is_told_at_once() {
+    fn ambiguous_bytes_are_reported_at_once() {
         let chunked = "POST /r HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
         for body in ["02\r\n", "2\r\nabc", "2;a\r\n", "0\r\nHost: a\r\n\r\n", "0x2\r\n"] {
             assert!(parts(Side::Requests, &format!("{chunked}{body}")).is_err(), "{body}");

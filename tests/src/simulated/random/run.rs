@@ -68,13 +68,13 @@ pub(super) fn play(scenario: &RandomScenario, world: &World, log_events: bool) -
     disable_faults(scenario, world);
     world.record_engine_output();
     let (failure, coverage) = match RandomRun::new(scenario, world) {
-        Ok(mut stage) => {
-            let result = stage.play(world);
+        Ok(mut run_state) => {
+            let result = run_state.play(world);
             world
                 .trouble_counts()
                 .iter()
-                .for_each(|(what, _)| stage.model.cover(format!("trouble: {what}")));
-            (stage.model.failure().or(result.err()), stage.model.coverage())
+                .for_each(|(what, _)| run_state.model.cover(format!("trouble: {what}")));
+            (run_state.model.failure().or(result.err()), run_state.model.coverage())
         }
         Err(details) => (Some(Failure { kind: "configuration", details }), Coverage::new()),
     };
@@ -84,8 +84,8 @@ pub(super) fn play(scenario: &RandomScenario, world: &World, log_events: bool) -
 /// Disables faults of the world.
 fn disable_faults(scenario: &RandomScenario, world: &World) {
     let mut plan = world.plan();
-    for calm in &scenario.disabled_faults {
-        match calm {
+    for fault in &scenario.disabled_faults {
+        match fault {
             DisabledFault::Resets => plan.streams.reset = 0,
             DisabledFault::Connects => plan.connect_fault = 0,
             DisabledFault::Descriptors => plan.shortages.descriptors = 0,
@@ -125,7 +125,7 @@ struct CheckedWorker {
 impl SimWorker for CheckedWorker {
     fn run_turn(&mut self) -> bool {
         let Some(running) = &mut self.running else { return false };
-        let goes_on = running.run_turn();
+        let continues = running.run_turn();
         let live = running.0.live_objects();
         let (used, max) = self.world.budget(self.index);
         // The receive that exceeded the budget may have added a whole buffer.
@@ -137,7 +137,7 @@ impl SimWorker for CheckedWorker {
             let details = format!("worker {} holds {used} bytes of {max}", self.index);
             self.model.fail(&self.world, "memory", details);
         }
-        if !goes_on {
+        if !continues {
             if live != [0; 4] {
                 let details = format!("worker {} has drained and keeps {live:?}", self.index);
                 self.model.fail(&self.world, "leak", details);
@@ -149,7 +149,7 @@ impl SimWorker for CheckedWorker {
             );
             self.ended.set(true);
         }
-        goes_on
+        continues
     }
 }
 
@@ -182,7 +182,7 @@ struct Operator {
 }
 
 impl Operator {
-    fn tell(&mut self, message: impl Fn() -> WorkerMessage<millrace_sim::SimDetached>) {
+    fn send_to_workers(&mut self, message: impl Fn() -> WorkerMessage<millrace_sim::SimDetached>) {
         for (mailbox, ended) in self.mailboxes.borrow_mut().iter_mut().zip(&self.ended) {
             if !ended.get() {
                 assert!(mailbox.send(message()).is_ok(), "a worker reads its messages");
@@ -192,33 +192,36 @@ impl Operator {
     }
 
     fn drain(&mut self, world: &World) {
-        world.log_event("the workers are told to drain");
+        world.log_event("message to drain");
         (self.drain_at, self.stop_at) = (None, Some(world.now() + self.drain));
         self.model.drain();
-        self.tell(|| WorkerMessage::Drain);
+        self.send_to_workers(|| WorkerMessage::Drain);
     }
 
     fn step(&mut self, world: &World) -> Option<Instant> {
         if self.reloads.last().is_some_and(|(at, _)| *at <= world.now())
             && let Some((_, config)) = self.reloads.pop()
         {
-            world.log_event("the workers are told of another configuration");
+            world.log_event("message with another configuration");
             self.model.cover("operator: reloads");
-            self.tell(|| WorkerMessage::Configure { config: config.clone(), sockets: Vec::new() });
+            self.send_to_workers(|| WorkerMessage::Configure {
+                config: config.clone(),
+                sockets: Vec::new(),
+            });
         }
         if self.drain_at.is_some_and(|at| at <= world.now()) {
             self.model.cover("operator: drains in the middle");
             self.drain(world);
         }
         if self.stop_at.is_some_and(|at| at <= world.now()) {
-            world.log_event("the workers are told to stop");
+            world.log_event("message to stop");
             (self.stop_at, self.stopped) = (None, Some(Moment::now(world)));
-            self.model.cover("operator: breaks off what is left");
-            self.tell(|| WorkerMessage::Stop);
+            self.model.cover("operator: stops the remaining work");
+            self.send_to_workers(|| WorkerMessage::Stop);
         }
         let reload = self.reloads.last().map(|(at, _)| *at);
-        let judged = self.check_stopped(world);
-        reload.into_iter().chain(self.drain_at).chain(self.stop_at).chain(judged).min()
+        let check_again = self.check_stopped(world);
+        reload.into_iter().chain(self.drain_at).chain(self.stop_at).chain(check_again).min()
     }
 
     /// Checks that stopped workers end soon, whatever their clients do. Returns when to check
@@ -237,19 +240,22 @@ impl Operator {
 
 impl Actor for RandomActors {
     fn step(&mut self, world: &World) -> Option<Instant> {
-        let mut look = self.operator.step(world);
+        let mut next_wake = self.operator.step(world);
         let changed_sockets = world.take_changed_sockets();
         let mut over = true;
         for client in &mut self.clients {
-            look = look.into_iter().chain(client.step(world, &self.proxy, &changed_sockets)).min();
+            next_wake = next_wake
+                .into_iter()
+                .chain(client.step(world, &self.proxy, &changed_sockets))
+                .min();
             over &= client.is_over();
         }
         for origin in &mut self.origins {
-            look = look.into_iter().chain(origin.step(world, &changed_sockets)).min();
+            next_wake = next_wake.into_iter().chain(origin.step(world, &changed_sockets)).min();
         }
-        look = look.into_iter().chain(self.names.step(world)).min();
+        next_wake = next_wake.into_iter().chain(self.names.step(world)).min();
         self.over.set(over || self.model.failure().is_some());
-        look
+        next_wake
     }
 }
 
@@ -286,7 +292,7 @@ impl RandomRun {
         let servers = (names.server(), &SimVerifier::new(false));
         let (workers, mailboxes, shared) = start(&config, world, servers, assumed)?;
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
-        let workers = watched(workers, &ended, &model, world);
+        let workers = checked_workers(workers, &ended, &model, world);
         let clients = scenario.connections.iter().enumerate();
         let clients = clients
             .map(|(at, plan)| RandomClient::new(plan, at, &authorities, &model, world))
@@ -350,7 +356,7 @@ impl RandomRun {
         }
         match &world.leaks()[..] {
             [] => Ok(()),
-            leaks => Err(self.failure("leak", format!("left behind:\n{}", leaks.join("\n")))),
+            leaks => Err(self.failure("leak", format!("leaked:\n{}", leaks.join("\n")))),
         }
     }
 
@@ -409,21 +415,21 @@ fn authorities(scenario: &RandomScenario, ports: &[u16]) -> Vec<String> {
 }
 
 /// Returns the workers with flags that say whether each has ended.
-fn watched(
+fn checked_workers(
     workers: Vec<RunningWorker>,
     ended: &[Rc<Cell<bool>>],
     model: &ExchangeModel,
     world: &World,
 ) -> Vec<CheckedWorker> {
     let workers = workers.into_iter().zip(ended).enumerate();
-    let watched = workers.map(|(index, (running, ended))| CheckedWorker {
+    let checked_workers = workers.map(|(index, (running, ended))| CheckedWorker {
         index,
         running: Some(running),
         model: model.clone(),
         world: world.clone(),
         ended: ended.clone(),
     });
-    watched.collect()
+    checked_workers.collect()
 }
 
 /// Returns the proxy's configuration as parsed by the program's own parser, with the selected port.
@@ -514,7 +520,7 @@ mod tests {
 
     /// Drains a worker and stops it a second later. Returns its failure, if it has ended or has
     /// not.
-    fn judged(has_ended: bool) -> Option<&'static str> {
+    fn check_again(has_ended: bool) -> Option<&'static str> {
         let world = World::new(1, Faults::None);
         let scenario = Rc::new(plain_scenario(Vec::new(), Ending::Closes));
         let waits = WaitLimits::new(&Limits::default(), &scenario, &world.plan());
@@ -536,8 +542,8 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_does_not_stop_is_noticed_while_its_clients_go_on() {
-        assert_eq!(judged(true), None);
-        assert_eq!(judged(false), Some("undrained"));
+    fn a_worker_that_does_not_stop_is_reported() {
+        assert_eq!(check_again(true), None);
+        assert_eq!(check_again(false), Some("undrained"));
     }
 }

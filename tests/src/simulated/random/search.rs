@@ -17,7 +17,7 @@ pub struct SearchResult {
     /// Seeds that failed, lowest first, each with its scenario and its failure.
     pub failures: Vec<(RandomScenario, Failure)>,
     /// How often each class of behaviour occurred.
-    pub met: Coverage,
+    pub coverage: Coverage,
 }
 
 /// One in this number of seeds is played twice, to check that it repeats; so is every failing one.
@@ -48,7 +48,7 @@ pub fn search(first: u64, seeds: u64, threads: usize, failures_max: usize) -> Se
                 }
                 let mut found = found.lock().expect("no thread panics with the lock");
                 for (class, count) in coverage {
-                    *found.met.entry(class).or_default() += count;
+                    *found.coverage.entry(class).or_default() += count;
                 }
             });
         }
@@ -58,11 +58,11 @@ pub fn search(first: u64, seeds: u64, threads: usize, failures_max: usize) -> Se
     found
 }
 
-fn play_seed(seed: u64, met: &mut Coverage) -> Option<(RandomScenario, Failure)> {
+fn play_seed(seed: u64, coverage: &mut Coverage) -> Option<(RandomScenario, Failure)> {
     let scenario = random_scenario(seed);
     let outcome = play_random(&scenario, false);
     for (class, count) in &outcome.coverage {
-        *met.entry(class.clone()).or_default() += count;
+        *coverage.entry(class.clone()).or_default() += count;
     }
     if (outcome.failure.is_some() || seed.is_multiple_of(REPLAYED_OF))
         && let Some(failure) = check_replay(&scenario, outcome.hash)

@@ -114,9 +114,9 @@ fn world(best: &mut Best<'_>, end: Instant) {
         best.attempt(end, &|scenario| scenario.disabled_faults.clear());
         return;
     }
-    for calm in DisabledFault::ALL {
-        if !best.scenario.disabled_faults.contains(&calm) {
-            best.attempt(end, &|scenario| scenario.disabled_faults.push(calm));
+    for fault in DisabledFault::ALL {
+        if !best.scenario.disabled_faults.contains(&fault) {
+            best.attempt(end, &|scenario| scenario.disabled_faults.push(fault));
         }
     }
 }

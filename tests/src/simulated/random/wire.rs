@@ -27,12 +27,12 @@ pub(super) struct Route<'a> {
 }
 
 /// Returns a request's header, and its encoded body.
-pub(super) fn request(request: &Request, way: &Route<'_>) -> (Vec<u8>, Vec<u8>) {
+pub(super) fn request(request: &Request, route: &Route<'_>) -> (Vec<u8>, Vec<u8>) {
     let Request { id, method, body, .. } = request;
-    let host = if way.forward { way.authority } else { "a.test" };
-    let target = match (method, way.forward) {
-        (Method::Connect, _) => way.authority.to_owned(),
-        (_, true) => format!("http://{}/r/{id}", way.authority),
+    let host = if route.forward { route.authority } else { "a.test" };
+    let target = match (method, route.forward) {
+        (Method::Connect, _) => route.authority.to_owned(),
+        (_, true) => format!("http://{}/r/{id}", route.authority),
         (_, false) => format!("/r/{id}"),
     };
     match request.malformation {
@@ -110,16 +110,16 @@ pub(super) fn interim(id: u32, status: u16, form: HeaderSyntax) -> Vec<u8> {
 
 /// Returns the complete final response to `request`.
 pub(super) fn response(request: &Request) -> Vec<u8> {
-    let Request { id, method, response: answer, .. } = request;
-    match answer.fault {
+    let Request { id, method, response: plan, .. } = request;
+    match plan.fault {
         Some(ResponseFault::Head(index)) => {
             return fill(BAD_RESPONSE_HEADERS[index % BAD_RESPONSE_HEADERS.len()], *id, "", "");
         }
         Some(ResponseFault::Chunks(index)) => {
             let head =
                 format!("HTTP/1.1 200 Fine\r\nX-Id: {id}\r\nTransfer-Encoding: chunked\r\n\r\n");
-            let mut bytes = answer.syntax.write(head);
-            for chunk in response_payload(*id, answer.length).chunks(1000) {
+            let mut bytes = plan.syntax.write(head);
+            for chunk in response_payload(*id, plan.length).chunks(1000) {
                 bytes.extend_from_slice(format!("{:x}\r\n", chunk.len()).as_bytes());
                 bytes.extend_from_slice(chunk);
                 bytes.extend_from_slice(b"\r\n");
@@ -136,37 +136,37 @@ pub(super) fn response(request: &Request) -> Vec<u8> {
         }
         _ => {}
     }
-    let payload = response_payload(*id, answer.length);
-    if *method == Method::Upgrade && answer.status == 101 {
+    let payload = response_payload(*id, plan.length);
+    if *method == Method::Upgrade && plan.status == 101 {
         let head = "HTTP/1.1 101 Now\r\nX-Id: {id}\r\nConnection: upgrade\r\n\
                     Upgrade: websocket\r\n\r\n";
         return fill(head, *id, "", "");
     }
-    plain(*id, *method, answer, &payload)
+    plain(*id, *method, plan, &payload)
 }
 
-fn plain(id: u32, method: Method, answer: &ResponsePlan, payload: &[u8]) -> Vec<u8> {
-    let version = if answer.old { "HTTP/1.0" } else { "HTTP/1.1" };
-    let mut head = format!("{version} {} Fine\r\nX-Id: {id}\r\n", answer.status);
-    if answer.closes || answer.framing == BodyFraming::UntilClose {
+fn plain(id: u32, method: Method, plan: &ResponsePlan, payload: &[u8]) -> Vec<u8> {
+    let version = if plan.old { "HTTP/1.0" } else { "HTTP/1.1" };
+    let mut head = format!("{version} {} Fine\r\nX-Id: {id}\r\n", plan.status);
+    if plan.closes || plan.framing == BodyFraming::UntilClose {
         head += "Connection: close\r\n";
-    } else if answer.old {
+    } else if plan.old {
         head += "Connection: keep-alive\r\n";
     }
-    if has_no_body(answer.status) {
+    if has_no_body(plan.status) {
         head += "\r\n";
-        return answer.syntax.write(head);
+        return plan.syntax.write(head);
     }
-    match answer.framing {
+    match plan.framing {
         BodyFraming::Length => head += &format!("Content-Length: {}\r\n", payload.len()),
         BodyFraming::Chunks(_) => head += "Transfer-Encoding: chunked\r\n",
         BodyFraming::UntilClose => {}
     }
     head += "\r\n";
-    let mut bytes = answer.syntax.write(head);
+    let mut bytes = plan.syntax.write(head);
     if method != Method::Head {
-        match answer.framing {
-            BodyFraming::Chunks(size) => bytes.extend(chunks(payload, size, answer.trailers)),
+        match plan.framing {
+            BodyFraming::Chunks(size) => bytes.extend(chunks(payload, size, plan.trailers)),
             _ => bytes.extend_from_slice(payload),
         }
     }

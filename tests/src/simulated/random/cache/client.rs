@@ -29,11 +29,11 @@ pub(super) struct CacheClient {
     /// Requests by progress: queued, begun to be sent, completed.
     planned: usize,
     begun: usize,
-    answered: usize,
-    answer: Option<ReceivedResponse>,
+    completed: usize,
+    current: Option<ReceivedResponse>,
     /// The proxy has announced the end of the connection.
     last: bool,
-    moved: Moment,
+    last_progress: Moment,
     pace: Pace,
 }
 
@@ -64,10 +64,10 @@ impl CacheClient {
             reader: MessageReader::new(Side::Responses),
             planned: 0,
             begun: 0,
-            answered: 0,
-            answer: None,
+            completed: 0,
+            current: None,
             last: false,
-            moved: Moment::now(world),
+            last_progress: Moment::now(world),
             pace: Pace::new(plan.reader),
         }
     }
@@ -78,7 +78,12 @@ impl CacheClient {
 
     pub(super) fn state(&self) -> String {
         let over = if self.over { "has ended" } else { "waits" };
-        format!("{} {over}, {} of {} answered", self.name, self.answered, self.plan.requests.len())
+        format!(
+            "{} {over}, {} of {} completed",
+            self.name,
+            self.completed,
+            self.plan.requests.len()
+        )
     }
 
     pub(super) fn close(&mut self, world: &World) {
@@ -99,7 +104,7 @@ impl CacheClient {
             let from = SocketAddr::from(([127, 0, 2, 1], 1));
             let socket = world.connect(proxy, Some(from));
             world.name_socket(socket, &self.name);
-            (self.socket, self.moved) = (Some(socket), Moment::now(world));
+            (self.socket, self.last_progress) = (Some(socket), Moment::now(world));
             self.begins = world.now();
         }
         let socket = self.socket?;
@@ -112,33 +117,33 @@ impl CacheClient {
                 return None;
             }
         }
-        let mut look = NextWake::default();
-        self.send(world, socket, &mut look);
-        self.read(world, socket, &mut look);
+        let mut next_wake = NextWake::default();
+        self.send(world, socket, &mut next_wake);
+        self.read(world, socket, &mut next_wake);
         if !self.over {
-            self.send(world, socket, &mut look);
-            self.check_silence(world, socket, &mut look);
+            self.send(world, socket, &mut next_wake);
+            self.check_silence(world, socket, &mut next_wake);
         }
-        look.0.filter(|_| !self.over)
+        next_wake.0.filter(|_| !self.over)
     }
 
-    fn send(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+    fn send(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
         loop {
-            let behind = self.plan.pipelined || self.planned == self.answered;
+            let behind = self.plan.pipelined || self.planned == self.completed;
             if behind && !self.last && self.planned < self.plan.requests.len() {
-                let ask = self.plan.requests[self.planned];
+                let request = self.plan.requests[self.planned];
                 self.planned += 1;
-                self.outgoing.add(SendStep::Pause(ask.pause_ms));
+                self.outgoing.add(SendStep::Pause(request.pause_ms));
                 self.outgoing.add(SendStep::Mark);
-                self.outgoing.add(SendStep::Bytes(written(&ask)));
+                self.outgoing.add(SendStep::Bytes(encode_request(&request)));
             }
             match self.outgoing.step(world, socket) {
                 SendOutcome::Mark => {
                     self.model.record_request(world, &self.plan.requests[self.begun]);
                     self.begun += 1;
-                    self.moved = Moment::now(world);
+                    self.last_progress = Moment::now(world);
                 }
-                SendOutcome::Until(until) => return look.at(until),
+                SendOutcome::Until(until) => return next_wake.at(until),
                 SendOutcome::Gone => return self.close(world),
                 SendOutcome::All
                     if behind && !self.last && self.planned < self.plan.requests.len() => {}
@@ -147,14 +152,14 @@ impl CacheClient {
         }
     }
 
-    fn read(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
+    fn read(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
         while !self.over {
             let max = match self.pace.readable(world, &self.model) {
                 Ok(max) => max,
-                Err(until) => return look.at(until),
+                Err(until) => return next_wake.at(until),
             };
             match world.read(socket, max) {
-                ReadResult::Bytes(bytes) => self.came(world, &bytes),
+                ReadResult::Bytes(bytes) => self.check_bytes(world, &bytes),
                 ReadResult::End => return self.ended(world, false),
                 ReadResult::Failed(_) => return self.ended(world, true),
                 ReadResult::Nothing => return,
@@ -162,8 +167,8 @@ impl CacheClient {
         }
     }
 
-    fn came(&mut self, world: &World, bytes: &[u8]) {
-        self.moved = Moment::now(world);
+    fn check_bytes(&mut self, world: &World, bytes: &[u8]) {
+        self.last_progress = Moment::now(world);
         self.pace.record_read(world, bytes.len());
         self.reader.add(bytes);
         self.check_received(world);
@@ -178,152 +183,156 @@ impl CacheClient {
 
     fn check_received(&mut self, world: &World) {
         while !self.over {
-            let Some(ask) = self.plan.requests.get(self.answered).copied() else {
+            let Some(request) = self.plan.requests.get(self.completed).copied() else {
                 if !self.reader.is_between() {
                     let rest = excerpt(self.reader.rest());
-                    self.fail(world, "unasked", format!("more came than was asked for: {rest}"));
+                    self.fail(world, "unasked", format!("bytes after the last response: {rest}"));
                 }
                 return self.close(world);
             };
-            match self.reader.next(Some(&RequestContext::with(ask.method))) {
+            match self.reader.next(Some(&RequestContext::with(request.method))) {
                 Ok(None) => return,
-                Ok(Some(Part::Head(message))) => self.head(world, &ask, &message),
-                Ok(Some(Part::Body(bytes))) => self.body(world, &bytes),
-                Ok(Some(Part::End)) => self.whole(world),
+                Ok(Some(Part::Head(message))) => self.check_header(world, &request, &message),
+                Ok(Some(Part::Body(bytes))) => self.check_body(world, &bytes),
+                Ok(Some(Part::End)) => self.end_of_message(world),
                 Err(why) => self.fail(world, "ambiguous", why),
             }
         }
     }
 
-    fn head(&mut self, world: &World, ask: &CacheRequest, message: &Message) {
+    fn check_header(&mut self, world: &World, request: &CacheRequest, message: &Message) {
         let value = |name: &str| {
             let field = message.fields.iter().find(|field| field.is(name));
             field.map(|field| String::from_utf8_lossy(&field.value).into_owned())
         };
         self.last |= message.closes();
         let status = message.status();
-        let mut answer =
+        let mut current =
             ReceivedResponse { record: None, is_part: false, want: Vec::new(), got: 0 };
         let Some(serial) = value("x-serial").and_then(|serial| serial.parse().ok()) else {
-            self.own_answer(world, ask, status);
-            self.answer = Some(answer);
+            self.check_own_response(world, request, status);
+            self.current = Some(current);
             return;
         };
-        let record = match self.model.check(world, ask, serial) {
+        let record = match self.model.check(world, request, serial) {
             Ok(record) => record,
             Err((kind, details)) => return self.fail(world, kind, details),
         };
-        let is_hit = record.asker != ask.id;
+        let is_hit = record.request_id != request.id;
         let class =
             if is_hit { "client: gets a response to another request" } else { "client: its own" };
         self.model.cover(class);
         if is_hit && self.model.outlived_process(&record) {
             self.model.cover("client: gets a response that an earlier process stored");
         }
-        let said = record.said;
+        let plan = record.plan;
         match status {
-            206 if ask.range.is_some() => {
+            206 if request.range.is_some() => {
                 let place = value("content-range").unwrap_or_default();
-                let Some((first, last, complete)) = place_of(&place) else {
-                    return self.fail(world, "ambiguous", format!("a part without place: {place}"));
+                let Some((first, last, complete)) = parse_content_range(&place) else {
+                    return self.fail(
+                        world,
+                        "ambiguous",
+                        format!("a part without a valid Content-Range: {place}"),
+                    );
                 };
                 let is_known = match complete {
-                    Some(complete) => complete == said.length || record.may_look_short(),
+                    Some(complete) => complete == plan.length || record.may_look_short(),
                     // Its header had no length, and not all of it is stored.
-                    None => said.frame != BodyFraming::Length,
+                    None => plan.frame != BodyFraming::Length,
                 };
-                if !is_known || last >= said.length || first > last {
-                    let details = format!("{place} of {} bytes", said.length);
+                if !is_known || last >= plan.length || first > last {
+                    let details = format!("{place} of {} bytes", plan.length);
                     return self.fail(world, "wrong-bytes", details);
                 }
-                let wanted = ask.range.map(|(first, last)| (first, last.min(said.length - 1)));
+                let wanted = request.range.map(|(first, last)| (first, last.min(plan.length - 1)));
                 if !record.may_look_short() && wanted != Some((first, last)) {
-                    let details = format!("{place} for bytes {:?}", ask.range);
+                    let details = format!("{place} for bytes {:?}", request.range);
                     return self.fail(world, "wrong-part", details);
                 }
                 self.model.cover("client: gets a part");
-                answer.is_part = true;
-                answer.want = origin::body(serial, said.length)[first..=last].to_vec();
+                current.is_part = true;
+                current.want = origin::body(serial, plan.length)[first..=last].to_vec();
             }
-            status if status == said.status => {
-                let length = if ask.method == "HEAD" { 0 } else { said.length };
-                answer.is_part = ask.method == "HEAD";
-                answer.want = origin::body(serial, length);
+            status if status == plan.status => {
+                let length = if request.method == "HEAD" { 0 } else { plan.length };
+                current.is_part = request.method == "HEAD";
+                current.want = origin::body(serial, length);
             }
             status => {
-                let details = format!("status {status} for {} of {}", said.status, ask.id);
+                let details = format!("status {status} for {} of {}", plan.status, request.id);
                 return self.fail(world, "wrong-response", details);
             }
         }
-        if ask.method == "POST" && status < 400 {
-            self.model.changed(ask.url, serial);
+        if request.method == "POST" && status < 400 {
+            self.model.record_invalidation(request.url, serial);
         }
-        answer.record = Some(record);
-        self.answer = Some(answer);
+        current.record = Some(record);
+        self.current = Some(current);
     }
 
     /// Handles a response of the proxy's own, or the origin's response to a HEAD.
-    fn own_answer(&mut self, world: &World, ask: &CacheRequest, status: u16) {
-        let is_head = ask.method == "HEAD" && status == 200;
-        let is_refused = ask.control == "only-if-cached" && status == 504;
+    fn check_own_response(&mut self, world: &World, request: &CacheRequest, status: u16) {
+        let is_head = request.method == "HEAD" && status == 200;
+        let is_refused = request.cache_control == "only-if-cached" && status == 504;
         // A response about an unsatisfiable range says nothing about the stored response.
-        let is_refused = is_refused || (ask.range.is_some() && status == 416);
+        let is_refused = is_refused || (request.range.is_some() && status == 416);
         self.model.cover(format!("proxy: responds {status} itself"));
         if !is_head && !is_refused {
-            self.fail_unserved(world, &format!("request {} is answered {status}", ask.id));
+            self.fail_unserved(world, &format!("request {} gets {status}", request.id));
         }
     }
 
-    fn body(&mut self, world: &World, bytes: &[u8]) {
-        let Some(answer) = &mut self.answer else { return };
-        if answer.record.is_none() {
+    fn check_body(&mut self, world: &World, bytes: &[u8]) {
+        let Some(current) = &mut self.current else { return };
+        if current.record.is_none() {
             return;
         }
-        let end = answer.got + bytes.len();
-        if answer.want.get(answer.got..end) != Some(bytes) {
-            let details = format!("wrong bytes from {} on: {}", answer.got, excerpt(bytes));
+        let end = current.got + bytes.len();
+        if current.want.get(current.got..end) != Some(bytes) {
+            let details = format!("wrong bytes from {} on: {}", current.got, excerpt(bytes));
             return self.fail(world, "wrong-bytes", details);
         }
-        answer.got = end;
+        current.got = end;
     }
 
-    fn whole(&mut self, world: &World) {
-        let Some(answer) = self.answer.take() else { return };
-        self.answered += 1;
-        if let Some(record) = answer.record {
-            let (got, want) = (answer.got, answer.want.len());
+    fn end_of_message(&mut self, world: &World) {
+        let Some(current) = self.current.take() else { return };
+        self.completed += 1;
+        if let Some(record) = current.record {
+            let (got, want) = (current.got, current.want.len());
             let is_short = got < want && !record.may_look_short();
-            if is_short || (record.is_cut() && !answer.is_part) {
-                let details = format!("{got} of {want} bytes look whole");
+            if is_short || (record.is_cut() && !current.is_part) {
+                let details = format!("{got} of {want} bytes look complete");
                 return self.fail(world, "looks-whole", details);
             }
         }
-        if self.answered == self.plan.requests.len() || self.last {
+        if self.completed == self.plan.requests.len() || self.last {
             self.close(world);
         }
     }
 
     /// Handles the end of the stream, or its reset.
     fn ended(&mut self, world: &World, is_broken: bool) {
-        let record = self.answer.as_ref().and_then(|answer| answer.record);
-        if let (Some(record), Some(answer)) = (record, &self.answer)
-            && !answer.is_part
+        let record = self.current.as_ref().and_then(|current| current.record);
+        if let (Some(record), Some(current)) = (record, &self.current)
+            && !current.is_part
             && self.plan.reader == Reader::Eager
             && self.is_undisturbed()
         {
-            let came = record.bytes_before_break().unwrap_or(0);
-            if is_broken || answer.got < came {
+            let check_bytes = record.bytes_before_break().unwrap_or(0);
+            if is_broken || current.got < check_bytes {
                 let details = format!(
-                    "{} of {came} bytes that came of a cut answer, reset: {is_broken}",
-                    answer.got
+                    "{} of {check_bytes} bytes before the break of a cut response, reset: {is_broken}",
+                    current.got
                 );
                 return self.fail(world, "cut-short", details);
             }
-            self.model.cover("client: gets all that came of a cut answer");
+            self.model.cover("client: gets all bytes before a break");
         }
         match record {
-            Some(record) if record.said.breaks.is_some() => {
-                self.model.cover("client: sees that an answer breaks off");
+            Some(record) if record.plan.breaks.is_some() => {
+                self.model.cover("client: sees that a response breaks off");
             }
             _ => self.fail_unserved(world, "its connection ends too early"),
         }
@@ -333,7 +342,7 @@ impl CacheClient {
     /// Fails if there is no shortage and no break: every client must then be served.
     fn fail_unserved(&mut self, world: &World, details: &str) {
         let scenario = self.model.scenario();
-        let breaks = scenario.responses.iter().flatten().any(|said| said.breaks.is_some());
+        let breaks = scenario.responses.iter().flatten().any(|plan| plan.breaks.is_some());
         if self.is_undisturbed() && !breaks {
             self.fail(world, "unserved", details.to_owned());
         }
@@ -347,16 +356,16 @@ impl CacheClient {
     }
 
     /// Fails if the client waits for longer than the limits allow.
-    fn check_silence(&mut self, world: &World, socket: ActorSocket, look: &mut NextWake) {
-        let waits = self.answered < self.begun && !self.pace.is_resting();
+    fn check_silence(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+        let waits = self.completed < self.begun && !self.pace.is_resting();
         if !waits || self.model.is_hostile() || world.is_peer_closed(socket) {
             return;
         }
-        let until = self.moved.until(world, SILENCE);
+        let until = self.last_progress.until(world, SILENCE);
         if until <= world.now() {
             return self.fail(world, "overdue", format!("silent for {} s", SILENCE.as_secs()));
         }
-        look.at(until);
+        next_wake.at(until);
     }
 
     fn fail(&mut self, world: &World, kind: &'static str, details: String) {
@@ -366,27 +375,27 @@ impl CacheClient {
 }
 
 /// Returns the bytes of a request.
-fn written(ask: &CacheRequest) -> Vec<u8> {
-    let CacheRequest { id, method, url, language, control, range, .. } = ask;
-    let mut head = format!("{method} /u{url} HTTP/1.1\r\nHost: a.test\r\nX-Id: {id}\r\n");
-    head += &format!("Accept-Language: l{language}\r\n");
-    if !control.is_empty() {
-        head += &format!("Cache-Control: {control}\r\n");
+fn encode_request(request: &CacheRequest) -> Vec<u8> {
+    let CacheRequest { id, method, url, language, cache_control, range, .. } = request;
+    let mut check_header = format!("{method} /u{url} HTTP/1.1\r\nHost: a.test\r\nX-Id: {id}\r\n");
+    check_header += &format!("Accept-Language: l{language}\r\n");
+    if !cache_control.is_empty() {
+        check_header += &format!("Cache-Control: {cache_control}\r\n");
     }
     if let Some((first, last)) = range {
-        head += &format!("Range: bytes={first}-{last}\r\n");
+        check_header += &format!("Range: bytes={first}-{last}\r\n");
     }
     if *method == "POST" {
-        head += "Content-Length: 3\r\n\r\nnew";
+        check_header += "Content-Length: 3\r\n\r\nnew";
     } else {
-        head += "\r\n";
+        check_header += "\r\n";
     }
-    head.into_bytes()
+    check_header.into_bytes()
 }
 
 /// Returns first byte, last byte and complete length of `bytes F-L/C`. A complete length of `None`
 /// is unknown.
-fn place_of(value: &str) -> Option<(usize, usize, Option<usize>)> {
+fn parse_content_range(value: &str) -> Option<(usize, usize, Option<usize>)> {
     let (place, complete) = value.strip_prefix("bytes ")?.split_once('/')?;
     let (first, last) = place.split_once('-')?;
     let complete = if complete == "*" { None } else { Some(complete.parse().ok()?) };

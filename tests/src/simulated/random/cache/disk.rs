@@ -71,19 +71,19 @@ impl ActorDisk {
 
     /// Performs a work item if it is due, and wakes its waiters.
     pub(super) fn step(&mut self, world: &World, mailboxes: &WorkerMailboxes) -> Option<Instant> {
-        let mut look = None;
+        let mut next_wake = None;
         if let Some(cache) = &self.cache {
             if world.now() < self.next {
-                look = Some(self.next);
+                next_wake = Some(self.next);
             } else if cache.run_disk_work() {
                 let pause = Duration::from_millis(1 + world.random() % PIECE_MS_MAX);
                 self.next = world.now() + pause;
-                look = Some(self.next);
+                next_wake = Some(self.next);
             }
         }
         self.wake(mailboxes);
         let again = (!self.late.is_empty()).then(|| world.now() + Duration::from_millis(1));
-        look.into_iter().chain(again).min()
+        next_wake.into_iter().chain(again).min()
     }
 
     fn wake(&mut self, mailboxes: &WorkerMailboxes) {

@@ -8,25 +8,25 @@ use super::{
 };
 use crate::simulated::plan::{BodyFraming, Break, BreakKind, HeaderSyntax, Reader};
 
-const fn control(text: &'static str, fresh_s: u64, spare_s: u64, own: bool) -> CacheControl {
+const fn cache_control(text: &'static str, fresh_s: u64, spare_s: u64, own: bool) -> CacheControl {
     CacheControl { text, fresh_s, stale_s: spare_s, private: own }
 }
 
 /// The Cache-Control values of responses.
 const CONTROLS: [CacheControl; 13] = [
-    control("max-age=600", 600, 0, false),
-    control("max-age=600", 600, 0, false),
-    control("max-age=600", 600, 0, false),
-    control("max-age=5", 5, 0, false),
-    control("max-age=0", 0, 0, false),
-    control("max-age=1, s-maxage=20", 20, 0, false),
-    control("no-store", 0, 0, true),
-    control("private, max-age=600", 0, 0, true),
-    control("max-age=5, stale-while-revalidate=20", 5, 20, false),
-    control("max-age=5, stale-if-error=60", 5, 60, false),
-    control("max-age=5, must-revalidate", 5, 0, false),
-    control("no-cache", 0, 0, false),
-    control("public", 0, 0, false),
+    cache_control("max-age=600", 600, 0, false),
+    cache_control("max-age=600", 600, 0, false),
+    cache_control("max-age=600", 600, 0, false),
+    cache_control("max-age=5", 5, 0, false),
+    cache_control("max-age=0", 0, 0, false),
+    cache_control("max-age=1, s-maxage=20", 20, 0, false),
+    cache_control("no-store", 0, 0, true),
+    cache_control("private, max-age=600", 0, 0, true),
+    cache_control("max-age=5, stale-while-revalidate=20", 5, 20, false),
+    cache_control("max-age=5, stale-if-error=60", 5, 60, false),
+    cache_control("max-age=5, must-revalidate", 5, 0, false),
+    cache_control("no-cache", 0, 0, false),
+    cache_control("public", 0, 0, false),
 ];
 
 /// Returns the scenario of `seed`.
@@ -34,29 +34,29 @@ pub fn random_cache_scenario(seed: u64) -> CacheScenario {
     let mut random = SeededRandom::new(seed ^ 0x4341_4348_4553_4545);
     let worlds = [Faults::None, Faults::Benign, Faults::Benign, Faults::Benign, Faults::Hostile];
     let world = random.choose(&worlds);
-    let kind = random.chance(400);
-    let mut draw = CacheGenerator { random, kind, next: 0, urls: 1 };
+    let is_calm = random.chance(400);
+    let mut draw = CacheGenerator { random, is_calm, next: 0, urls: 1 };
     let urls = draw.random.between(1, 4) as usize;
     draw.urls = urls;
-    let says = (0..urls).map(|_| draw.url()).collect();
+    let plans = (0..urls).map(|_| draw.url()).collect();
     let clients = draw.random.between(1, 8);
-    let askers = (0..clients).map(|_| draw.client()).collect();
-    let drains_ms = draw.random.chance(100).then(|| draw.random.between(0, 3000));
+    let client_plans = (0..clients).map(|_| draw.client()).collect();
+    let drain_ms = draw.random.chance(100).then(|| draw.random.between(0, 3000));
     let disk = draw.disk();
     let often = if disk.is_some() { 700 } else { 50 };
     let kills = if draw.random.chance(often) { draw.random.between(1, 3) } else { 0 };
     let last = draw.random.choose(&[3000, 30_000]);
-    let mut killed_ms: Vec<u64> = (0..kills).map(|_| draw.random.between(0, last)).collect();
-    killed_ms.sort_unstable();
+    let mut kills_ms: Vec<u64> = (0..kills).map(|_| draw.random.between(0, last)).collect();
+    kills_ms.sort_unstable();
     CacheScenario {
         seed,
         world,
         workers: draw.random.between(1, 3) as usize,
         options: draw.options(),
-        responses: says,
-        clients: askers,
-        drain_ms: drains_ms,
-        kills_ms: killed_ms,
+        responses: plans,
+        clients: client_plans,
+        drain_ms: drain_ms,
+        kills_ms: kills_ms,
         disk,
     }
 }
@@ -64,7 +64,7 @@ pub fn random_cache_scenario(seed: u64) -> CacheScenario {
 struct CacheGenerator {
     random: SeededRandom,
     /// Nothing breaks off and no client leaves early.
-    kind: bool,
+    is_calm: bool,
     /// The number of the last request.
     next: u32,
     urls: usize,
@@ -100,7 +100,7 @@ impl CacheGenerator {
         if !self.random.chance(400) {
             return None;
         }
-        let fails = self.random.chance(300) && !self.kind;
+        let fails = self.random.chance(300) && !self.is_calm;
         let one_in = |random: &mut SeededRandom| random.choose(&[0, 3, 30]);
         let bytes = self.random.choose(&[1 << 20, 8 << 20]);
         Some(DiskPlan {
@@ -112,25 +112,25 @@ impl CacheGenerator {
                 write_errors: if fails { one_in(&mut self.random) as u32 } else { 0 },
             },
             rereads: self.random.chance(400),
-            loses_power: !self.kind && self.random.chance(400),
-            flips: !self.kind && self.random.chance(300),
+            loses_power: !self.is_calm && self.random.chance(400),
+            flips: !self.is_calm && self.random.chance(300),
         })
     }
 
     fn url(&mut self) -> Vec<CachedResponsePlan> {
         let varies = self.random.chance(300);
-        let one = self.control();
+        let one = self.cache_control();
         let changes = self.random.chance(400);
         let count = self.random.between(1, 5);
-        let said = |draw: &mut Self| CachedResponsePlan {
-            control: if changes { draw.control() } else { one },
+        let plan = |draw: &mut Self| CachedResponsePlan {
+            cache_control: if changes { draw.cache_control() } else { one },
             varies: if draw.random.chance(50) { !varies } else { varies },
             ..draw.response()
         };
-        (0..count).map(|_| said(self)).collect()
+        (0..count).map(|_| plan(self)).collect()
     }
 
-    fn control(&mut self) -> CacheControl {
+    fn cache_control(&mut self) -> CacheControl {
         self.random.choose(&CONTROLS)
     }
 
@@ -147,10 +147,10 @@ impl CacheGenerator {
             BreakKind::Stop,
         ]);
         let at = self.random.length(60_000) - 1;
-        let breaks = self.random.chance(120) && !self.kind && length > 0;
+        let breaks = self.random.chance(120) && !self.is_calm && length > 0;
         let drips = self.random.chance(200) && length / step < 300;
         CachedResponsePlan {
-            control: CONTROLS[0],
+            cache_control: CONTROLS[0],
             status: self.random.choose(&[200, 200, 200, 200, 200, 200, 404, 500, 503]),
             tagged: self.random.chance(600),
             varies: false,
@@ -172,9 +172,9 @@ impl CacheGenerator {
         let begins = self.random.choose(&[0, 0, 0, 20, 3000, 30_000]);
         let count = self.random.between(1, 6);
         let pipelined = self.random.chance(200);
-        let mut asks: Vec<CacheRequest> = (0..count).map(|_| self.request(pipelined)).collect();
+        let mut requests: Vec<CacheRequest> = (0..count).map(|_| self.request(pipelined)).collect();
         // The proxy closes a client that connects and sends nothing.
-        asks[0].pause_ms = 0;
+        requests[0].pause_ms = 0;
         let bytes = self.random.choose(&[4096, 60_000]);
         let every = self.random.between(1, 100);
         let after = self.random.length(50_000) - 1;
@@ -188,8 +188,8 @@ impl CacheGenerator {
                 _ => Reader::Eager,
             },
             pipelined,
-            requests: asks,
-            leaves: (!self.kind && self.random.chance(150)).then_some(leaves),
+            requests: requests,
+            leaves: (!self.is_calm && self.random.chance(150)).then_some(leaves),
         }
     }
 
@@ -200,7 +200,7 @@ impl CacheGenerator {
             2 => "POST",
             _ => "GET",
         };
-        let control = match self.random.below(20) {
+        let cache_control = match self.random.below(20) {
             0 => "no-cache",
             1 => "max-age=0",
             2 => "only-if-cached",
@@ -219,7 +219,7 @@ impl CacheGenerator {
             method,
             url: self.random.below(self.urls as u64) as usize,
             language: self.random.below(2) as u8,
-            control: if method == "POST" { "" } else { control },
+            cache_control: if method == "POST" { "" } else { cache_control },
             range: range.then_some((first, last)),
             pause_ms: if pipelined { 0 } else { self.random.between(0, pause) },
         }

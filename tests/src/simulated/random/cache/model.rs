@@ -34,25 +34,25 @@ impl Deref for CacheModel {
 struct CacheState {
     scenario: Rc<CacheScenario>,
     records: Vec<ResponseRecord>,
-    asked: BTreeMap<u32, RequestRecord>,
+    requests_sent: BTreeMap<u32, RequestRecord>,
     /// By URL: when the origin responded to the last successful change that a client knows of.
-    changed: Vec<Option<Instant>>,
+    invalidated_at: Vec<Option<Instant>>,
     /// When the process was last killed.
-    killed: Option<Instant>,
+    killed_at: Option<Instant>,
 }
 
 /// A response of the origin. Its serial number is its index, from 1.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ResponseRecord {
-    pub(super) said: CachedResponsePlan,
+    pub(super) plan: CachedResponsePlan,
     /// The request that caused it.
-    pub(super) asker: u32,
+    pub(super) request_id: u32,
     pub(super) url: usize,
     pub(super) language: u8,
     /// When it was sent or last validated; `None`: not yet.
-    touched: Option<Moment>,
+    validated_at: Option<Moment>,
     /// For how long it may be used from then on.
-    lasts: Duration,
+    usable_for: Duration,
     /// Its missing bytes were sent later.
     completed: bool,
 }
@@ -62,20 +62,20 @@ impl ResponseRecord {
     pub(super) fn is_cut(&self) -> bool {
         let in_order = |how| matches!(how, BreakKind::Finish | BreakKind::Close);
         let is_seen = |how| !(self.ends_by_close() && in_order(how));
-        !self.completed && self.said.breaks.is_some_and(|breaks| is_seen(breaks.how))
+        !self.completed && self.plan.breaks.is_some_and(|breaks| is_seen(breaks.how))
     }
 
     /// Returns whether a part of it may look complete.
     pub(super) fn may_look_short(&self) -> bool {
-        !self.completed && self.said.breaks.is_some() && !self.is_cut()
+        !self.completed && self.plan.breaks.is_some() && !self.is_cut()
     }
 
     /// Returns how many bytes of its body were sent before the break, unless a reset may have
     /// discarded some.
     pub(super) fn bytes_before_break(&self) -> Option<usize> {
-        let Break { at, how } = self.said.breaks.filter(|_| !self.completed)?;
-        let length = self.said.length;
-        let came = match self.said.frame {
+        let Break { at, how } = self.plan.breaks.filter(|_| !self.completed)?;
+        let length = self.plan.length;
+        let came = match self.plan.frame {
             BodyFraming::Length | BodyFraming::UntilClose => at % length.max(1),
             BodyFraming::Chunks(size) => {
                 // No line of a chunk contains an x.
@@ -87,7 +87,7 @@ impl ResponseRecord {
     }
 
     fn ends_by_close(&self) -> bool {
-        self.said.frame == BodyFraming::UntilClose
+        self.plan.frame == BodyFraming::UntilClose
     }
 }
 
@@ -105,9 +105,9 @@ impl CacheModel {
         let state = CacheState {
             scenario: Rc::new(scenario.clone()),
             records: Vec::new(),
-            asked: BTreeMap::new(),
-            changed: vec![None; scenario.responses.len()],
-            killed: None,
+            requests_sent: BTreeMap::new(),
+            invalidated_at: vec![None; scenario.responses.len()],
+            killed_at: None,
         };
         Self { findings: Findings::default(), state: Rc::new(RefCell::new(state)) }
     }
@@ -125,47 +125,50 @@ impl CacheModel {
     pub(super) fn kill(&self, world: &World, loses_all: bool) {
         let state = &mut *self.state.borrow_mut();
         let now = world.now();
-        state.killed = Some(now);
-        for changed in &mut state.changed {
-            changed.take_if(|at| loses_all || *at + SYNC_TIME > now);
+        state.killed_at = Some(now);
+        for invalidated_at in &mut state.invalidated_at {
+            invalidated_at.take_if(|at| loses_all || *at + SYNC_TIME > now);
         }
     }
 
     /// Returns whether the process was killed since a time.
     pub(super) fn was_killed(&self, since: Instant) -> bool {
-        self.state.borrow().killed.is_some_and(|at| at >= since)
+        self.state.borrow().killed_at.is_some_and(|at| at >= since)
     }
 
     /// Returns whether the process that fetched the response was killed since.
     pub(super) fn outlived_process(&self, record: &ResponseRecord) -> bool {
-        record.touched.is_some_and(|touched| self.was_killed(touched.at))
+        record.validated_at.is_some_and(|validated_at| self.was_killed(validated_at.at))
     }
 
     /// Records that a client begins to send a request.
-    pub(super) fn record_request(&self, world: &World, ask: &CacheRequest) {
+    pub(super) fn record_request(&self, world: &World, request: &CacheRequest) {
         let state = &mut *self.state.borrow_mut();
-        let valid_from = state.changed[ask.url];
-        let asked = RequestRecord { at: Moment::now(world), valid_from, range: ask.range };
-        state.asked.insert(ask.id, asked);
+        let valid_from = state.invalidated_at[request.url];
+        let requests_sent =
+            RequestRecord { at: Moment::now(world), valid_from, range: request.range };
+        state.requests_sent.insert(request.id, requests_sent);
     }
 
     /// Returns the range of a request; `None`: the whole response.
-    pub(super) fn range_of(&self, asker: u32) -> Option<(usize, usize)> {
-        self.state.borrow().asked.get(&asker)?.range
+    pub(super) fn range_of(&self, request_id: u32) -> Option<(usize, usize)> {
+        self.state.borrow().requests_sent.get(&request_id)?.range
     }
 
     /// Records a response of the origin. Returns its serial number.
     pub(super) fn record_response(
         &self,
-        said: CachedResponsePlan,
-        asker: u32,
+        plan: CachedResponsePlan,
+        request_id: u32,
         url: usize,
         language: u8,
     ) -> usize {
         let state = &mut *self.state.borrow_mut();
-        let lasts = Duration::from_secs(said.control.fresh_s + said.control.stale_s);
-        let (touched, completed) = (None, false);
-        let record = ResponseRecord { said, asker, url, language, touched, lasts, completed };
+        let usable_for =
+            Duration::from_secs(plan.cache_control.fresh_s + plan.cache_control.stale_s);
+        let (validated_at, completed) = (None, false);
+        let record =
+            ResponseRecord { plan, request_id, url, language, validated_at, usable_for, completed };
         state.records.push(record);
         state.records.len()
     }
@@ -179,21 +182,22 @@ impl CacheModel {
         self.state.borrow().records.get(serial.checked_sub(1)?).copied()
     }
 
-    /// Records that the header of a response was sent, or of a 304 with `says` that validates it.
+    /// Records that the header of a response was sent, or of a 304 with `new_plan` that validates it.
     pub(super) fn record_validation(
         &self,
         world: &World,
         serial: usize,
-        says: Option<CachedResponsePlan>,
+        new_plan: Option<CachedResponsePlan>,
     ) {
         let state = &mut *self.state.borrow_mut();
         let record = &mut state.records[serial - 1];
-        if let Some(said) = says {
-            let lasts = Duration::from_secs(said.control.fresh_s + said.control.stale_s);
+        if let Some(plan) = new_plan {
+            let usable_for =
+                Duration::from_secs(plan.cache_control.fresh_s + plan.cache_control.stale_s);
             // The 304 may have been lost: then the earlier lifetime applies.
-            record.lasts = record.lasts.max(lasts);
+            record.usable_for = record.usable_for.max(usable_for);
         }
-        record.touched = Some(Moment::now(world));
+        record.validated_at = Some(Moment::now(world));
     }
 
     /// Records that the origin sends the missing bytes of a response.
@@ -202,54 +206,54 @@ impl CacheModel {
     }
 
     /// Records that a client knows of a successful change.
-    pub(super) fn changed(&self, url: usize, serial: usize) {
+    pub(super) fn record_invalidation(&self, url: usize, serial: usize) {
         let state = &mut *self.state.borrow_mut();
-        let at = state.records[serial - 1].touched.map(|moment| moment.at);
-        let changed = &mut state.changed[url];
-        *changed = (*changed).max(at);
+        let at = state.records[serial - 1].validated_at.map(|moment| moment.at);
+        let invalidated_at = &mut state.invalidated_at[url];
+        *invalidated_at = (*invalidated_at).max(at);
     }
 
     /// Checks whether a client may get the response with this serial number.
     pub(super) fn check(
         &self,
         world: &World,
-        ask: &CacheRequest,
+        request: &CacheRequest,
         serial: usize,
     ) -> Result<ResponseRecord, Violation> {
         let state = &*self.state.borrow();
-        let asked = state.asked[&ask.id];
+        let requests_sent = state.requests_sent[&request.id];
         let Some(record) = serial.checked_sub(1).and_then(|at| state.records.get(at)) else {
-            return Err(("made-up", format!("an answer {serial} that nobody gave")));
+            return Err(("made-up", format!("response {serial}, which the origin never sent")));
         };
-        let details = |what: &str| format!("request {} gets answer {serial}, {what}", ask.id);
-        let Some(touched) = record.touched else {
+        let details = |what: &str| format!("request {} gets response {serial}, {what}", request.id);
+        let Some(validated_at) = record.validated_at else {
             return Err(("made-up", details("which was not sent yet")));
         };
-        if record.url != ask.url {
+        if record.url != request.url {
             return Err(("mixed", details(&format!("which is of /u{}", record.url))));
         }
-        if record.asker == ask.id {
+        if record.request_id == request.id {
             return Ok(*record);
         }
-        if record.said.varies && record.language != ask.language {
+        if record.plan.varies && record.language != request.language {
             return Err(("variant", details("which is in another language")));
         }
-        if record.said.control.private {
-            return Err(("private", details(&format!("which is for {} alone", record.asker))));
+        if record.plan.cache_control.private {
+            return Err(("private", details(&format!("which is for {} alone", record.request_id))));
         }
-        if record.said.form.is_ambiguous() {
+        if record.plan.form.is_ambiguous() {
             return Err(("ambiguous", details("which must not be stored")));
         }
-        if asked.valid_from.is_some_and(|from| touched.at < from) {
-            return Err(("invalid", details("which was made invalid before")));
+        if requests_sent.valid_from.is_some_and(|from| validated_at.at < from) {
+            return Err(("invalid", details("which was invalidated before")));
         }
-        if ask.control == "no-cache" && touched.at < asked.at.at {
-            return Err(("unvalidated", details("which was to be validated")));
+        if request.cache_control == "no-cache" && validated_at.at < requests_sent.at.at {
+            return Err(("unvalidated", details("which was not validated")));
         }
-        let bears_stale = ask.control == "max-stale";
-        let until = touched.until(world, record.lasts + SLACK);
-        if !bears_stale && until < asked.at.at {
-            return Err(("stale", details(&format!("which was good until {until:?}"))));
+        let accepts_stale = request.cache_control == "max-stale";
+        let until = validated_at.until(world, record.usable_for + SLACK);
+        if !accepts_stale && until < requests_sent.at.at {
+            return Err(("stale", details(&format!("which was usable until {until:?}"))));
         }
         Ok(*record)
     }

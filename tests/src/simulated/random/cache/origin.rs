@@ -16,7 +16,7 @@ use crate::strict::Message;
 
 pub(super) struct CacheOrigin {
     listener: ActorSocket,
-    lines: Vec<CacheOriginConnection>,
+    connections: Vec<CacheOriginConnection>,
     model: CacheModel,
 }
 
@@ -45,12 +45,12 @@ impl CacheOrigin {
         let address = Address::Tcp(([127, 0, 0, 1], 0).into());
         let listener = world.actor_listen(&address);
         let address = world.local_address(listener);
-        (Self { listener, lines: Vec::new(), model: model.clone() }, address)
+        (Self { listener, connections: Vec::new(), model: model.clone() }, address)
     }
 
     pub(super) fn step(&mut self, world: &World) -> Option<Instant> {
         while let Some((socket, _)) = world.accept(self.listener) {
-            self.lines.push(CacheOriginConnection {
+            self.connections.push(CacheOriginConnection {
                 socket: Some(socket),
                 reader: MessageReader::new(Side::Requests),
                 outgoing: SendQueue::default(),
@@ -59,15 +59,15 @@ impl CacheOrigin {
                 model: self.model.clone(),
             });
         }
-        let looks = self.lines.iter_mut().filter_map(|line| line.step(world));
-        let look = looks.min();
-        self.lines.retain(|line| line.socket.is_some());
-        look
+        let wakes = self.connections.iter_mut().filter_map(|connection| connection.step(world));
+        let next_wake = wakes.min();
+        self.connections.retain(|connection| connection.socket.is_some());
+        next_wake
     }
 
     pub(super) fn close(&mut self, world: &World) {
-        for line in &mut self.lines {
-            line.close(world);
+        for connection in &mut self.connections {
+            connection.close(world);
         }
         world.close(self.listener);
     }
@@ -81,7 +81,7 @@ impl CacheOriginConnection {
     }
 
     fn step(&mut self, world: &World) -> Option<Instant> {
-        let mut look = NextWake::default();
+        let mut next_wake = NextWake::default();
         while let Some(socket) = self.socket {
             match world.read(socket, 64 * 1024) {
                 ReadResult::Bytes(bytes) => self.reader.add(&bytes),
@@ -96,7 +96,7 @@ impl CacheOriginConnection {
                 Ok(Some(Part::Body(_))) => {}
                 Ok(Some(Part::End)) => {
                     if let Some(request) = self.request.take() {
-                        self.answer(world, &request);
+                        self.respond(world, &request);
                     }
                 }
                 Err(why) => {
@@ -105,17 +105,17 @@ impl CacheOriginConnection {
                 }
             }
         }
-        self.send(world, &mut look);
-        look.0
+        self.send(world, &mut next_wake);
+        next_wake.0
     }
 
-    fn send(&mut self, world: &World, look: &mut NextWake) {
+    fn send(&mut self, world: &World, next_wake: &mut NextWake) {
         while let Some(socket) = self.socket {
             match self.outgoing.step(world, socket) {
-                SendOutcome::Until(until) => return look.at(until),
+                SendOutcome::Until(until) => return next_wake.at(until),
                 SendOutcome::Mark => {
-                    let (serial, says) = self.marks.pop_front().expect("each mark has a meaning");
-                    self.model.record_validation(world, serial, says);
+                    let (serial, plans) = self.marks.pop_front().expect("each mark has a meaning");
+                    self.model.record_validation(world, serial, plans);
                 }
                 SendOutcome::Gone => self.socket = None,
                 SendOutcome::All | SendOutcome::Full => return,
@@ -123,70 +123,70 @@ impl CacheOriginConnection {
         }
     }
 
-    fn answer(&mut self, world: &World, request: &Message) {
+    fn respond(&mut self, world: &World, request: &Message) {
         let value = |name: &str| {
             let field = request.fields.iter().find(|field| field.is(name));
             field.map(|field| String::from_utf8_lossy(&field.value).into_owned())
         };
-        let asker = value("x-id").and_then(|id| id.parse().ok()).unwrap_or(0);
+        let request_id = value("x-id").and_then(|id| id.parse().ok()).unwrap_or(0);
         let url = request.target().strip_prefix("/u").and_then(|url| url.parse::<usize>().ok());
         let scenario = self.model.scenario();
         let Some(url) = url.filter(|url| *url < scenario.responses.len()) else {
-            let details = format!("{} came, which nobody asked for", request.target());
+            let details = format!("{} arrived, which no client requested", request.target());
             return self.model.fail(world, "unasked", details);
         };
-        if let Some((first, last)) = self.model.range_of(asker) {
+        if let Some((first, last)) = self.model.range_of(request_id) {
             let sent = value("range");
             if sent != Some(format!("bytes={first}-{last}")) {
                 let details =
-                    format!("request {asker} for bytes {first}-{last} comes with {sent:?}");
+                    format!("request {request_id} for bytes {first}-{last} arrived with {sent:?}");
                 return self.model.fail(world, "range-lost", details);
             }
-            self.model.cover("origin: is asked for a range");
+            self.model.cover("origin: gets a range request");
         }
         let language = u8::from(value("accept-language").is_some_and(|it| it == "l1"));
-        let says = &scenario.responses[url];
-        let said = says[self.model.response_count(url) % says.len()];
-        if said.delay_ms > 0 {
-            self.outgoing.add(SendStep::Pause(said.delay_ms));
+        let plans = &scenario.responses[url];
+        let plan = plans[self.model.response_count(url) % plans.len()];
+        if plan.delay_ms > 0 {
+            self.outgoing.add(SendStep::Pause(plan.delay_ms));
         }
         let tag = value("if-none-match").and_then(|it| it.trim_matches('"').parse::<usize>().ok());
         if let Some(serial) = tag
             && let Some(record) = self.model.record(serial)
             && record.url == url
-            && (!record.said.varies || record.language == language)
-            && said.confirms
-            && !said.control.private
+            && (!record.plan.varies || record.language == language)
+            && plan.confirms
+            && !plan.cache_control.private
         {
-            self.model.cover("origin: says that it holds");
-            return self.confirm(serial, said);
+            self.model.cover("origin: confirms a stored response");
+            return self.confirm(serial, plan);
         }
         let rest = value("if-range").and_then(|it| it.trim_matches('"').parse::<usize>().ok());
         if let Some(serial) = rest
             && let Some(record) = self.model.record(serial)
             && (record.url, record.language) == (url, language)
-            && said.confirms
-            && !said.control.private
-            && let Some(part) = value("range").and_then(|it| range(&it, record.said.length))
+            && plan.confirms
+            && !plan.cache_control.private
+            && let Some(part) = value("range").and_then(|it| range(&it, record.plan.length))
         {
-            self.model.cover("origin: gives the rest");
+            self.model.cover("origin: sends the missing bytes");
             self.model.complete(serial);
             let given = CachedResponsePlan {
                 frame: BodyFraming::Length,
                 breaks: None,
                 tagged: true,
-                ..record.said
+                ..record.plan
             };
-            return self.give(serial, given, Some(part));
+            return self.send_response(serial, given, Some(part));
         }
         match request.method() {
-            "POST" => self.change(asker, url, said),
+            "POST" => self.change(request_id, url, plan),
             "HEAD" => {
                 let head = "HTTP/1.1 200 OK\r\nContent-Length: 5\r\nETag: \"h\"\r\n\
                             Cache-Control: no-store\r\n\r\n";
                 self.outgoing.add(SendStep::Bytes(head.into()));
             }
-            _ => self.respond_to_get(asker, url, language, said, value("range")),
+            _ => self.respond_to_get(request_id, url, language, plan, value("range")),
         }
     }
 
@@ -206,52 +206,57 @@ impl CacheOriginConnection {
             None => planned,
         };
         let serial = self.model.record_response(planned, request_id, url, language);
-        self.give(serial, planned, part);
+        self.send_response(serial, planned, part);
     }
 
-    fn confirm(&mut self, serial: usize, said: CachedResponsePlan) {
-        let control = said.control.text;
+    fn confirm(&mut self, serial: usize, plan: CachedResponsePlan) {
+        let cache_control = plan.cache_control.text;
         let head = format!(
-            "HTTP/1.1 304 Not Modified\r\nETag: \"{serial}\"\r\nCache-Control: {control}\r\n\r\n"
+            "HTTP/1.1 304 Not Modified\r\nETag: \"{serial}\"\r\nCache-Control: {cache_control}\r\n\r\n"
         );
-        self.outgoing.add(SendStep::Bytes(said.form.write(head)));
+        self.outgoing.add(SendStep::Bytes(plan.form.write(head)));
         // An ambiguous header must not affect the stored response.
-        if !said.form.is_ambiguous() {
-            self.mark(serial, Some(said));
+        if !plan.form.is_ambiguous() {
+            self.mark(serial, Some(plan));
         }
     }
 
-    fn change(&mut self, asker: u32, url: usize, said: CachedResponsePlan) {
+    fn change(&mut self, request_id: u32, url: usize, plan: CachedResponsePlan) {
         let own = super::CacheControl { text: "no-store", fresh_s: 0, stale_s: 0, private: true };
-        let said = CachedResponsePlan { control: own, varies: false, breaks: None, ..said };
-        let serial = self.model.record_response(said, asker, url, 0);
-        self.give(serial, said, None);
+        let plan = CachedResponsePlan { cache_control: own, varies: false, breaks: None, ..plan };
+        let serial = self.model.record_response(plan, request_id, url, 0);
+        self.send_response(serial, plan, None);
     }
 
-    fn mark(&mut self, serial: usize, says: Option<CachedResponsePlan>) {
+    fn mark(&mut self, serial: usize, plans: Option<CachedResponsePlan>) {
         self.outgoing.add(SendStep::Mark);
-        self.marks.push_back((serial, says));
+        self.marks.push_back((serial, plans));
     }
 
     /// Sends the response with this serial number, or a part of it.
-    fn give(&mut self, serial: usize, said: CachedResponsePlan, range: Option<(usize, usize)>) {
-        let payload = body(serial, said.length);
+    fn send_response(
+        &mut self,
+        serial: usize,
+        plan: CachedResponsePlan,
+        range: Option<(usize, usize)>,
+    ) {
+        let payload = body(serial, plan.length);
         let (status, payload) = match range {
             Some((first, last)) => (206, payload[first..=last].to_vec()),
-            None => (said.status, payload),
+            None => (plan.status, payload),
         };
         let mut head = format!("HTTP/1.1 {status} So\r\nX-Serial: {serial}\r\n");
-        head += &format!("Cache-Control: {}\r\nAccept-Ranges: bytes\r\n", said.control.text);
-        if said.tagged || range.is_some() {
+        head += &format!("Cache-Control: {}\r\nAccept-Ranges: bytes\r\n", plan.cache_control.text);
+        if plan.tagged || range.is_some() {
             head += &format!("ETag: \"{serial}\"\r\n");
         }
-        if said.varies {
+        if plan.varies {
             head += "Vary: Accept-Language\r\n";
         }
         if let Some((first, last)) = range {
-            head += &format!("Content-Range: bytes {first}-{last}/{}\r\n", said.length);
+            head += &format!("Content-Range: bytes {first}-{last}/{}\r\n", plan.length);
         }
-        let bytes = match said.frame {
+        let bytes = match plan.frame {
             BodyFraming::Length => {
                 head += &format!("Content-Length: {}\r\n", payload.len());
                 payload
@@ -263,18 +268,18 @@ impl CacheOriginConnection {
             BodyFraming::UntilClose => payload,
         };
         head += "\r\n";
-        self.model.cover(format!("response: {}", said.control.text));
-        if said.form != HeaderSyntax::Strict {
-            self.model.cover(format!("response: {:?}", said.form));
+        self.model.cover(format!("response: {}", plan.cache_control.text));
+        if plan.form != HeaderSyntax::Strict {
+            self.model.cover(format!("response: {:?}", plan.form));
         }
-        self.outgoing.add(SendStep::Bytes(said.form.write(head)));
+        self.outgoing.add(SendStep::Bytes(plan.form.write(head)));
         self.mark(serial, None);
-        match (said.breaks, said.drip) {
+        match (plan.breaks, plan.drip) {
             (Some(breaks), _) => self.break_off(bytes, breaks),
             (None, Some((size, ms))) => self.outgoing.add(SendStep::Drip(bytes, size, ms)),
             (None, None) => self.outgoing.add(SendStep::Bytes(bytes)),
         }
-        if said.frame == BodyFraming::UntilClose {
+        if plan.frame == BodyFraming::UntilClose {
             self.outgoing.add(SendStep::Finish);
         }
     }

@@ -33,9 +33,9 @@ pub(super) fn play(scenario: &CacheScenario, world: &World, log_events: bool) ->
         world.enable_event_log();
     }
     let (failure, coverage) = match CacheRun::new(scenario, world) {
-        Ok(mut stage) => {
-            let result = stage.play(world);
-            (stage.actors.model.failure().or(result.err()), stage.actors.model.coverage())
+        Ok(mut run_state) => {
+            let result = run_state.play(world);
+            (run_state.actors.model.failure().or(result.err()), run_state.actors.model.coverage())
         }
         Err(details) => (Some(Failure { kind: "configuration", details }), Coverage::new()),
     };
@@ -71,7 +71,7 @@ impl CacheActors {
     }
 
     fn drain(&mut self, world: &World) {
-        world.log_event("the workers are told to drain");
+        world.log_event("message to drain");
         self.drains_at = None;
         self.model.drain();
         self.tell(|| WorkerMessage::Drain);
@@ -84,18 +84,18 @@ impl Actor for CacheActors {
             self.model.cover("operator: drains in the middle");
             self.drain(world);
         }
-        let mut look = self.drains_at.into_iter().chain(self.next_kill()).min();
+        let mut next_wake = self.drains_at.into_iter().chain(self.next_kill()).min();
         let mut over = true;
         for client in &mut self.clients {
-            look = look.into_iter().chain(client.step(world, &self.proxy)).min();
+            next_wake = next_wake.into_iter().chain(client.step(world, &self.proxy)).min();
             over &= client.is_over();
         }
-        look = look.into_iter().chain(self.origin.step(world)).min();
+        next_wake = next_wake.into_iter().chain(self.origin.step(world)).min();
         let mailboxes = &self.mailboxes;
         let disk = self.disk.as_mut().and_then(|disk| disk.step(world, mailboxes));
-        look = look.into_iter().chain(disk).min();
+        next_wake = next_wake.into_iter().chain(disk).min();
         self.over.set(over || self.model.failure().is_some());
-        look
+        next_wake
     }
 }
 
@@ -139,8 +139,9 @@ impl CacheRun {
         let (names, verifier) = (NameServer::new(world, &[]), SimVerifier::new(false));
         let (workers, mailboxes, shared) = start(&config, world, (&names, &verifier), 1000)?;
         let workers = workers.into_iter().map(CacheWorker::new).collect();
-        let askers = scenario.clients.iter().enumerate();
-        let clients = askers.map(|(at, plan)| CacheClient::new(world, at, plan, &model)).collect();
+        let client_plans = scenario.clients.iter().enumerate();
+        let clients =
+            client_plans.map(|(at, plan)| CacheClient::new(world, at, plan, &model)).collect();
         model.cover(format!("world: {:?}", scenario.world));
         let drains_at = scenario.drain_ms.map(|ms| world.now() + Duration::from_millis(ms));
         let proxy = address_of(&config.listeners[0].address);
@@ -195,7 +196,7 @@ impl CacheRun {
         self.actors.origin.close(world);
         match &world.leaks()[..] {
             [] => Ok(()),
-            leaks => Err(leak(format!("left behind:\n{}", leaks.join("\n")))),
+            leaks => Err(leak(format!("leaked:\n{}", leaks.join("\n")))),
         }
     }
 
@@ -232,7 +233,7 @@ impl CacheRun {
         if self.actors.model.scenario().world != Faults::Hostile {
             return Err(self.failure("undrained", "the workers do not drain".to_owned()));
         }
-        world.log_event("the workers are told to stop");
+        world.log_event("message to stop");
         self.actors.tell(|| WorkerMessage::Stop);
         self.run(world, STOP, have_ended);
         match have_ended(world) {

@@ -18,24 +18,24 @@ impl OriginConnection {
                 self.reader.take(rest);
                 return;
             }
-            if matches!(self.at, ConnectionState::Idle)
-                && self.answers == 0
+            if matches!(self.state, ConnectionState::Idle)
+                && self.responses_sent == 0
                 && self.begins_tunnel(world)
             {
                 return;
             }
-            if matches!(self.at, ConnectionState::Request(_)) && self.whole {
+            if matches!(self.state, ConnectionState::Request(_)) && self.request_complete {
                 // Requests are never pipelined to an origin. The check does not wait for bytes that
                 // are still on their way behind the current response.
                 if !self.reader.is_between() && !self.extra_queued {
-                    let details = format!("{} before an answer", excerpt(self.reader.rest()));
+                    let details = format!("{} before a response", excerpt(self.reader.rest()));
                     self.fail(world, "unasked", details);
                 }
                 return;
             }
             match self.reader.next(None) {
-                Ok(Some(Part::Head(message))) => self.head(world, &message),
-                Ok(Some(Part::Body(bytes))) => self.body(world, &bytes),
+                Ok(Some(Part::Head(message))) => self.check_header(world, &message),
+                Ok(Some(Part::Body(bytes))) => self.check_body(world, &bytes),
                 Ok(Some(Part::End)) => self.end_of_request(world),
                 Ok(None) => return,
                 Err(why) => return self.fail(world, "ambiguous", why),
@@ -52,8 +52,9 @@ impl OriginConnection {
             return false;
         }
         let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else { return true };
-        let line = String::from_utf8_lossy(&self.reader.take(end + 1)).into_owned();
-        let id = line.trim_end().split(' ').nth(1).and_then(|id| id.parse().ok()).unwrap_or(0);
+        let connection = String::from_utf8_lossy(&self.reader.take(end + 1)).into_owned();
+        let id =
+            connection.trim_end().split(' ').nth(1).and_then(|id| id.parse().ok()).unwrap_or(0);
         let target = format!("/{id}");
         if let Some(request) =
             self.model.record_arrival(world, self.number, (id, "CONNECT", &target))
@@ -64,18 +65,18 @@ impl OriginConnection {
         true
     }
 
-    fn head(&mut self, world: &World, message: &Message) {
+    fn check_header(&mut self, world: &World, message: &Message) {
         let id = message.fields.iter().find(|field| field.is("x-id"));
         let id = id.and_then(|field| String::from_utf8_lossy(&field.value).parse().ok());
         let id = id.unwrap_or(0);
-        let line = (id, message.method(), message.target());
-        let Some(request) = self.model.record_arrival(world, self.number, line) else {
+        let connection = (id, message.method(), message.target());
+        let Some(request) = self.model.record_arrival(world, self.number, connection) else {
             self.ignored = true;
             return;
         };
         self.model.record_progress(id, Moment::now(world));
         if self.unusable {
-            let details = format!("request {id} on a connection with a malformed answer");
+            let details = format!("request {id} on a connection after a malformed response");
             return self.fail(world, "stale-connection", details);
         }
         if self.overtaken {
@@ -87,9 +88,9 @@ impl OriginConnection {
             let details = format!("request {id} on a connection with unrequested bytes");
             return self.fail(world, "stale-connection", details);
         }
-        if let Some(finished) = self.finished {
+        if let Some(ended_idle) = self.ended_idle {
             self.ignored = true;
-            if self.is_long_ago(world, finished) {
+            if self.is_long_ago(world, ended_idle) {
                 let details = format!("request {id} on a connection whose end was long announced");
                 self.fail(world, "stale-connection", details);
             }
@@ -97,18 +98,18 @@ impl OriginConnection {
         }
         // The request was already on its way. The origin does not respond behind bytes that may
         // look like a response.
-        if self.extra_queued && matches!(self.conduct, OriginBehaviour::SendsUnrequested(_)) {
+        if self.extra_queued && matches!(self.behaviour, OriginBehaviour::SendsUnrequested(_)) {
             self.ignored = true;
             return;
         }
-        (self.got, self.whole, self.answered) = (0, false, false);
+        (self.got, self.request_complete, self.response_sent) = (0, false, false);
         let length = if request.method.is_tunnel() { 0 } else { request.body.length };
         self.want = wire::request_payload(id, length);
         if request.body.expects && !request.response.early {
             self.outgoing.add(SendStep::Bytes(wire::interim(id, 100, HeaderSyntax::Strict)));
         }
         let early = request.response.early;
-        self.at = ConnectionState::Request(Box::new(request));
+        self.state = ConnectionState::Request(Box::new(request));
         if early {
             self.queue_response();
         }
@@ -120,15 +121,15 @@ impl OriginConnection {
         within.is_some_and(|within| moment.until(world, within) < world.now())
     }
 
-    fn body(&mut self, world: &World, bytes: &[u8]) {
-        let (id, odd) = match &self.at {
+    fn check_body(&mut self, world: &World, bytes: &[u8]) {
+        let (id, is_malformed) = match &self.state {
             ConnectionState::Request(request) | ConnectionState::Tunnel(request) => {
                 (request.id, matches!(request.malformation, Some(Malformation::Body(_))))
             }
             ConnectionState::Idle => return,
         };
         let end = self.got + bytes.len();
-        if !odd && self.want.get(self.got..end) != Some(bytes) {
+        if !is_malformed && self.want.get(self.got..end) != Some(bytes) {
             let details = format!(
                 "wrong bytes from {} on of {} of request {id}: {}",
                 self.got,
@@ -141,19 +142,20 @@ impl OriginConnection {
     }
 
     fn end_of_request(&mut self, world: &World) {
-        let ConnectionState::Request(request) = &self.at else { return };
+        let ConnectionState::Request(request) = &self.state else { return };
         let (id, early) = (request.id, request.response.early);
         if matches!(request.malformation, Some(Malformation::Body(_))) {
-            let details = format!("the malformed body of request {id} was forwarded whole");
+            let details = format!("the malformed body of request {id} was forwarded in full");
             return self.fail(world, "smuggled", details);
         }
         if self.got < self.want.len() {
-            let details = format!("{} of {} bytes look whole", self.got, self.want.len());
+            let details = format!("{} of {} bytes look complete", self.got, self.want.len());
             return self.fail(world, "looks-whole", format!("request {id}: {details}"));
         }
-        self.whole = true;
-        let began = self.began.take();
-        self.overtaken = began.is_some_and(|began| self.is_long_ago(world, began));
+        self.request_complete = true;
+        let early_reached = self.early_reached.take();
+        self.overtaken =
+            early_reached.is_some_and(|early_reached| self.is_long_ago(world, early_reached));
         if !early {
             self.queue_response();
         }
@@ -165,7 +167,7 @@ impl OriginConnection {
         if broken {
             self.model.cover("origin: sees its connection break");
         }
-        if let ConnectionState::Tunnel(request) = &self.at {
+        if let ConnectionState::Tunnel(request) = &self.state {
             let breaks = request.breaks.map(|breaks| breaks.how);
             // Before the first byte there may be no tunnel yet: its client left too early.
             let may =

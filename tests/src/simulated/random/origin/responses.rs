@@ -12,24 +12,24 @@ use super::{ConnectionState, OriginConnection};
 impl OriginConnection {
     /// Queues the response to the current request.
     pub(super) fn queue_response(&mut self) {
-        let ConnectionState::Request(request) = &self.at else { return };
+        let ConnectionState::Request(request) = &self.state else { return };
         let request = (**request).clone();
-        let answer = &request.response;
+        let response = &request.response;
         coverage::cover_response(&self.model, &request);
-        if answer.delay_ms > 0 {
-            self.outgoing.add(SendStep::Pause(answer.delay_ms));
+        if response.delay_ms > 0 {
+            self.outgoing.add(SendStep::Pause(response.delay_ms));
         }
-        let floods = matches!(answer.fault, Some(ResponseFault::InterimFlood));
-        for count in 0..if floods { 100 } else { answer.interims } {
+        let floods = matches!(response.fault, Some(ResponseFault::InterimFlood));
+        for count in 0..if floods { 100 } else { response.interims } {
             let status = if floods { 103 } else { [103, 102, 100][count as usize % 3] };
-            self.outgoing.add(SendStep::Bytes(wire::interim(request.id, status, answer.syntax)));
+            self.outgoing.add(SendStep::Bytes(wire::interim(request.id, status, response.syntax)));
         }
         let mut bytes = wire::response(&request);
-        if let Some(ResponseFault::ExtraBytes(index)) = answer.fault {
+        if let Some(ResponseFault::ExtraBytes(index)) = response.fault {
             bytes.extend_from_slice(wire::UNREQUESTED_BYTES[index].as_bytes());
             self.extra_queued = true;
         }
-        match (breaks(&request), answer.drip) {
+        match (breaks(&request), response.drip) {
             (None, Some((size, ms))) => self.outgoing.add(SendStep::Drip(bytes, size, ms)),
             (breaks, _) if request.method != Method::Upgrade => {
                 self.outgoing.add_broken(bytes, breaks);
@@ -37,7 +37,7 @@ impl OriginConnection {
             _ => self.outgoing.add(SendStep::Bytes(bytes)),
         }
         let bad = matches!(
-            answer.fault,
+            response.fault,
             Some(
                 ResponseFault::Head(_)
                     | ResponseFault::Chunks(_)
@@ -46,8 +46,8 @@ impl OriginConnection {
             )
         );
         self.outgoing.add(SendStep::Mark);
-        let upgrades = request.method == Method::Upgrade && answer.status == 101;
-        if (answer.closes || answer.framing == BodyFraming::UntilClose) && !bad && !upgrades {
+        let upgrades = request.method == Method::Upgrade && response.status == 101;
+        if (response.closes || response.framing == BodyFraming::UntilClose) && !bad && !upgrades {
             self.outgoing.add(SendStep::Finish);
             self.model.cover("response: closes after it");
         }
@@ -55,14 +55,14 @@ impl OriginConnection {
 
     /// Continues with the next request once this one and its response are complete.
     pub(super) fn next(&mut self, world: &World) {
-        if !self.answered || !self.whole {
+        if !self.response_sent || !self.request_complete {
             return;
         }
-        let ConnectionState::Request(request) = &self.at else { return };
+        let ConnectionState::Request(request) = &self.state else { return };
         let request = (**request).clone();
-        self.answers += 1;
-        (self.last, self.moved) = (request.id, Moment::now(world));
-        self.at = ConnectionState::Idle;
+        self.responses_sent += 1;
+        (self.last_request, self.last_progress) = (request.id, Moment::now(world));
+        self.state = ConnectionState::Idle;
         match request.response.fault {
             Some(
                 ResponseFault::Head(_)
@@ -93,7 +93,7 @@ impl OriginConnection {
         }
         self.outgoing.add(SendStep::Finish);
         self.model.cover("origin: in a tunnel");
-        self.at = ConnectionState::Tunnel(Box::new(request));
+        self.state = ConnectionState::Tunnel(Box::new(request));
     }
 }
 
