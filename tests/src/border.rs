@@ -1,7 +1,8 @@
-//! The border between the stages and their engine. Callgrind toggles collection at every entry into
-//! and exit from the functions of [`SWITCHES`]: [`turn`] switches it on, and each engine method off
-//! again until it returns. This collects the worker's own instructions without those of the
-//! simulator. None of these functions may be inlined.
+//! Limits the counts of callgrind to the worker's own instructions, without those of the simulator.
+//!
+//! Callgrind toggles collection when it enters or leaves a function of [`SWITCHES`]. So [`turn`]
+//! switches collection on, and each engine method switches it off until it returns. None of these
+//! functions may be inlined.
 
 use std::net::SocketAddr;
 use std::time::Duration;

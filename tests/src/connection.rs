@@ -1,10 +1,10 @@
-//! Whole connections through the proxy in the simulator, made from the bytes of a fuzzer: the
-//! requests of one client, the responses of the origin, where both are split, and which side ends
-//! when.
+//! Whole connections through the proxy in the simulator, made from the bytes of a fuzzer. The bytes
+//! define the requests of one client, the responses of the origin, how both are split, and when
+//! each side ends.
 //!
 //! The checks are those of the hostile corpus for the real program (`corpus/`). The origin sees
-//! only requests with one meaning, and the client only such responses. Neither sees bytes that the
-//! other has not sent. Every wait ends, nothing leaks, nothing panics.
+//! only requests with one meaning, and the client only responses with one meaning. Each side sees
+//! only bytes that the other side sent. Every wait ends, nothing leaks, nothing panics.
 
 mod actors;
 mod check;

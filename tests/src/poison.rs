@@ -9,11 +9,13 @@
 //! that reached the origin, so a difference can only come from the program between them.
 //! [`mutant`] has the classes and services, docs/design/testing.md the reasons.
 //!
-//! Some differences would be faults of the origin, so no model shows them. Fields that only name the
-//! client, such as X-Forwarded-For, are reflected only where the page varies by them. Origins of the
-//! class Early misread every body that is complete before they respond, so an attacker keeps at
-//! least one byte back. Several lines of an unknown field equal one line with commas (RFC 9110
-//! section 5.3).
+//! Some differences would be faults of the origin, so the models avoid them:
+//!
+//! * A page contains fields that only name the client, such as X-Forwarded-For, only if it varies
+//!   by them.
+//! * Origins of the class Early take a complete body for the next request, so an attacker sends the
+//!   last byte only after the response.
+//! * Several lines of an unknown field equal one line with commas (RFC 9110 section 5.3).
 
 mod broken_cache;
 pub mod campaign;

@@ -25,7 +25,7 @@ use stream::{Accepting, Stream};
 
 /// Limit of every wait, after which the run counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Interval at which a wait checks for other events.
+/// Interval at which a waiting thread checks for other events.
 const GLANCE: Duration = Duration::from_millis(10);
 
 /// The state that the threads of one run share.
@@ -33,7 +33,7 @@ struct RealRun {
     names: Names,
     signals: ScriptSignals,
     begun: Instant,
-    /// The clients have ended, so origins need not wait for connections.
+    /// Whether all clients have ended, so that origins need not wait for connections.
     over: AtomicBool,
     failures: Mutex<Vec<String>>,
 }
@@ -129,7 +129,7 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
                 run.fail("a client", Err("its thread panicked".to_owned()));
             }
         }
-        // Scripts that wait for a failed script should not wait for the whole limit.
+        // The scripts of the origins end soon after this.
         run.over.store(true, Ordering::Release);
     });
     let stopped = process.stop(PATIENCE);

@@ -31,7 +31,7 @@ pub struct Scenario {
     pub real: bool,
     /// Whether the simulator runs it.
     pub simulated: bool,
-    /// Whether the simulator also runs it in hostile worlds.
+    /// Whether the simulator also runs it in worlds with hostile faults.
     pub hostile: bool,
     /// The descriptors that the simulated proxy may open, and the number that it assumes.
     pub descriptors: Option<(usize, usize)>,
@@ -39,9 +39,9 @@ pub struct Scenario {
     pub mailboxes: Option<usize>,
     /// The names and addresses of the simulated name server.
     pub names: Vec<(String, IpAddr)>,
-    /// In the order of the file.
+    /// The origins, in the order of the file.
     pub origins: Vec<Origin>,
-    /// In the order of the file.
+    /// The clients, in the order of the file.
     pub clients: Vec<Client>,
 }
 
@@ -74,7 +74,7 @@ pub struct Origin {
     pub name: String,
     /// The kind of its address.
     pub kind: OriginKind,
-    /// One for each connection, in the order of accepting.
+    /// The scripts of the first connections, in the order of accepting.
     pub scripts: Vec<Script>,
     /// The script of all further connections; `None`: a further connection is a failure.
     pub each: Option<Script>,
@@ -92,7 +92,7 @@ impl Origin {
 /// A named client.
 #[derive(Clone, Debug)]
 pub struct Client {
-    /// Unique among clients.
+    /// The name, unique among clients.
     pub name: String,
     /// The socket that it connects to, one of [`Scenario::sockets`]; `None`: the proxy's own.
     pub at: Option<String>,
@@ -122,7 +122,7 @@ impl Client {
 /// The steps on one connection.
 #[derive(Clone, Default, Debug)]
 pub struct Script {
-    /// In order.
+    /// The steps, in the order of the script.
     pub steps: Vec<Step>,
 }
 
@@ -138,7 +138,7 @@ pub struct Step {
 /// The action or expectation of a step.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// Send. With `may_fail`, the connection may end meanwhile.
+    /// Send bytes.
     Send {
         /// The bytes to send.
         pieces: Vec<Piece>,
@@ -156,7 +156,8 @@ pub enum Action {
         /// The ways in which it may end.
         allowed: &'static [End],
     },
-    /// A reset, after the end of the stream was expected. Nothing can be sent any more.
+    /// A reset after the end of the stream. A script detects it by writing, so it can send nothing
+    /// afterwards.
     ResetAfterEnd,
     /// Nothing for this number of milliseconds.
     Nothing(u64),

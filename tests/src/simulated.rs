@@ -1,10 +1,12 @@
 //! Plays a scenario in the simulator: the proxy's own workers over the simulated engine, in a world
 //! that a seed determines.
 //!
-//! In a working world every expectation holds exactly. In a hostile one, these rules hold. A client
-//! gets its own bytes, or a part of them and a broken connection, or a response of the proxy's own.
-//! No request reaches an origin unless a client sent it, nor twice unless it may be repeated. Every
-//! wait ends, and nothing leaks.
+//! In a working world every expectation holds exactly. In a hostile world, weaker rules hold:
+//!
+//! * A client gets its own bytes, or a part of them and a broken connection, or a response of the
+//!   proxy's own.
+//! * A request reaches an origin only if a client sent it, and twice only if it may be repeated.
+//! * Every wait ends, and nothing leaks.
 
 mod actors;
 mod cache;
@@ -92,7 +94,7 @@ pub fn play_in(
     }
 }
 
-/// A worker of the proxy, for the driver of the simulator.
+/// A worker of the proxy, as the simulator runs it.
 pub(crate) struct RunningWorker(pub(crate) Worker<SimEngine>);
 
 impl SimWorker for RunningWorker {
@@ -249,8 +251,8 @@ impl ScenarioRun {
         }
     }
 
-    /// Checks that a request that is not idempotent is sent to origins at most as often as clients
-    /// send it, whether the origin reads it or not.
+    /// Checks that the proxy sends no request that is not idempotent more often than clients sent
+    /// it. Requests that no origin read count too.
     fn check_repeats(&self, world: &World, scenario: &Scenario) -> Result<(), String> {
         let sent: Vec<String> =
             scenario.clients.iter().map(|client| client.script.sent(&self.actors.names)).collect();
@@ -302,7 +304,7 @@ fn requests_in(sent: &str, method: &str, target: &str) -> usize {
         .count()
 }
 
-/// Opens an origin's address and names it.
+/// Opens an origin's address, and sets its placeholder.
 fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_sim::ActorSocket> {
     let address = match origin.kind {
         OriginKind::Tcp | OriginKind::Refusing => Address::Tcp(local("127.0.0.1:0")),

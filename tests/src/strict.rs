@@ -1,11 +1,11 @@
 //! The parser behind the proxy: it accepts an HTTP/1.1 message only if every other parser would
 //! read it in the same way.
 //!
-//! It owns no connection and shares no code with the proxy, so that a mistake there is not repeated
-//! here. It is far narrower than RFC 9112: it accepts one spelling for each item, and whatever the
-//! RFC leaves to the recipient (bare LF, folded lines, leading zeros, chunk extensions) is
-//! ambiguous. It never repairs a message, and it restarts from the first byte at each call, because
-//! it serves only tests.
+//! It shares no code with the proxy, so that a mistake there is not repeated here. It is far
+//! narrower than RFC 9112 and accepts only one spelling of each item. Everything that the RFC
+//! leaves to the recipient (bare LF, folded lines, leading zeros, chunk extensions) is ambiguous.
+//! It never repairs a message. It restarts from the first byte at each call, which is fast enough
+//! for tests.
 
 mod body;
 mod fields;
@@ -113,7 +113,7 @@ impl Message {
         }
     }
 
-    /// Returns whether a response is interim: another one to the same request follows.
+    /// Returns whether a response is interim: another response to the same request follows.
     pub fn interim(&self) -> bool {
         (100..200).contains(&self.status()) && self.status() != 101
     }

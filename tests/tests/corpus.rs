@@ -39,8 +39,9 @@ fn the_corpus_is_consistent_and_docs_list_its_refusals_of_valid_messages() {
     table::compare(&docs, &cases).unwrap_or_else(|why| panic!("docs/refused.md:\n{why}"));
 }
 
-/// A proxy that forwards what this one refuses would forward these messages: the strict parser must
-/// reject each. It does not know what only limits, roles or rules refuse.
+/// The strict parser must reject every message that the proxy refuses as malformed. Otherwise it
+/// would not detect a proxy that forwards them. Messages that limits, roles or rules refuse do not
+/// count.
 #[test]
 fn the_strict_parser_rejects_what_is_refused_as_malformed() {
     let substitutions = Substitutions {
@@ -150,7 +151,7 @@ fn check(cases: &[Case], mut stats: CampaignStats) {
     let few = stats.forwarded < stats.run / 10;
     assert!(!few || !shows, "too few mutants are valid");
     assert!(stats.refused_per_mille() <= 20 || !shows, "too many valid mutants are refused");
-    // The corpus itself collects valid messages that are refused. Their ratio is meaningful only
+    // The corpus itself contains many valid messages that are refused, so its ratio counts only
     // among many mutants.
     let shows = stats.run >= 100_000;
     stats.add_literals(cases);

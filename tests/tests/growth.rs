@@ -1,5 +1,6 @@
-//! Proves that `make icount` finds a parser whose work grows with the square of a message. Such a
-//! parser reads each request beside the worker and counts as a part of the worker's turn.
+//! Proves that `make icount` finds a parser whose work grows with the square of a message. In the
+//! test, such a parser reads each request in addition to the worker, and its work is counted with
+//! the worker's.
 
 use millrace_http1::split_list;
 use millrace_tests::growth::{

@@ -65,7 +65,8 @@ fn play(scenarios: &[Scenario], seed: u64, fault: Option<EngineFault>) -> Result
     if seed % CACHED_OF == 1 {
         return play_cached(seed / CACHED_OF, fault);
     }
-    // Written scenarios take turns, and no random scenario uses up such a turn.
+    // The written scenarios are played in turn, so the seeds of random scenarios are not counted
+    // here.
     let seed = seed - seed / RANDOM_OF - (seed + CACHED_OF - 2) / CACHED_OF;
     let count = scenarios.len() as u64;
     let scenario = &scenarios[(seed % count) as usize];

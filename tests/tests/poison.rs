@@ -32,9 +32,9 @@ fn no_mutant_changes_another_clients_response() {
     }
 }
 
-/// Asserts that a class has an effect: a program that refuses everything, or stores nothing,
-/// changes no response. The limits are well below the counts of 100,000 mutants, which differ
-/// little between seeds.
+/// Asserts that the mutants of a class reach the origin and the cache. A program that refuses
+/// everything, or stores nothing, would change no response either. The limits are well below the
+/// counts of 100,000 mutants, which differ little between seeds.
 fn assert_shows(class: Class, tally: &CampaignStats, mutants: u64) {
     let counts = tally.classes.get(&class).copied().unwrap_or_default();
     let ClassCounts { attacks, reached, responses, hits, refused, .. } = counts;

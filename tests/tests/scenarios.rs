@@ -26,7 +26,7 @@ fn number(variable: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{variable} is a number")))
 }
 
-/// Plays scenarios on several threads, as they share no state. Returns the failures.
+/// Plays scenarios on several threads. Returns the failures.
 fn failures_of(
     threads: usize,
     scenarios: impl Iterator<Item = Scenario>,

@@ -1,4 +1,5 @@
-//! Every kind of fault of a simulated world occurs: a fault that never occurs tests nothing.
+//! Checks that every kind of fault of a simulated world occurs. A fault that never occurs tests
+//! nothing.
 
 use std::collections::BTreeMap;
 

@@ -8,9 +8,9 @@ use millrace_tests::border;
 
 use crate::script::Script;
 
-/// Returns a description of everything besides the code that the counts depend on: the compiler,
-/// the C library, the instruction sets that the C library and memchr choose by, and the version of
-/// valgrind. Two tables are comparable only if their descriptions are equal.
+/// Describes everything besides the code that the counts depend on: the versions of the compiler,
+/// the C library and valgrind, and the instruction sets by which the C library and memchr choose
+/// their code. Two tables are comparable only if their descriptions are equal.
 ///
 /// # Errors
 /// Returns an error if a tool for counting is missing.
@@ -42,8 +42,8 @@ fn first_line(program: &str, arguments: &[&str]) -> Option<String> {
     text.lines().next().filter(|_| output.status.success()).map(str::to_owned)
 }
 
-/// Counts instructions per exchange of each script. The difference of a short and a long run
-/// cancels out the start and the first connections.
+/// Counts instructions per exchange of each script. Subtracting a short run from a long one removes
+/// the cost of the start and of the first connections.
 ///
 /// # Errors
 /// Returns the output of the run that failed.

@@ -9,8 +9,8 @@ use millrace_tests::growth::{self, Cost, FieldPlace, Size};
 /// The argument of the runs under callgrind.
 pub(crate) const PLAY: &str = "play-linear";
 
-/// Cases of each kind of message that are also counted at the default limits: this number of the
-/// most expensive ones, and this number of those that grow most.
+/// For each kind of message, this number of the most expensive cases, and this number of those that
+/// grow most, are also counted at the default limits.
 const CHOSEN: usize = 2;
 
 /// Plays the cases that the environment names. Callgrind runs this.
@@ -65,9 +65,8 @@ fn count() -> Result<Vec<Cost>, String> {
     Ok(costs)
 }
 
-/// Counts `cases`, and counts each case that costs too much again alone. Some work of the worker is
-/// due once in many exchanges, and in a run of one case it falls on another exchange. The work for
-/// the message itself stays the same.
+/// Counts `cases`. A case that costs too much is counted again in a run of its own: periodic work
+/// of the worker then falls on another exchange, while the work for the message stays the same.
 fn measure(cases: &[usize], size: Size) -> Result<Vec<Cost>, String> {
     let mut costs = growth::measure(&[PLAY], cases, size)?;
     let again = costs.iter().filter(|cost| cost.is_too_much()).map(|cost| cost.case);

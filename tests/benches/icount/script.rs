@@ -11,7 +11,7 @@ pub(crate) struct Script {
     pub(crate) request: String,
     /// The origin's response to one request, header and body.
     pub(crate) response: Vec<u8>,
-    /// The body that the client has to receive, as it crosses its connection.
+    /// The body that the client has to receive, without chunk framing.
     pub(crate) body: Vec<u8>,
     /// Number of concurrent clients. With several, a turn of the worker handles a completion of
     /// each, as under load. With one, each completion has a turn of its own.

@@ -2,17 +2,19 @@
 //! count every failure.
 //!
 //! ```text
-//! load origin                                    prints `origin at ADDRESS` and serves until
-//! killed
-//! load run PROXY RATE WEBSOCKETS SECONDS         sends load to PROXY, prints the results, ends
+//! load origin                              prints `origin at ADDRESS`, and serves until it is killed
+//! load run PROXY RATE WEBSOCKETS SECONDS   sends load to PROXY, prints the results, and ends
 //! ```
 //!
-//! Every line of `run` is one JSON object: `{"open": n}` once all WebSockets are open,
-//! `{"failed": why}` for a request, `{"dropped": why, "opened": t, "at": t}` for a WebSocket (which
-//! is then opened again), `{"gap": seconds, "at": t}` for a time without any response that ends at
-//! `t`, and at the end the sums. `t` is in seconds since 1970. A request is tried once. A
-//! connection is
-//! reused unless its last response announced the end.
+//! Every line of `run` is one JSON object. `t` is in seconds since 1970.
+//!
+//! * `{"open": n}`: all WebSockets are open.
+//! * `{"failed": why, "at": t}`: a request failed.
+//! * `{"dropped": why, "opened": t, "at": t}`: a WebSocket was dropped. It is opened again.
+//! * `{"gap": seconds, "at": t}`: no response arrived for that time before `t`.
+//! * The last line has the sums.
+//!
+//! A request is tried once. A connection is reused unless its last response announced the end.
 #![forbid(unsafe_code)]
 
 use std::io::{Error, ErrorKind, Read, Result, Write};
@@ -143,7 +145,7 @@ impl Sums {
     }
 
     /// Reports the time since the last response, at a response or at the end of the load.
-    fn tell_gap(&self) {
+    fn report_gap(&self) {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that the times of all clients are in order.
         let moment = Instant::now();
@@ -168,10 +170,10 @@ fn run(proxy: SocketAddr, rate: u64, websockets: usize, length: Duration) -> Res
         let sums = Arc::clone(&sums);
         let every = Duration::from_nanos(1_000_000_000 * CLIENTS / rate);
         let first = Instant::now() + every * number as u32 / CLIENTS as u32;
-        threads.push(thread(move || ask(proxy, first, every, &sums))?);
+        threads.push(thread(move || send_requests(proxy, first, every, &sums))?);
     }
     std::thread::sleep(length);
-    sums.tell_gap();
+    sums.report_gap();
     sums.ending.store(true, Ordering::Relaxed);
     for thread in threads {
         thread.join().expect("a client does not panic");
@@ -189,7 +191,7 @@ fn run(proxy: SocketAddr, rate: u64, websockets: usize, length: Duration) -> Res
 }
 
 /// Sends requests at their scheduled times. A late request is sent at once.
-fn ask(proxy: SocketAddr, first: Instant, every: Duration, sums: &Sums) {
+fn send_requests(proxy: SocketAddr, first: Instant, every: Duration, sums: &Sums) {
     let (mut kept, mut due) = (None, first);
     for number in 1.. {
         if sums.is_ending() {
@@ -203,7 +205,7 @@ fn ask(proxy: SocketAddr, first: Instant, every: Duration, sums: &Sums) {
         };
         Sums::add(&sums.requests);
         match outcome {
-            Ok(()) => sums.tell_gap(),
+            Ok(()) => sums.report_gap(),
             Err(error) => {
                 Sums::add(&sums.failed);
                 kept = None;

@@ -42,8 +42,8 @@ pub(super) struct Actors {
 /// The exchanges of an origin connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OriginExchanges {
-    /// The request of each response. For an early response whose request never completed, it is
-    /// made up.
+    /// The request of each response. If an early response belongs to a request that never
+    /// completed, this is `GET`.
     pub(super) requests: Vec<RequestContext>,
     /// The bytes of the responses, as the script has them.
     pub(super) sent_bytes: Vec<u8>,
@@ -57,7 +57,7 @@ struct Sender {
     /// `None` once it is closed.
     socket: Option<ActorSocket>,
     acts: VecDeque<Act>,
-    /// The bytes of the first act that were not accepted yet.
+    /// The bytes of earlier acts that the kernel has not accepted yet.
     rest: Vec<u8>,
     /// Nothing is sent before this time.
     after: Instant,

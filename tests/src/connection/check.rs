@@ -1,4 +1,4 @@
-//! The checks after a connection, whatever was sent.
+//! The checks of a finished connection. They hold for all inputs.
 
 use super::actors::{Actors, OriginExchanges};
 use super::script::{Script, sent_bytes};
@@ -128,9 +128,9 @@ fn expected_responses(exchanges: &OriginExchanges) -> Option<Vec<Message>> {
     rest.is_empty().then_some(responses)
 }
 
-/// Checks that a response is one of those that the origin sent. If all of these have one meaning,
-/// it has the status and the body of one of them. Otherwise it must at least consist of bytes that
-/// the origin sent.
+/// Checks that the origin sent this response. If every response of the origin has one meaning
+/// (`clean`), one of them must have the same status and body. Otherwise the body must at least
+/// consist of bytes that the origin sent.
 fn check_response(
     response: &Message,
     exchanges: &[OriginExchanges],
@@ -151,7 +151,7 @@ fn check_response(
     }
 }
 
-/// Returns the first field that is in none of the sources.
+/// Returns the first field that neither a source nor the program wrote.
 fn made_up(fields: &[Field], sources: &[&[u8]], added: &[&str]) -> Option<String> {
     let stands = |field: &Field| {
         let name = field.name.as_bytes();

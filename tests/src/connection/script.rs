@@ -1,8 +1,9 @@
 //! The events of a connection, as bytes: a format that a fuzzer can change anywhere and that a
 //! person can still read.
 //!
-//! The first byte chooses the role and the world (see [`Script::parse`]). The other bytes are what
-//! the client sends, with marks between them: the byte 0xF5, which no message needs, and a character.
+//! The first byte chooses the role and the world (see [`Script::parse`]). The other bytes are the
+//! bytes of the client, with marks between them. A mark is the byte 0xF5, which no message needs,
+//! and an ASCII character.
 //!
 //! | character | meaning |
 //! | --- | --- |
@@ -13,7 +14,7 @@
 //! | `r` | the current side resets its connection |
 //! | `h` | in a response: the bytes before are sent at the request header, the rest at its end |
 //!
-//! Before another byte the mark means both bytes.
+//! If any other byte follows 0xF5, both bytes are sent.
 
 use crate::corpus::case::Case;
 use crate::corpus::literal::{Role, Step, Substitutions, fill};
@@ -28,13 +29,14 @@ const MARK: u8 = 0xf5;
 /// Limit of a script in bytes. Longer scripts test nothing that shorter ones do not.
 const BYTES_MAX: usize = 8192;
 
-/// Bytes that are sent one by one if a script is split everywhere. The rest is sent at once.
+/// Limit of the bytes that are sent one by one, if the script requests that. The rest is sent at
+/// once.
 const ALONE_MAX: usize = 200;
 
 /// One action on a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Act {
-    /// Send these bytes, and let the other side read them.
+    /// Send these bytes, then pause so that the other side reads them.
     Send(Vec<u8>),
     /// Wait for the end of the request.
     Body,
@@ -48,7 +50,7 @@ pub(super) enum Act {
 #[derive(Clone, Debug)]
 pub(super) struct Script {
     pub(super) role: Role,
-    /// Whether the world splits and delays.
+    /// Whether the world splits and delays bytes.
     pub(super) has_faults: bool,
     /// The seed of the world.
     pub(super) seed: u64,

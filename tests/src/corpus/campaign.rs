@@ -16,8 +16,8 @@ use super::templates::Templates;
 /// Concurrent programs, half of them of either role, because some always wait for the kernel.
 const THREADS: u64 = 6;
 
-/// Failures after which a thread stops. More would hardly add information, and some take as long as
-/// the limit of a wait.
+/// Number of failures after which a thread stops. More failures add little information, and some
+/// take as long as the limit of a wait.
 const FAILURES_MAX: usize = 8;
 
 /// The mutants to run.
@@ -42,8 +42,8 @@ pub struct CampaignStats {
     pub reached: u64,
     /// Mutants whose first request is valid and was forwarded.
     pub forwarded: u64,
-    /// Valid requests that got the status that an RFC section defines for unsupported or oversized
-    /// requests.
+    /// Valid requests that were refused as unsupported or too large, with the status that an RFC
+    /// defines for that.
     pub unsupported: u64,
     /// Valid requests that were refused as malformed, as docs/refused.md lists.
     pub refused: u64,
@@ -62,7 +62,7 @@ impl CampaignStats {
         }
     }
 
-    /// Counts the valid messages of the corpus itself, whose outcomes other tests check.
+    /// Adds the valid messages of the corpus itself. Other tests check their outcomes.
     pub fn add_literals(&mut self, cases: &[Case]) {
         for outcome in cases.iter().flat_map(|case| &case.outcomes) {
             self.forwarded += u64::from(outcome.reaches());
@@ -183,8 +183,7 @@ fn run_thread(
     stats
 }
 
-/// Runs mutants before a proxy that forwards everything. Returns the violations that the checks
-/// report.
+/// Runs mutants against a proxy that forwards everything. Returns the reported violations.
 ///
 /// # Panics
 /// Panics if the proxy cannot be started.

@@ -76,7 +76,7 @@ impl Outcome {
 /// One client connection and its expected outcome.
 #[derive(Clone, Debug, Default)]
 pub struct Case {
-    /// Unique in the corpus.
+    /// The name, unique in the corpus.
     pub name: String,
     /// The folder of the case, which is a class of hostile messages.
     pub class: String,
@@ -88,10 +88,11 @@ pub struct Case {
     pub valid: Option<String>,
     /// The bytes of the client.
     pub sent: Vec<String>,
-    /// The messages that the origin must see, one per block; empty: the sent ones, unchanged.
+    /// The requests that the origin must receive, one per block; empty: those that the client sent,
+    /// unchanged.
     pub seen: Vec<Vec<String>>,
-    /// The responses of the origin, one per block. The default is a response that names the
-    /// request.
+    /// The responses of the origin, one per block. By default the origin responds with the method
+    /// and target of the request as the body.
     pub responses: Vec<Vec<String>>,
     /// The messages that the client must receive, one per block. The default is the origin's
     /// response.

@@ -25,7 +25,7 @@ pub struct Client {
 pub enum Pace {
     /// As the literal specifies.
     Whole,
-    /// The first bytes one by one, so that a pause falls into every token.
+    /// The first bytes one by one, so that every token is split.
     EveryByte,
 }
 

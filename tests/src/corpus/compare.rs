@@ -8,8 +8,8 @@ pub(crate) const ADDED_TO_REQUESTS: [&str; 6] =
     ["via", "forwarded", "x-forwarded-for", "x-forwarded-proto", "x-forwarded-host", "connection"];
 pub(crate) const ADDED_TO_RESPONSES: [&str; 3] = ["via", "date", "connection"];
 
-/// Fields whose position may change: RFC 9110 section 7.2 wants Host first, and hop-by-hop fields
-/// are written anew for the next hop.
+/// Fields whose position may change. RFC 9110 section 7.2 recommends Host first, and the program
+/// writes hop-by-hop fields itself.
 const MOVED: [&str; 3] = ["host", "te", "upgrade"];
 
 /// Returns whether a message is the expected one, apart from fields that the program adds.

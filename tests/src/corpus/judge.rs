@@ -9,7 +9,8 @@ use super::plan::{Item, plan};
 use super::program::ProgramUnderTest;
 use crate::strict::{self, Framing, Message, RequestContext};
 
-/// The request after a case, which proves that its connection is between two messages.
+/// The target of a request that is sent after a case, to prove that its connection is between two
+/// messages.
 const PROBE: &str = "/the-next-request";
 
 /// The target of every request whose client resets its connection.
@@ -154,8 +155,8 @@ fn receive_own_response(
     Ok(response)
 }
 
-/// Sends the next request on the connection, which must get the next response, or the end of the
-/// tunnel.
+/// Sends another request on the connection, through the tunnel if there is one, and checks that it
+/// gets its own response.
 fn probe(client: &mut Client, program: &ProgramUnderTest, tunnel: bool) -> Result<(), String> {
     let lines = [
         format!("GET {{{PROBE}}} HTTP/1.1"),
@@ -217,8 +218,8 @@ fn compare_seen(items: &[Item<'_>], probe: bool, seen: &[Seen]) -> Result<(), St
     }
 }
 
-/// Returns whether the request is of a client that left. The end of its processing is unknown, so
-/// it may arrive during any later case.
+/// Returns whether the client of this request has left. Such a request may arrive during any later
+/// case.
 fn is_left(seen: &Seen) -> bool {
     match seen {
         Seen::Whole(message) => message.target() == LEFT,

@@ -1,9 +1,9 @@
-//! Responses with the faults that the program rewrites, and with mutations in addition, before its
-//! cache. Every response that the client receives must have one meaning. A response with LF line
-//! ends or folded values must neither be stored nor update a stored response.
+//! Sends responses with faults that the program rewrites, some of them mutated, through the program
+//! with its cache. Every response that the client receives must have one meaning. A response with
+//! LF line ends or folded values must neither be stored nor update a stored response.
 //!
-//! A mutant is up to three requests for one target. The second one gets the mutated response. The
-//! third shows its effect on the cache. The client's input is parsed by [`crate::strict`]. This
+//! A mutant is two or three requests for one target. The last but one gets the mutated response.
+//! The last shows its effect on the cache. The client's input is parsed by [`crate::strict`]. This
 //! module decides from the bytes of the origin whether a response is ambiguous.
 
 use std::fmt;
@@ -20,7 +20,7 @@ use crate::strict::{Field, Message, RequestContext};
 /// Concurrent programs, half of them of either role.
 const THREADS: u64 = 6;
 
-/// Failures after which a thread stops.
+/// Number of failures after which a thread stops.
 const FAILURES_MAX: usize = 8;
 
 /// The stored response that an update changes, fresh for a minute.

@@ -27,9 +27,9 @@ pub struct Substitutions {
 /// One action on a connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Step {
-    /// Send these bytes, in one segment if the kernel does so.
+    /// Send these bytes in one write.
     Bytes(Vec<u8>),
-    /// Let the other side read the bytes before.
+    /// Pause, so that the other side reads the preceding bytes first.
     Pause,
     /// A client waits for one more response, which may be interim.
     Wait,
@@ -49,8 +49,8 @@ pub enum Step {
 pub struct Literal {
     /// The actions, in order; no two neighbours are both `Bytes`.
     pub steps: Vec<Step>,
-    /// Where the origin's address is in the joined bytes. A mutant of it would send requests to a
-    /// server that is not ours.
+    /// Ranges of addresses in the joined bytes. A mutation there could send requests to a foreign
+    /// server.
     pub fixed: Vec<Range<usize>>,
     length: usize,
 }
@@ -93,7 +93,8 @@ impl Literal {
 /// Replaces the placeholders in a block of lines. Each line ends in CR LF unless its last character
 /// is a backslash.
 ///
-/// `sent` says whether a client sends it: for a forward proxy, `{/path}` is then in absolute-form.
+/// With `sent`, the lines are those of a client: for a forward proxy, `{/path}` becomes
+/// absolute-form.
 ///
 /// # Errors
 /// Returns the mark or escape that is unknown.
@@ -246,7 +247,7 @@ pub fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// Stands in an expected value for any value that the program writes.
+/// The mark in an expected value that matches any value.
 pub const ANY: &str = "{any}";
 
 #[cfg(test)]

@@ -27,14 +27,13 @@ pub struct MutantOutcome {
 pub enum RequestOutcome {
     /// The origin received it, or failed.
     Forwarded,
-    /// It got the status that an RFC section defines for requests that this proxy does not support,
-    /// or not at this size: see [`is_unsupported`].
+    /// It was refused as unsupported or too large: see [`is_unsupported`].
     Unsupported,
     /// It was refused as malformed, for a reason that docs/refused.md lists for this kind.
     Refused,
 }
 
-/// A violation. A shrunk mutant has the same one.
+/// The kind of a violation. Shrinking keeps it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Violation {
     /// An ambiguous request reached the origin.
@@ -52,7 +51,7 @@ pub enum Violation {
 /// A failure: the violation, and a description.
 pub type Failure = (Violation, String);
 
-/// Returns whether a status of the program's own means that the request is unsupported, or too
+/// Returns whether this status of a generated response means that the request is unsupported or too
 /// large.
 pub fn is_unsupported(status: u16) -> bool {
     matches!(status, 403 | 405 | 413 | 414 | 417 | 431 | 501 | 505 | 508)
@@ -167,8 +166,8 @@ fn first_outcome(
     }
 }
 
-/// Checks that, if every sent byte belongs to a valid request, the origin receives these requests
-/// and no others. A repeatable request may arrive again.
+/// Checks that the origin received none but these requests. Each may arrive once, and a repeatable
+/// one again. The caller knows that every sent byte belongs to a valid request.
 pub(crate) fn check_nothing_more(
     requests: &[ValidRequest],
     arrived: &[Message],

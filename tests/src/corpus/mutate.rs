@@ -1,8 +1,8 @@
 //! Changes to a message that an HTTP expert would try: to bytes, words, numbers, lines and chunks,
 //! and between two messages.
 //!
-//! A change does not know addresses. A template contains a private-range character in place of an
-//! address (see `templates.rs`), so no change can produce the address of another server.
+//! In place of an address, a template contains one private-use character (see `templates.rs`), so
+//! no change can produce the address of another server.
 
 use std::ops::Range;
 
@@ -58,8 +58,8 @@ fn change(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     }
 }
 
-/// Adds faults that the program rewrites in responses, to all lines of the header or to one. In
-/// requests these faults are refused.
+/// Adds faults to all lines of a header or to one. The program rewrites these faults in responses,
+/// and refuses them in requests.
 fn weaken(bytes: &mut Vec<u8>, random: &mut Random) {
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(0, |end| end + 4);
     let first = line_at(bytes, 0).end.min(head);

@@ -1,8 +1,8 @@
 //! The recording origin. Every byte that reaches it goes through the strict parser.
 //!
-//! One thread polls all connections in turn. A pass over them that begins after a moment has seen
-//! every byte that was sent before it. A case therefore knows that no more of its bytes will
-//! arrive, without waiting for some time.
+//! One thread polls all connections in turn. A pass over all connections reads every byte that was
+//! sent before the pass began. So after a complete pass, no more bytes of a case can arrive, and no
+//! test has to wait for an arbitrary time.
 
 use std::fmt;
 use std::io::{ErrorKind, Read, Write};
@@ -50,7 +50,7 @@ struct OriginState {
     busy: usize,
     /// The number of requested passes.
     requested_passes: u64,
-    /// The highest `requested_passes` that preceded the begin of a complete pass; `passed <= asked`.
+    /// The value of `requested_passes` when the last complete pass began.
     completed_pass: u64,
     ended: bool,
 }
@@ -185,8 +185,8 @@ fn serve(listener: &TcpListener, shared: &OriginShared) {
 enum ReadMode {
     /// It is parsed as requests.
     Http,
-    /// The response came early, and this side is closed. Closing with unread bytes would destroy
-    /// the response before the proxy reads it.
+    /// An early response was sent, and this side is closed for writing. The input is still read,
+    /// because a close with unread bytes resets the connection and destroys the response.
     Closing,
     /// After an upgrade: it is echoed.
     Echo,

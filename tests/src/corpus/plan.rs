@@ -9,7 +9,7 @@ use crate::strict::{self, Message, RequestContext};
 pub(super) struct Item<'a> {
     pub(super) outcome: &'a Outcome,
     pub(super) context: RequestContext,
-    /// The request that the origin must receive, if it must receive all of it.
+    /// The request that the origin must receive completely, if any.
     pub(super) request: Option<Message>,
     /// The origin's response, if it is not the default one.
     pub(super) response: Option<Literal>,

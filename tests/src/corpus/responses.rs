@@ -1,4 +1,4 @@
-//! The responses on a client connection, which do not name their requests.
+//! Reads the responses on a client connection. The order of their requests is unknown.
 
 use std::collections::HashSet;
 
@@ -36,7 +36,7 @@ struct Interpretations<'a> {
     /// The different requests, each with its count.
     kinds: &'a [(RequestContext, usize)],
     /// Positions without a fitting interpretation, each with the remaining requests of every kind.
-    /// Without this table the time would grow with the interpretations instead of the responses.
+    /// Without this table the time would be exponential.
     failed: HashSet<(usize, Vec<usize>)>,
 }
 

@@ -18,8 +18,7 @@ const OWN: &str = "\u{e001}";
 pub struct Templates {
     role: Role,
     seeds: Vec<Template>,
-    /// Indices of those that are forwarded unchanged, which are closest to what the program
-    /// accepts.
+    /// Indices of the seeds that are forwarded. They are closest to what the program accepts.
     forwarded: Vec<usize>,
     /// The refusals of valid messages that docs/refused.md lists.
     pub(super) listed_refusals: Vec<OwnResponse>,

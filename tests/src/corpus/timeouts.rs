@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-/// Limit of every wait before it counts as hung. It bounds a failure; no success waits for it.
+/// Limit of every wait. A wait that reaches it fails; a successful run never does.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
-/// The pause between two segments, long enough that the other side nearly always reads them one by
-/// one. No outcome depends on it.
+/// The pause between two segments. It is long enough that the other side usually reads them one by
+/// one, but no outcome depends on that.
 pub const PAUSE: Duration = Duration::from_millis(4);
 
 /// The pause between single bytes.

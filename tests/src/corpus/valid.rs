@@ -2,9 +2,9 @@
 //! narrower nor wider.
 //!
 //! The strict parser decides what may leave a proxy. This parser decides what a proxy must not
-//! refuse without a reason. It shares no code with either. The RFCs leave some support to the
-//! proxy: another version, an expectation, CONNECT, a body with two framings. Such a request is not
-//! valid here, so nothing follows from it.
+//! refuse without a reason. It shares no code with the strict parser or the proxy. The RFCs leave
+//! some requests to the choice of the proxy: other versions, expectations, CONNECT, bodies with two
+//! framings. They do not count as valid here, so a test draws no conclusion from them.
 
 use super::literal::Role;
 

@@ -18,7 +18,7 @@ pub enum FieldPlace {
     Hit,
     /// In no message. The response is stored stale, for the next exchange.
     Stored,
-    /// In the 304 that validates that response.
+    /// In the 304 that validates the response of [`FieldPlace::Stored`].
     Validated,
     /// In the response to a HEAD, which updates a stored response.
     Head,
@@ -188,8 +188,8 @@ impl Exchange {
     }
 }
 
-/// Returns the beginning of a field's first value that makes the proxy continue to parse it, as it
-/// does for a valid value.
+/// Returns a beginning for a field's value with which the proxy does not reject the value before it
+/// has parsed all of it.
 fn begin_of(name: &str) -> &'static str {
     match name {
         "age" => "0,",
@@ -199,7 +199,7 @@ fn begin_of(name: &str) -> &'static str {
     }
 }
 
-/// Returns lines as parameters of a query.
+/// Converts field lines to the parameters of a query.
 fn query(lines: &str) -> String {
     let parameters =
         lines.replace("\r\n", "+&").replace(',', "&").replace(['"', ' ', '\\', ':'], "+");

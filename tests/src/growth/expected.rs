@@ -1,5 +1,6 @@
-//! The expected path of each exchange. A message that is refused early costs little. Therefore each
-//! refusal is listed here, and every other exchange has to take the path of its kind.
+//! The expected path of each exchange. A message that is refused early costs little, so an
+//! unexpected refusal would hide growth. Each refusal is therefore listed here, and every other
+//! exchange has to take the usual path of its place.
 
 use super::exchange::FieldPlace;
 use super::message::FieldShape;

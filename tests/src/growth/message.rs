@@ -31,7 +31,8 @@ pub enum FieldShape {
     Ranges,
     /// Backslashes in an unterminated string.
     Open,
-    /// A line for each member, long enough that no message has more than [`FIELDS_MAX`] fields.
+    /// A line for each member. The lines are long enough that no message has more than
+    /// [`FIELDS_MAX`].
     Lines,
     /// `k0,k1,k2` in half of the bytes, and fields with these names in the other half. Their values
     /// have one byte, also because of [`FIELDS_MAX`].
@@ -184,8 +185,8 @@ fn fields(out: &mut String, end: usize) {
     }
 }
 
-/// The most fields that a header may have: the largest limit that an operator can set. A message
-/// with more is refused early, and its cost would be that of a refusal.
+/// Limit of the fields in a header: the largest value that an operator can set. A message with more
+/// fields would be refused early, and the cost of a refusal shows nothing.
 pub(super) const FIELDS_MAX: usize = 4096;
 
 /// The name that stands for the query of a request's target.

@@ -1,7 +1,7 @@
 //! Checks that the work for a message grows with its bytes, not with their square.
 //!
-//! Each list-valued field that the code may read is played in every kind of message and in many
-//! shapes, at half and at full size, through the proxy's own worker over the simulator. Callgrind
+//! Each field that the code may read as a list is sent through the proxy's own worker in the
+//! simulator: in every kind of message, in many shapes, and at half and at full size. Callgrind
 //! counts the instructions of each exchange (docs/measuring/cost.md).
 
 mod count;
@@ -191,8 +191,8 @@ mod tests {
         }
     }
 
-    /// A field is played if the parser knows its name. A name that code compares as text is unknown
-    /// to the parser, so no list may be among those.
+    /// [`names`] has only the names that the parser knows. Code that compares a name as text can
+    /// read other fields, so none of these may be a list.
     #[test]
     fn only_fields_with_one_value_are_compared_as_text() {
         const COMPARED: [&str; 2] = ["name == b\"", "name.eq_ignore_ascii_case(b\""];

@@ -52,9 +52,9 @@ pub struct Seen {
 /// Virtual time between the beginnings of two exchanges. All effects of an exchange end before the
 /// next.
 const PAUSE: Duration = Duration::from_millis(5);
-/// Virtual time between the halves of a message. It makes the longest line arrive in more than one
-/// receive, whatever the size. A line that arrives at once takes a faster path of the parser. A
-/// message that needs several receives would then look like growth.
+/// Virtual time between the halves of a message. Each message thus takes more than one receive at
+/// every size. Without it, small messages would take a faster path of the parser, for lines that
+/// arrive at once, and the difference would look like growth.
 const GAP: Duration = Duration::from_micros(200);
 /// Limit of all exchanges in virtual time.
 const TIME: Duration = Duration::from_secs(10_000);
@@ -188,8 +188,8 @@ fn configure(size: Size) -> Config {
     config
 }
 
-/// Returns the routes of the reverse proxy with routes. No played path leads to the route `/other`
-/// in any reading, so that the proxy compares all readings.
+/// Returns the configuration of the reverse proxy with routes. No path of a test matches `/other`
+/// in any reading, so the proxy has to compare all readings.
 fn routes() -> String {
     let route = format!("origins = [\"http://{ORIGIN}\"]\npass-fields = [\"{PASSED}\"]\n");
     format!(

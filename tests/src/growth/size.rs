@@ -17,10 +17,9 @@ pub struct Size {
 const OTHER_BYTES: usize = 256;
 
 impl Size {
-    /// The size of the check of every case. Quadratic work already exceeds everything else at this
-    /// size.
+    /// The size at which every case is checked. At this size quadratic work already dominates.
     pub const SMALL: Self = Self { request: 8192, response: 8192 };
-    /// The limits that apply unless an operator sets others.
+    /// The default limits.
     pub const DEFAULT: Self = Self { request: 32_768, response: 65_536 };
 
     /// Returns the bytes of a field in a request and in a response, at 1 / `parts` of the limits.

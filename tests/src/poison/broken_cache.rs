@@ -1,8 +1,8 @@
 //! A cache that makes every mistake that the campaign looks for, and that the check has to detect.
 //!
-//! Its key is the URL as a client writes it. It forwards every field, stores whatever has a
-//! lifetime, compares `Vary` as if every field were a list, merges every field of a 304 and of a
-//! response to HEAD, and reuses an origin connection in any state.
+//! Its key is the URL as a client writes it. It forwards every field, and stores every response
+//! with a lifetime. It compares the fields of `Vary` as case-insensitive lists. It merges every
+//! field of a 304 and of a response to HEAD, and it reuses origin connections in any state.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -55,7 +55,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn serve(mut client: TcpStream, service: Service, shared: &BrokenCache) -> Option<()> {
     client.set_nodelay(true).ok()?;
     let mut input = Vec::new();
-    // One origin connection for each client equals a pool, except for early responses.
+    // One origin connection for each client is enough here. Only early responses need a pool.
     let mut origin = TcpStream::connect(shared.modelled).ok()?;
     origin.set_nodelay(true).ok()?;
     loop {
@@ -185,8 +185,8 @@ fn write(response: &Message) -> Vec<u8> {
     [bytes.as_bytes(), b"\r\n", &response.body].concat()
 }
 
-/// Sends header and body as they come, and returns the connection to the pool after whichever
-/// response comes first.
+/// Forwards the header and the body as they arrive. Afterwards it returns the connection to the
+/// pool, even if the response came before the body.
 fn serve_early(
     client: &mut TcpStream,
     input: &mut Vec<u8>,

@@ -16,7 +16,7 @@ const THREADS: u64 = 3;
 /// Mutants that are played together.
 const BATCH: usize = 24;
 
-/// Failures of one class that a thread shrinks and describes. All failures are counted.
+/// Limit of the failures of one class that a thread shrinks and describes. All are counted.
 const DESCRIBED_MAX: u64 = 2;
 
 /// The classes of mutants by number. Classes with more possible mistakes occur more often.
@@ -145,7 +145,8 @@ fn run_thread(plan: Plan<'_>, first: u64, threads: u64) -> CampaignStats {
                 index += threads;
                 continue;
             }
-            // The connections that this class leaves behind must not reach another mutant of it.
+            // A mutant of this class leaves connections in a bad state, which must not affect
+            // another mutant of the class.
             let is_alone = mutant.class == Class::Early;
             if is_alone && !batch.is_empty() {
                 break;

@@ -244,7 +244,7 @@ fn spelt(random: &mut Random, name: &str) -> String {
     }
 }
 
-/// Returns a line by which clients control how caches and proxies handle a request.
+/// Returns a field by which a client controls caches and proxies.
 pub(super) fn control(random: &mut Random, used: &[Line]) -> Line {
     let (name, choices): (&str, &[&str]) = match random.below(9) {
         0 | 1 => {

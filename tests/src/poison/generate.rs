@@ -78,8 +78,8 @@ impl MutantBuilder<'_> {
         request.is_old = self.one_in(12);
     }
 
-    /// A link leads a client with a session to a path. The path is then requested without a
-    /// session.
+    /// A link leads a client with a session to a path. Other clients then request the path, without
+    /// a session or with another one.
     fn path(mut self) -> Mutant {
         let is_careless = self.one_in(4);
         let reading = paths::reading(self.random);
@@ -254,7 +254,8 @@ impl MutantBuilder<'_> {
         Mutant { class: Class::Head, model, before, attack, overlaps: false, after }
     }
 
-    /// An unsafe request to one service, about a group that another one has stored.
+    /// An unsafe request to one service, whose response invalidates a group that another service
+    /// has stored.
     fn groups(mut self) -> Mutant {
         let model = Model { groups: true, counts: true, ..Model::default() };
         let mut services = vec![Service::Plain, Service::Second, Service::Trusting];
@@ -371,7 +372,7 @@ impl MutantBuilder<'_> {
         Mutant { class: Class::Private, model, before, attack, overlaps: false, after }
     }
 
-    /// The end of a body, which the origin takes for the next request on its connection.
+    /// A body whose end the origin takes for the next request on its connection.
     fn early(mut self) -> Mutant {
         let smuggled = match self.random.below(4) {
             0 => "GET /evil HTTP/1.1\r\nHost: {T}.test\r\n\r\n",

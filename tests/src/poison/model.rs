@@ -52,8 +52,8 @@ pub struct Model {
 }
 
 impl Model {
-    /// Returns the response to a request. `own_address` is the origin's own address, which responses do
-    /// not contain, and `count` counts the pages of this mutant.
+    /// Returns the response to a request. `own_address` is the origin's own address, which
+    /// responses do not contain, and `count` counts the pages of this mutant.
     pub(super) fn respond(
         &self,
         request: &Message,
@@ -85,7 +85,7 @@ impl Model {
             return response.bytes(is_head);
         }
         response.body = self.page(request, own_address);
-        // A page that counts keeps its tag, so that it can be validated.
+        // The tag does not include the count, so that a page that counts can be validated.
         let tag = format!("\"{:016x}\"", hash(response.body.as_bytes()));
         if self.counts {
             response.body.push_str(&format!("page number {}\n", count()));
@@ -214,8 +214,8 @@ fn reflection(field: &Field) -> String {
     format!("{}: {}", field.name.to_ascii_lowercase(), text(&field.value))
 }
 
-/// Returns the lines of a field separately; those of an unknown field are joined, as in RFC 9110
-/// section 5.3. An empty field differs from a missing one.
+/// Returns the values of a field, each in brackets. The lines of the unknown field X-Tenant are
+/// joined, as in RFC 9110 section 5.3. An empty field differs from a missing one.
 fn lines(request: &Message, name: &str) -> String {
     let lines: Vec<String> = values(request, name).map(text).collect();
     match (name, lines.is_empty()) {

@@ -17,7 +17,7 @@ pub enum Class {
     Unkeyed,
     /// Fields that build links, through a forward proxy.
     Forwarded,
-    /// Values close to those of another client, in fields that the page varies by.
+    /// Fields that the page varies by, with values close to those of another client.
     Vary,
     /// Another spelling of Host.
     Host,
@@ -194,18 +194,20 @@ pub struct Mutant {
     /// The victims' requests before the attack.
     pub(super) before: Vec<Probe>,
     pub(super) attack: Attack,
-    /// The victims' requests after the attack are sent before its responses have arrived.
+    /// Whether the victims send their later requests before the responses to the attack have
+    /// arrived.
     pub(super) overlaps: bool,
     /// The victims' requests after the attack.
     pub(super) after: Vec<Probe>,
 }
 
 impl Mutant {
-    /// Returns whether a difference would prove a fault of the proxy, rather than be the choice of
-    /// the origin.
+    /// Returns whether a difference would prove a fault of the proxy. Otherwise the origin may have
+    /// caused it.
     pub(super) fn is_fair(&self) -> bool {
         let mut requests = self.attack.requests.iter();
-        // Two clients get the same page from an origin that counts only if the page is stored.
+        // An origin that counts sends a different page each time, unless the page was stored
+        // before.
         if self.model.counts && self.before.is_empty() {
             return false;
         }
@@ -216,8 +218,8 @@ impl Mutant {
                 let hides = |(name, value): &Line| name == "Connection" && is_credential(value);
                 request.fields.iter().any(identifies) && !request.fields.iter().any(hides)
             }),
-            // Such an origin takes a body that is sent before the response for its next request,
-            // whatever the proxy does.
+            // If the whole body arrives before the response, this origin takes it for its next
+            // request, and no proxy can prevent that.
             Class::Early => {
                 requests.all(|request| request.early.is_none_or(|early| early < request.body.len()))
             }

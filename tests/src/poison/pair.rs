@@ -16,15 +16,15 @@ pub(super) struct ProgramPair {
     control: ProgramSide,
 }
 
-/// Counts of a class. They show that attacks take effect: a program that stores nothing, or refuses
-/// everything, changes no response.
+/// The counts of a class. They show whether attacks reach the cache: a program that stores nothing,
+/// or refuses everything, changes no response either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ClassCounts {
     /// Mutants that were played.
     pub played: u64,
     /// Mutants that changed another client's response.
     pub changed: u64,
-    /// Requests of attackers, except those of attacks that overlap with victims' requests.
+    /// Requests of the attacks that do not overlap with victims' requests.
     pub attacks: u64,
     /// Requests that the origin received during these attacks.
     pub reached: u64,
@@ -39,7 +39,7 @@ pub struct ClassCounts {
 /// The result of one mutant.
 #[derive(Debug)]
 pub(super) struct Outcome {
-    /// Another response to a victim than it should have got.
+    /// The difference, if a victim got another response than it should have.
     pub(super) changed: Option<String>,
     pub(super) counts: ClassCounts,
 }
@@ -169,7 +169,8 @@ impl ProgramPair {
 }
 
 impl ProgramSide {
-    /// Sends the victims' requests of all mutants, the first of each before the second of any.
+    /// Sends the victims' requests of all mutants in rounds: all first requests, then all second
+    /// ones.
     fn requests(
         &mut self,
         mutants: &[(String, &Mutant)],
@@ -200,8 +201,8 @@ impl ProgramSide {
         shown
     }
 
-    /// Returns the responses to pipelined requests. Requests that the connection ends before are
-    /// sent again on another one.
+    /// Returns the responses to pipelined requests. If the connection ends too early, it sends the
+    /// remaining requests again on another one.
     fn pipeline(
         &mut self,
         client_key: ClientKey,

@@ -26,9 +26,9 @@ pub(super) fn reading(random: &mut Random) -> PathReading {
     }
 }
 
-/// Returns a path that the origin may read as another page, sometimes with a query. No origin of
-/// the campaign decodes `%3b` as `;` or decodes twice: the unit tests of `path.rs` cover such
-/// paths.
+/// Returns a path that the origin may read as another page, sometimes with a query. The unit tests
+/// of `path.rs` cover origins that decode `%3b` as `;` or decode twice, so no origin of the
+/// campaign does.
 pub(super) fn path(random: &mut Random) -> String {
     let page = random.choose(&["account", "account", "account/settings", "static/app.js", "news"]);
     let mut path = match random.below(6) {
@@ -94,7 +94,7 @@ fn encode(random: &mut Random, path: &mut String) {
         return;
     }
     let at = letters[random.below(letters.len())];
-    // A digit of an escape must stay one.
+    // A digit of an escape must not be escaped itself.
     let before = path[..at].bytes().rev().take(2);
     if before.into_iter().any(|byte| byte == b'%') {
         return;

@@ -147,7 +147,7 @@ impl Stream {
     /// Resets the connection. A Unix socket is just closed.
     pub(super) fn reset(&mut self) {
         if let Self::Tcp(stream) = self {
-            // Without it the close is orderly, and the next expectation would fail.
+            // An error is ignored here: the close is then orderly, and the next expectation fails.
             let _ = sockopt::set_socket_linger(stream, Some(Duration::ZERO));
         }
         self.close();

@@ -79,8 +79,8 @@ pub(super) enum MatchResult {
 }
 
 impl Expected {
-    /// Compares the bytes received so far. `body` has the bytes of [`Expected::body`]; `ended` says
-    /// that no more bytes will come.
+    /// Compares the bytes received so far with the expected message. `body` has the bytes of
+    /// [`Expected::body`]. `ended` means that no more bytes will arrive.
     pub(super) fn match_bytes(
         &self,
         names: &Names,
@@ -91,8 +91,8 @@ impl Expected {
         if self.extent == Extent::Header {
             return self.match_header(names, input, ended);
         }
-        // The strict parser restarts at each call. It is not called for each part of a large body
-        // that cannot be complete yet.
+        // The strict parser restarts at each call. To avoid quadratic work it is not called while a
+        // large body is certainly incomplete.
         let least = body.map_or(0, <[u8]>::len);
         if !ended && input.len() > 8192 && input.len() < least {
             return MatchResult::More;
@@ -123,7 +123,7 @@ impl Expected {
         }
     }
 
-    /// Compares a message whose connection ended early: the received part must match.
+    /// Checks that the received part of a message is a beginning of the expected message.
     pub(super) fn match_truncated(&self, body: Option<&[u8]>, input: &[u8]) -> Result<(), String> {
         let Some(header) = header_length(input) else { return Ok(()) };
         let text = String::from_utf8_lossy(&input[..header]).to_ascii_lowercase();

@@ -1,5 +1,6 @@
-//! Selects the part of a script that responds to a request, on any connection: for origins whose
-//! connections carry any request that the proxy sends.
+//! Selects the part of a script that responds to a request.
+//!
+//! It serves origins that do not know which connection will carry which request.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -16,7 +17,7 @@ pub struct RequestScripts {
 }
 
 impl RequestScripts {
-    /// Creates the selection from these scripts.
+    /// Creates a selection from these scripts.
     pub fn new(scripts: Vec<Script>, names: &Names) -> Self {
         Self { scripts, names: names.clone(), seen: Mutex::default() }
     }
@@ -44,7 +45,7 @@ impl RequestScripts {
         Ok(Some(part))
     }
 
-    /// Returns methods and targets that arrived, and how often.
+    /// Returns the method and target of each request that arrived, with the number of arrivals.
     ///
     /// # Panics
     /// Panics if another thread panicked here.

@@ -1,5 +1,5 @@
-//! One script on one connection. It does no I/O: it returns what it needs next and is passed what
-//! was received, so that both runners play the same script.
+//! One script on one connection. [`Play`] does no I/O: it returns the next [`Need`] of the script,
+//! and the runner passes the received bytes to it. So both runners play scripts in the same way.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -80,24 +80,24 @@ pub enum End {
 /// The next need of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Need<'a> {
-    /// Write these bytes, at the latest at that time in milliseconds; see [`Play::written`].
-    /// `None`: until writing fails.
+    /// Write these bytes, and report progress by [`Play::written`]. The time, in milliseconds, is
+    /// when the step gives up; `None`: it waits until all bytes are written or writing fails.
     Write(&'a [u8], Option<u64>),
     /// More bytes, or the end.
     Read,
-    /// More bytes, or the end, at the latest at that time in milliseconds.
+    /// More bytes or the end; call again at that time in milliseconds.
     ReadUntil(u64),
-    /// Nothing until that time in milliseconds.
+    /// Call again at that time in milliseconds.
     Until(u64),
     /// A change of the signals.
     Signal,
     /// Half-close, once; see [`Play::advance`].
     Finish,
-    /// The script has ended: close, reset, or leave the connection open.
+    /// Close the connection; the script has ended.
     Close,
     /// Reset.
     Reset,
-    /// Nothing more.
+    /// The script has ended; the connection stays open.
     Over,
     /// An expectation failed.
     Failed(String),
@@ -111,8 +111,7 @@ pub struct Play {
     step_index: usize,
     names: Names,
     signals: ScriptSignals,
-    /// Whether connections may be cut, and the proxy may respond in place of a broken origin: see
-    /// [`Play::given_up`].
+    /// Whether the world has hostile faults: see [`Play::given_up`].
     hostile: bool,
     given_up: bool,
     /// Received bytes that no step has used.
@@ -130,7 +129,7 @@ pub struct Play {
 }
 
 impl Play {
-    /// Returns a script at its beginning.
+    /// Creates a play at the first step of `script`.
     pub fn new(script: &Script, names: &Names, signals: &ScriptSignals, hostile: bool) -> Self {
         Self {
             steps: script.steps.clone().into(),
@@ -271,7 +270,8 @@ impl Play {
             Action::Bytes(pieces) => self.try_bytes(pieces),
             Action::Message(expected) => self.try_message(expected),
             Action::End { allowed } => self.try_end(allowed),
-            // A reader learns nothing more. Only a write fails from now on, even an empty one.
+            // After the end of the stream, reading does not show a reset. A write does, even an
+            // empty one.
             Action::ResetAfterEnd if self.broken => StepResult::Done,
             Action::ResetAfterEnd => StepResult::Wait(StepWait::Write),
             Action::Nothing(time) => {
@@ -399,8 +399,8 @@ impl Play {
         }
     }
 
-    /// Returns whether a fault of the world may explain a failed step: the received bytes match as
-    /// far as they go, or the proxy responded that an origin failed.
+    /// Returns whether a fault of the world may explain the failed step. It may if the received
+    /// bytes are a beginning of the expected ones, or if the proxy reported a failed origin.
     fn may_be_missing(&self, action: &Action) -> bool {
         match action {
             Action::Send { .. } => true,

@@ -22,7 +22,7 @@ pub(super) struct ScenarioActors {
     pub(super) signals: ScriptSignals,
     pub(super) hostile: bool,
     pub(super) failures: Vec<String>,
-    /// Every script has ended, or one has failed.
+    /// Whether every script has ended, or one has failed.
     pub(super) over: Rc<Cell<bool>>,
 }
 
@@ -89,8 +89,8 @@ impl ScenarioActors {
         self.clients[index].1 = Some(actor);
     }
 
-    /// Closes a client that has finished its script. Unless the script closed the connection, no
-    /// bytes may be left.
+    /// Closes a client that has finished its script. Received bytes that no step used are a
+    /// failure, unless the script closed the connection.
     fn end(&mut self, world: &World, index: usize) {
         let (client, actor) = &mut self.clients[index];
         let Some(actor) = actor else { return };

@@ -11,8 +11,8 @@ use millrace_store::{Bounds, Cache, ClearReport, HotCopies};
 
 /// The key of the hash of keys: the same in every world, so that runs repeat.
 const HASH: HashKey = HashKey::new([7; 16]);
-/// Limit of a simulated cache, because each world creates its own and zeroes it. It is no lower
-/// than what a scenario needs to run out of.
+/// Limit of a simulated cache. Each world creates and zeroes one, so it is small, but large enough
+/// that scenarios can fill it with responses.
 const BYTES_MAX: u64 = 8 << 20;
 
 /// Returns the cache of a configuration, if it has one.
@@ -29,7 +29,7 @@ pub(super) fn of(config: &Config) -> Result<Option<Arc<Cache>>, String> {
         prefaults: true,
     };
     let cache = Cache::new(slab, HASH, bounds);
-    // Copying as well as referring exercises both paths.
+    // Some responses are copied and others sent zero-copy, which tests both paths.
     cache.copy_hot(HotCopies::ALL);
     Ok(Some(cache))
 }

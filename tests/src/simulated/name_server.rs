@@ -1,5 +1,5 @@
 //! A name server of the simulated world. It serves A and AAAA records from a table, and NXDOMAIN
-//! for every other name. In a hostile world it may fail to: see [`NameFault`].
+//! for every other name. In a hostile world its responses may have a [`NameFault`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -12,21 +12,23 @@ pub(super) struct NameServer {
     socket: ActorSocket,
     address: SocketAddr,
     names: Vec<(String, IpAddr)>,
-    /// Delayed responses: until when, and to which address.
+    /// Delayed responses: the time, the address, and the bytes.
     held: Vec<(Instant, SocketAddr, Vec<u8>)>,
 }
 
 /// A fault in one response.
 #[derive(Clone, Copy, Debug)]
 enum NameFault {
-    /// It arrives up to ten seconds late.
+    /// The response arrives up to ten seconds late.
     Late,
+    /// The response arrives twice.
     Twice,
-    /// A response with another identifier, as an attacker would guess it, precedes the right one.
+    /// A forged response with another identifier precedes the right one, as from an attacker who
+    /// guesses identifiers.
     Guessed,
     /// SERVFAIL.
     Failed,
-    /// It contains an address without a host.
+    /// The response contains an address that no host has.
     WrongAddress,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct ScriptedOrigin {
 /// A connection on which a script is played.
 struct ActiveScript {
     actor: ScriptActor,
-    /// Other requests may follow.
+    /// Whether a request selected the script, so that other requests may follow it.
     picked: bool,
 }
 
@@ -126,7 +126,8 @@ impl ScriptedOrigin {
             return Ok(());
         }
         let script = self.origin.scripts.get(self.accepted - 1).or(self.origin.each.as_ref());
-        // Tunnels are retried in a hostile world: the last script serves all further connections.
+        // In a hostile world the proxy retries the connection of a tunnel, so the last script
+        // serves all further connections.
         let script = script.or(self.origin.scripts.last().filter(|_| self.hostile));
         let script = script.ok_or_else(|| format!("{name}: no script for this connection"))?;
         let play = Play::new(script, &self.names, &self.signals, self.hostile);

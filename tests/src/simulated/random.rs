@@ -1,6 +1,7 @@
-//! Random scenarios: a proxy, origins and clients, well-behaved or not. One seed generates each as
-//! plain data ([`plan`], [`random_scenario`]). The simulator plays it, and checks every byte and
-//! every turn ([`model`]). A failing scenario is shrunk ([`shrink()`]) and printed.
+//! Random scenarios: a proxy, origins and clients, well-behaved or not. A scenario is plain data
+//! ([`plan`]), which [`random_scenario`] generates from a seed. The simulator plays it, and the
+//! [`model`] checks every byte and every turn. A failing scenario is shrunk ([`shrink()`]) and
+//! printed.
 //!
 //! docs/design/testing.md describes the model, its limits, and how to read a failure.
 

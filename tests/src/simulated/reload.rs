@@ -1,5 +1,5 @@
-//! Does for a reload in the simulated world what the supervisor of the real program does: parses
-//! the other configuration with the program's own parser, opens its new listeners, and notifies the
+//! Reloads in the simulated world. [`Reloader`] takes the place of the supervisor: it parses the
+//! other configuration with the program's own parser, opens new listeners, and notifies the
 //! workers.
 
 use std::cell::RefCell;
@@ -38,8 +38,8 @@ pub(super) struct Reloader {
     pub(super) config: Arc<Config>,
     /// The configuration as it was parsed, with the ports that it names.
     pub(super) parsed: Config,
-    /// Every address that was ever listened on: as configured, the actual one, and whether it is
-    /// open now. The index is the number of the listener.
+    /// All listeners so far, by their numbers: the configured address, the actual address, and
+    /// whether the listener is open.
     pub(super) addresses: Vec<(ListenAddress, ListenAddress, bool)>,
     /// The reload that was sent to the workers but not yet applied by all of them.
     pub(super) pending: Option<ReloadRequest>,

@@ -11,11 +11,12 @@ pub(super) struct ScriptActor {
     pub(super) name: String,
     socket: Option<ActorSocket>,
     pub(super) play: Play,
-    /// When the script gives up waiting in a hostile world, in milliseconds without clock jumps.
+    /// The time at which the script stops waiting in a hostile world, in milliseconds without clock
+    /// jumps.
     patience: Option<u64>,
-    /// Does not read while it cannot write, like many programs.
+    /// Whether the script does not read while it cannot write, like many programs.
     stubborn: bool,
-    /// The last need was to read, and nothing has arrived since.
+    /// Whether the script waits for bytes, and none have arrived since.
     idle: bool,
     over: bool,
 }
@@ -58,7 +59,7 @@ impl ScriptActor {
         let is_overdue =
             self.patience.is_some_and(|patience| milliseconds_without_jumps(world) >= patience);
         if !self.play.given_up() && is_overdue {
-            // A signal may never come if the script that sets it was cut off.
+            // The script that sets the signal may have been cut off. Then the signal never comes.
             if self.play.need(now) != Need::Signal {
                 return Err(format!("{}: line {}: timed out", self.name, self.play.line()));
             }
@@ -147,7 +148,8 @@ impl ScriptActor {
     fn next_step(&self, world: &World, until: Option<u64>) -> Option<Instant> {
         let jumped = world.clock_jumped().as_millis() as u64;
         let patience = self.patience.map(|patience| patience + jumped);
-        // After the limit, the wait depends on other scripts, which have limits of their own.
+        // A script that waits beyond its limit waits for a signal. The scripts that set signals
+        // have limits of their own.
         let patience = patience.filter(|patience| *patience > world.now().milliseconds());
         let until = until.into_iter().chain(patience).min()?;
         Some(Instant::from_nanoseconds(until * 1_000_000))

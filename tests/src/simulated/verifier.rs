@@ -1,5 +1,5 @@
-//! The verifier of the simulated world. It takes virtual time for each request, more of it in a
-//! hostile world, and processes requests in the order of the real verifier's queue.
+//! The password verifier of the simulated world. Each request takes virtual time, more in a hostile
+//! world. Requests are processed in the order of the real verifier's queue.
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,8 @@ use millrace_sim::{Actor, SimWaker, World};
 
 /// Limit of the time of a comparison in milliseconds.
 const TIME_MS_MAX: u64 = 300;
-/// Limit for one in eight comparisons in a hostile world: longer than a request waits.
+/// The same limit for one in eight comparisons in a hostile world. It is longer than a request
+/// waits.
 const TIME_HOSTILE_MS_MAX: u64 = 20_000;
 
 /// The verifier, as an actor.
@@ -47,7 +48,7 @@ impl SimVerifier {
         let number = shared.outboxes.len() - 1;
         VerifierHandle {
             verifier: Box::new(SimVerifierClient { shared: self.shared.clone(), number }),
-            results: results,
+            results,
         }
     }
 

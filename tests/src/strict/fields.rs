@@ -68,8 +68,8 @@ pub(super) fn check_request(fields: &[Field]) -> Result<(), Ambiguity> {
         return ambiguous("an expectation other than 100-continue");
     }
     check_hops(fields)?;
-    // RFC 9113 section 3.1: `h2c`, and `h2` for clients that send it although it is only for TLS;
-    // drafts appended numbers.
+    // RFC 9113 section 3.1: `h2c` is HTTP/2 in clear text. Some clients send `h2`, which is only
+    // for TLS. Drafts appended numbers.
     let http = |token: String| {
         token == "h2" || ["h2c", "h2-", "http", "tls"].iter().any(|start| token.starts_with(start))
     };

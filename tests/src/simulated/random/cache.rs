@@ -1,7 +1,7 @@
 //! Random scenarios of a cache: several clients request few URLs, at the same time and later. The
-//! origin sends a new response each time, with various Cache-Control. Each response has a serial
-//! number in a field and a body of its own, so that a client can identify it: [`model`] decides
-//! whether the client may get it.
+//! origin sends a new response to each request, with various Cache-Control. Each response has a
+//! serial number in a field, and a body made from this number. So a client can identify a response,
+//! and [`model`] decides whether the client may get it.
 //!
 //! In the scenarios of [`super::play_random`], clients request only URLs of their own.
 
@@ -32,11 +32,11 @@ pub struct CacheScenario {
     pub(super) workers: usize,
     /// Options of the command line.
     pub(super) options: Vec<String>,
-    /// The responses by the number of the URL: to the first request for it, the second, and so on,
-    /// and then from the beginning again.
+    /// The responses to each URL, by its number. The first request gets the first one, and after
+    /// the last one the first follows again.
     pub(super) responses: Vec<Vec<CachedResponsePlan>>,
     pub(super) clients: Vec<CacheClientPlan>,
-    /// When the workers receive the message to drain, if that is before all clients have ended.
+    /// When the workers are drained while clients are still active; `None`: at the end.
     pub(super) drain_ms: Option<u64>,
     /// When the process is killed and restarted, in order.
     pub(super) kills_ms: Vec<u64>,
@@ -52,11 +52,12 @@ pub(super) struct DiskPlan {
     /// The size of the disk.
     capacity: u64,
     faults: SimFaults,
-    /// The cache also reads responses from it that are in memory.
+    /// Whether the cache reads responses from disk even if they are in memory.
     rereads: bool,
-    /// With the process, the machine may lose power, and with it any sectors that were not synced.
+    /// Whether a kill may also cut the power of the machine, which loses sectors that were not
+    /// synced.
     loses_power: bool,
-    /// A bit may flip.
+    /// Whether a kill may flip a bit of the stored data.
     flips: bool,
 }
 
@@ -76,7 +77,7 @@ pub(super) struct CachedResponsePlan {
     tagged: bool,
     /// Whether it varies by language.
     varies: bool,
-    /// Whether a conditional request gets 304 instead.
+    /// Whether the origin sends 304 to a request whose condition holds.
     confirms: bool,
     length: usize,
     frame: BodyFraming,
@@ -93,7 +94,7 @@ pub(super) struct CacheControl {
     text: &'static str,
     /// Its lifetime in seconds.
     fresh_s: u64,
-    /// For how many more seconds it may be used stale.
+    /// Seconds after the lifetime during which it may be used stale.
     stale_s: u64,
     /// Whether it is private to one client.
     private: bool,

@@ -34,7 +34,7 @@ enum ResponseProgress {
 pub(super) struct RandomClient {
     plan: Connection,
     name: String,
-    /// The authority of the origin of each request.
+    /// For each request, the authority of its origin.
     authorities: Vec<String>,
     must_succeed: bool,
     /// The connection uses a Unix socket, which has no resets.
@@ -49,7 +49,7 @@ pub(super) struct RandomClient {
     outgoing: SendQueue,
     /// Requests that were queued for sending.
     sent: usize,
-    /// Bytes sent before the last of them.
+    /// Bytes sent before the last queued request.
     sent_before: u64,
     /// Requests whose responses are complete.
     completed: usize,
@@ -62,9 +62,9 @@ pub(super) struct RandomClient {
     last_progress: Moment,
     /// The stream from the proxy has ended, and sending continues.
     ended: bool,
-    /// The following bytes are not checked.
+    /// Whether the bytes after the current response are not checked.
     ignores_rest: bool,
-    /// When to act without an event.
+    /// When to act next without an event.
     next_wake: Option<Instant>,
     silence: SilenceCheck,
 }
@@ -266,7 +266,7 @@ impl RandomClient {
     /// Records progress.
     fn record_progress(&mut self, world: &World) {
         self.last_progress = Moment::now(world);
-        // The requests pipelined behind it wait for it.
+        // Pipelined requests wait for the requests before them, so they make progress too.
         for request in &self.plan.requests[self.completed..self.sent.max(self.completed)] {
             self.model.record_progress(request.id, self.last_progress);
         }
@@ -302,7 +302,7 @@ impl RandomClient {
             return;
         }
         if !self.accepted {
-            // Acceptance raises no event, and the limits count from it.
+            // The limits count from acceptance, which raises no event, so it is polled.
             self.accepted = world.is_accepted(socket);
             self.last_progress = Moment::now(world);
             return next_wake.at(world.now() + Duration::from_secs(1));
@@ -319,8 +319,8 @@ impl RandomClient {
         // A client that does not read does not see that its tunnel has begun.
         let tunnel = under_way.iter().any(|request| request.method.is_tunnel());
         let (wait, word) = if tunnel && self.pace.is_resting() {
-            // Nor does it see that the tunnel was refused, after which the proxy waits for the next
-            // request.
+            // If the tunnel was refused, the client does not see that either, and the proxy waits
+            // for the next request.
             (waits.tunnel.max(waits.exchange).max(waits.idle), "in a tunnel, without being read")
         } else if tunnel {
             (waits.tunnel, "in a tunnel")

@@ -1,5 +1,4 @@
-//! The classes of behaviour of random scenarios: their names, and the list of those that many seeds
-//! have to cover.
+//! The classes of behaviour that random scenarios cover, and the list of required ones.
 
 use millrace_proxy::reason::Reason;
 use millrace_sim::Faults;
@@ -13,9 +12,8 @@ use super::wire::{
     BAD_REQUEST_CHUNKS, BAD_REQUEST_HEADERS, BAD_RESPONSE_CHUNKS, BAD_RESPONSE_HEADERS,
 };
 
-/// Returns every class of behaviour of random scenarios. A class that never occurs is not tested.
-/// `few` omits the single messages of each table, because a few hundred seeds cover only most of
-/// them.
+/// Returns every class of behaviour that random scenarios have to cover. With `few`, it omits the
+/// single malformed messages and the reasons, because a few hundred seeds do not cover all of them.
 pub fn required_classes(few: bool) -> Vec<String> {
     let mut classes: Vec<String> = CLASSES.iter().map(|class| (*class).to_owned()).collect();
     if !few {
@@ -144,7 +142,7 @@ const CLASSES: [&str; 109] = [
 ];
 
 /// The reasons of refusals that occur in random scenarios. The other reasons need options that
-/// these never set: lists of users, of addresses, of names.
+/// random scenarios never set, such as lists of users, addresses or names.
 const REASONS: [Reason; 25] = [
     Reason::BodyCut,
     Reason::BodyTimedOut,

@@ -6,8 +6,7 @@ use std::rc::Rc;
 
 use millrace_sim::World;
 
-/// Why a scenario fails: its kind, by which the shrinker recognises the same failure, and a
-/// description.
+/// The failure of a scenario. The shrinker keeps scenarios that fail with the same kind.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Failure {
     /// A short name.
@@ -27,7 +26,7 @@ pub(super) struct Findings(Rc<RefCell<FindingsState>>);
 struct FindingsState {
     failure: Option<Failure>,
     coverage: Coverage,
-    /// The proxy drains: requests may be refused.
+    /// Whether the proxy drains, so that it may refuse requests.
     drained: bool,
 }
 

@@ -1,5 +1,5 @@
 //! Generates the random scenario of a seed. Everything is generated before the run, from a random
-//! sequence of its own. The random sequence of the world does not depend on it.
+//! sequence that is independent of the one of the world.
 
 use millrace_sim::{Faults, SeededRandom};
 
@@ -65,7 +65,7 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
 struct Generator {
     random: SeededRandom,
     difficulty: Difficulty,
-    /// The id of the last request.
+    /// The id of the last generated request.
     next: u32,
     /// Payload bytes that may still be generated.
     left: usize,
@@ -129,7 +129,7 @@ impl Generator {
                 limits.push((name, value));
             }
         }
-        // With the default limit a scenario may last seven hours, so such scenarios are rare.
+        // With the default limit of this timeout a scenario may last seven hours of virtual time.
         if !limits.iter().any(|(name, _)| *name == "tunnel_idle_ms") {
             limits.push(("tunnel_idle_ms", 20_000));
         }
@@ -262,7 +262,7 @@ impl Generator {
             pause_ms: if pipelined { 0 } else { self.random.between(0, pause) },
             body: self.body(method, old),
             breaks: self.breaks(60),
-            malformation: malformation,
+            malformation,
             response: self.response(method),
         }
     }
@@ -328,7 +328,7 @@ impl Generator {
             (_, 0) => 204,
             (Method::Get | Method::Head, 1) => 304,
             (_, 2) => 404,
-            // Not a status that the proxy itself sends.
+            // 500, because the proxy itself never sends it.
             (_, 3) => 500,
             _ => 200,
         };

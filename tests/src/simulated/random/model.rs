@@ -38,8 +38,8 @@ struct ExchangeState {
     last_progress: BTreeMap<u32, Moment>,
 }
 
-/// The longest time that a connection of the proxy may be silent in both directions, by what it
-/// waits for.
+/// The longest times for which a connection of the proxy may be silent in both directions, one for
+/// each kind of wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitLimits {
     /// Between two requests.
@@ -50,8 +50,8 @@ pub(super) struct WaitLimits {
     pub(super) tunnel: Duration,
     /// An idle origin connection.
     pub(super) kept: Duration,
-    /// From the end of an idle origin connection until no request is sent on it any more; `None`:
-    /// not checked, because the network loses segments.
+    /// Time within which the proxy must notice that an origin ended an idle connection; `None`: not
+    /// checked, because the network loses segments.
     pub(super) close_noticed: Option<Duration>,
     /// Number of retries of a request.
     pub(super) retries: u64,
@@ -72,8 +72,8 @@ impl WaitLimits {
         let slack = slack + jitter * 40 + Duration::from_secs(5);
         let ms = |ms: u64| Duration::from_millis(ms) + slack;
         let tries = limits.retries + 1;
-        // The pace of a client is checked when its time expires: one byte at its beginning extends
-        // it once more.
+        // The proxy checks the pace of a client each time a limit expires. One byte at the
+        // beginning of such a period extends it by another one, hence the factors 2 and 3.
         let exchange = limits.head_ms
             + 2 * limits.body_ms
             + 3 * limits.send_ms
@@ -93,7 +93,7 @@ impl WaitLimits {
         }
     }
 
-    /// Returns waits that allow either limits, for waits across a reload.
+    /// Returns the longer wait of each kind, for connections that live across a reload.
     pub(super) fn or(self, other: Self) -> Self {
         Self {
             idle: self.idle.max(other.idle),
@@ -106,7 +106,7 @@ impl WaitLimits {
     }
 }
 
-/// A time of progress. A wait from then on excludes the time during which no worker could act.
+/// A time from which waits are measured. They exclude the time during which no worker could act.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct Moment {
     pub(super) at: Instant,
@@ -119,13 +119,13 @@ impl Moment {
         Self { at: world.now(), missed: world.missed_time() }
     }
 
-    /// Returns when a wait of this duration ends, as known so far.
+    /// Returns when a wait of this duration ends, unless workers stall again until then.
     pub(super) fn until(self, world: &World, wait: Duration) -> Instant {
         self.at + wait + (world.missed_time() - self.missed)
     }
 }
 
-/// Counts how often in a row a connection was silent for too long.
+/// Counts consecutive checks that found a connection silent for too long.
 #[derive(Default, Debug)]
 pub(super) struct SilenceCheck {
     found: u32,
@@ -237,8 +237,8 @@ impl ExchangeModel {
         Some(request.clone())
     }
 
-    /// Checks what the proxy sent to origins, including to those that never read it: an origin that
-    /// left may still have received a request.
+    /// Checks how often the proxy sent each request. The bytes include those that no origin read,
+    /// because an origin that left may still have received a request.
     pub(super) fn check_sent(&self, world: &World, sent: &[Vec<u8>]) {
         let mut times = BTreeMap::<u32, u64>::new();
         for id in sent.iter().flat_map(|bytes| wire::requests_in(bytes)) {
@@ -256,7 +256,8 @@ impl ExchangeModel {
     }
 }
 
-/// Returns whether a request follows one after which nothing may be read as a request.
+/// Returns whether a malformed request precedes this one on its connection. After a malformed
+/// request nothing may be read as a request.
 fn follows_malformed_request(requests: &[Request], id: u32) -> bool {
     requests
         .iter()

@@ -21,12 +21,12 @@ use super::plan::{
 };
 use super::wire;
 
-/// The action of the relay for a received part, which is a whole message if that is short.
+/// The action of the relay for received bytes. Short messages arrive whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum RelayAction {
     /// Forwards these bytes.
     Forward(Vec<u8>),
-    /// Forwards these bytes on a connection of their own.
+    /// Forwards these bytes on a new connection.
     Repeat(Vec<u8>),
     /// Ends the stream to the other side.
     End,
@@ -137,7 +137,8 @@ impl Actor for RelayedActors {
     }
 }
 
-/// Returns the failure that the model reports for a scenario before a relay.
+/// Plays a scenario with a relay in place of the proxy, and returns the failure that the model
+/// reports.
 fn failure_before(scenario: &RandomScenario, edits: [Edit; 2], keeps: bool) -> Option<Failure> {
     let world = World::new(1, Faults::None);
     let waits = WaitLimits::new(&Limits::default(), scenario, &world.plan());
@@ -182,7 +183,7 @@ fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<RelayAction> {
     vec![Forward(with(bytes, old, new))]
 }
 
-/// Changes one byte in the middle of what follows the header, if anything does.
+/// Changes a byte in the middle of the body, if there is a body.
 fn corrupted(bytes: &[u8]) -> Vec<RelayAction> {
     let mut bytes = bytes.to_vec();
     let middle = half(&bytes).len();
@@ -262,8 +263,8 @@ fn malformed(malformation: Malformation) -> RandomScenario {
     scenario
 }
 
-/// Returns a scenario with a connection that is idle for five seconds, and the origin's behaviour
-/// meanwhile.
+/// Returns a scenario with a connection that is idle for five seconds, and an origin with this
+/// behaviour.
 fn pausing(behaviour: OriginBehaviour) -> RandomScenario {
     let mut scenario = two();
     scenario.origins[0].behaviour = behaviour;
@@ -298,7 +299,8 @@ fn a_relay_without_mistakes_passes() {
     assert_eq!(failure_before(&tunnel(), [honest, honest], false), None);
 }
 
-/// Plays a scenario before a relay with these edits. The model has to report this kind of failure.
+/// Plays a scenario with a relay that makes these edits. The model has to report this kind of
+/// failure.
 fn check(name: &str, scenario: &RandomScenario, up: Edit, down: Edit, kind: &str) {
     let failure = failure_before(scenario, [up, down], false);
     assert_eq!(failure.as_ref().map(|failure| failure.kind), Some(kind), "{name}: {failure:?}");
@@ -353,7 +355,7 @@ fn a_wrong_response_is_reported() {
 #[test]
 fn truncation_that_looks_complete_is_reported() {
     let cut: Edit = |it| vec![Forward(half(it)), End];
-    // Its framing shows the cut, but nothing was to be cut here.
+    // The framing shows the cut, but the scenario has no fault that explains it.
     check("a length", &get(), honest, cut, "unserved");
     check("until close", &until_close(), honest, cut, "looks-whole");
     check("a tunnel's response", &tunnel(), honest, cut, "looks-whole");

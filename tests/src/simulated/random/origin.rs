@@ -38,7 +38,7 @@ struct OriginConnection {
     reader: MessageReader,
     outgoing: SendQueue,
     state: ConnectionState,
-    /// Received payload of the request, or of the tunnel.
+    /// Bytes received of the payload of the request or of the tunnel.
     got: usize,
     /// The expected payload.
     want: Vec<u8>,
@@ -54,15 +54,16 @@ struct OriginConnection {
     ended_idle: Option<Moment>,
     /// Unrequested bytes follow its last response.
     extra_queued: bool,
-    /// When all of them had reached the proxy, at the latest.
+    /// A time by which all unrequested bytes had reached the proxy.
     extra_sent: Option<Moment>,
     /// A malformed response was sent on it: no further request may follow.
     unusable: bool,
-    /// When an early response had begun to reach the proxy, at the latest.
+    /// A time by which the first bytes of an early response had reached the proxy.
     early_reached: Option<Moment>,
-    /// The response began long before the end of its request's body: no further request may follow.
+    /// Whether a response began long before the end of its request's body, so that no further
+    /// request may follow.
     overtaken: bool,
-    /// The following bytes are not checked.
+    /// Whether the bytes from here on are not checked.
     ignored: bool,
     ended: bool,
     /// When to act without an event; `None`: at once.
@@ -324,8 +325,8 @@ impl OriginConnection {
             ConnectionState::Request(request) => {
                 (waits.exchange, "in an exchange", Some(request.id))
             }
-            // Before a request, the proxy may have looked up a name and tried other connections, or
-            // have opened a silent tunnel.
+            // Before it sends the first request, the proxy may look up a name and try other
+            // connections. The connection may also be a tunnel that is still silent.
             ConnectionState::Idle if self.responses_sent == 0 => {
                 (waits.tunnel, "before a request", None)
             }

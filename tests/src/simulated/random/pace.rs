@@ -15,9 +15,9 @@ pub(super) struct Pace {
     got: usize,
     /// Bytes read since a slow reader last paused.
     slow_got: usize,
-    /// A reader that stalls once has done so.
+    /// Whether the one stall of a stalling reader has begun.
     stalled: bool,
-    /// Nothing is read before then.
+    /// The time before which nothing is read.
     rests_until: Option<Instant>,
 }
 

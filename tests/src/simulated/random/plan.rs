@@ -16,7 +16,7 @@ pub struct RandomScenario {
     pub difficulty: Difficulty,
     /// The configuration of the proxy.
     pub proxy: Proxy,
-    /// At least one.
+    /// The origins, at least one.
     pub origins: Vec<Origin>,
     /// Client connections.
     pub connections: Vec<Connection>,
@@ -46,8 +46,8 @@ pub struct Proxy {
     pub unix: bool,
     /// Threads, from 1.
     pub workers: usize,
-    /// Megabytes for each worker, as on its command line, which is a shortage at any value; `None`:
-    /// enough.
+    /// Megabytes for each worker on the command line. Any value means a shortage, see
+    /// `bytes_per_worker`; `None`: enough.
     pub memory_mb: Option<u64>,
     /// Existing descriptors, and the number that the proxy assumes; `None`: enough.
     pub descriptors: Option<(usize, usize)>,
@@ -118,7 +118,7 @@ pub struct Connection {
     pub reader: Reader,
     /// Whether requests are pipelined, or each waits for the response before.
     pub pipelined: bool,
-    /// In the order of sending.
+    /// The requests, in the order of sending.
     pub requests: Vec<Request>,
     /// How the connection ends when all responses are complete.
     pub ending: Ending,
@@ -149,7 +149,7 @@ pub enum Ending {
 /// One request and its planned response.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Request {
-    /// Unique in the scenario; bodies are made from it.
+    /// The id, unique in the scenario. Bodies are made from it.
     pub id: u32,
     /// The request method.
     pub method: Method,
@@ -272,9 +272,11 @@ pub struct ResponsePlan {
     pub interims: u32,
     /// The delay before the first byte, in milliseconds.
     pub delay_ms: u64,
-    /// Sent in parts of this number of bytes, one per number of milliseconds.
+    /// The size of parts in bytes and the milliseconds between them, if the response is sent in
+    /// parts.
     pub drip: Option<(usize, u64)>,
-    /// Sent at the request header. The origin still reads the request body.
+    /// Whether it is sent as soon as the request header has arrived. The origin still reads the
+    /// request body.
     pub early: bool,
     /// Trailers follow the chunks.
     pub trailers: bool,
@@ -302,8 +304,8 @@ pub enum HeaderSyntax {
 }
 
 impl HeaderSyntax {
-    /// Returns the syntax for a number, usually the strict one. It consumes nothing of the random
-    /// sequence, so that the other parts of a scenario stay the same.
+    /// Returns the syntax for a number, strict for 20 of 24. The number comes from the plan and not
+    /// from the random sequence, so that the seeds still generate the same scenarios otherwise.
     pub(super) fn of(number: usize) -> Self {
         let faulty = [Self::BareLf, Self::Folded, Self::Spaced, Self::Repeated];
         faulty.get(number % 24).copied().unwrap_or_default()
@@ -377,7 +379,7 @@ pub enum OperatorEvent {
     Drain(u64),
 }
 
-/// A fault of the world that is disabled, to find out which faults a failure needs.
+/// A fault of the world that the shrinker disables, to find the faults that a failure needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DisabledFault {
     /// Clock jumps, late turns and late messages.

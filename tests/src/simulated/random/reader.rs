@@ -1,6 +1,5 @@
-//! An incremental reader of messages, based on the strict parser of [`crate::strict`]: it returns
-//! headers and trailers as a whole and bodies in parts, so that a wrong byte is detected when it
-//! arrives.
+//! An incremental reader of messages, based on the strict parser of [`crate::strict`]. It returns
+//! headers at once and bodies in parts, so that a wrong byte is detected when it arrives.
 
 use crate::strict::{self, Framing, Message, RequestContext};
 
@@ -18,7 +17,7 @@ pub(super) enum Side {
 pub(super) enum Part {
     /// A header. After a 101, or a successful CONNECT, the caller calls [`MessageReader::raw`].
     Head(Message),
-    /// Some payload, at least one byte.
+    /// Payload, at least one byte.
     Body(Vec<u8>),
     /// The end of the message.
     End,
@@ -37,7 +36,7 @@ enum ReaderState {
     UntilClose,
     /// The end of the message is to be returned.
     Over,
-    /// The bytes are no messages any more.
+    /// The bytes are not HTTP any more.
     Raw,
 }
 
@@ -74,7 +73,7 @@ impl MessageReader {
         self.state = ReaderState::Raw;
     }
 
-    /// Returns whether no message is incomplete.
+    /// Returns whether the reader is between two messages.
     pub(super) fn is_between(&self) -> bool {
         self.state == ReaderState::Head && self.bytes.is_empty()
     }
@@ -136,8 +135,9 @@ impl MessageReader {
         Ok(Some(Part::Head(message)))
     }
 
-    /// Parses a valid header that a body follows. The strict parser returns only complete messages,
-    /// so this parses the header once more with the shortest body of its kind.
+    /// Returns the message of a valid header whose body has not arrived. The strict parser returns
+    /// only complete messages, so this parses the header again, with the shortest body of its
+    /// framing.
     fn with_body(
         &mut self,
         end: usize,
@@ -150,7 +150,8 @@ impl MessageReader {
             Some(length) => {
                 let length = length.parse().map_err(|_| format!("a length of {length}"))?;
                 self.state = ReaderState::Length(length);
-                // Only the framing matters: a body of the announced length would not fit in memory.
+                // A body of the announced length might not fit in memory, so the length is set to
+                // 0.
                 let small = head_with_length(&bytes, length);
                 bytes = small;
             }

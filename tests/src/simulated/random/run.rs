@@ -54,7 +54,7 @@ impl Outcome {
 
 /// Limit of a scenario in virtual time: beyond every deadline, stall and pause.
 const TIME: Duration = Duration::from_secs(24 * 3600);
-/// Limit from the message to stop until every worker has ended, without jitter.
+/// Limit of the time from the message to stop to the end of every worker, without jitter.
 const STOP: Duration = Duration::from_secs(10);
 
 /// Plays a scenario in the world of its seed; `log_events` enables the event log.
@@ -128,7 +128,7 @@ impl SimWorker for CheckedWorker {
         let continues = running.run_turn();
         let live = running.0.live_objects();
         let (used, max) = self.world.budget(self.index);
-        // The receive that exceeded the budget may have added a whole buffer.
+        // The last receive within the budget may have exceeded it by a whole buffer.
         let bound = max + Buffer::SIZE;
         if used >= max {
             self.model.cover("proxy: holds all the bytes that it may");
@@ -166,16 +166,19 @@ struct RandomActors {
 
 /// The operator, who reloads, drains and stops the workers.
 struct Operator {
-    /// The mailbox of each worker, and whether the worker has ended.
+    /// The mailbox of each worker.
     mailboxes: WorkerMailboxes,
+    /// Whether each worker has ended.
     ended: Vec<Rc<Cell<bool>>>,
-    /// Pending configurations, the next one last.
+    /// The remaining reloads with their times, the next one last.
     reloads: Vec<(Instant, Arc<Config>)>,
-    /// When to drain, and when to stop the remaining work.
+    /// When to drain.
     drain_at: Option<Instant>,
+    /// When to stop the work that remains after a drain.
     stop_at: Option<Instant>,
-    /// When the workers received the message to stop. Its limit is `patience`.
+    /// When the workers received the message to stop.
     stopped: Option<Moment>,
+    /// How long the workers may take to end after it.
     patience: Duration,
     drain: Duration,
     model: ExchangeModel,
@@ -332,7 +335,8 @@ impl RandomRun {
 
     fn play(&mut self, world: &World) -> Result<(), Failure> {
         let over = self.actors.over.clone();
-        // The run also returns when every worker has drained: the remaining clients then see it.
+        // `run` also returns when every worker has drained. The remaining clients then notice that
+        // their connections have ended.
         let mut ended = RunOutcome::Done;
         while ended == RunOutcome::Done && !over.get() {
             ended = self.run(world, TIME, &mut |_| over.get());
@@ -375,7 +379,7 @@ impl RandomRun {
         if !self.has_ended() && self.difficulty != Difficulty::Hard {
             return Err(self.failure("undrained", "the workers do not drain".to_owned()));
         }
-        // The operator checks how long that may take.
+        // The operator checks the time that this takes.
         let model = self.model.clone();
         self.run(world, TIME, &mut |world| ended(world) || model.failure().is_some());
         match self.has_ended() || self.model.failure().is_some() {
@@ -414,7 +418,7 @@ fn authorities(scenario: &RandomScenario, ports: &[u16]) -> Vec<String> {
     authorities.collect()
 }
 
-/// Returns the workers with flags that say whether each has ended.
+/// Returns the workers, each with its flag of `ended`.
 fn checked_workers(
     workers: Vec<RunningWorker>,
     ended: &[Rc<Cell<bool>>],
@@ -448,7 +452,8 @@ fn configure(
 }
 
 /// Returns the budget of each worker if memory is short. The program accepts no less than a
-/// megabyte, of which no scenario uses a fifth: a megabyte on its command line is 16 KiB here.
+/// megabyte, and no scenario uses a fifth of that. So a megabyte on the command line becomes 16
+/// KiB.
 pub(super) fn bytes_per_worker(scenario: &RandomScenario) -> Option<u64> {
     scenario.proxy.memory_mb.map(|megabytes| megabytes * 16 * 1024)
 }
@@ -518,8 +523,8 @@ mod tests {
         }
     }
 
-    /// Drains a worker and stops it a second later. Returns its failure, if it has ended or has
-    /// not.
+    /// Drains a worker and stops it a second later. Returns the failure that is reported if the
+    /// worker has ended, or if it has not.
     fn check_again(has_ended: bool) -> Option<&'static str> {
         let world = World::new(1, Faults::None);
         let scenario = Rc::new(plain_scenario(Vec::new(), Ending::Closes));

@@ -20,7 +20,8 @@ pub struct SearchResult {
     pub coverage: Coverage,
 }
 
-/// One in this number of seeds is played twice, to check that it repeats; so is every failing one.
+/// One in this number of seeds is played twice, to check that the run repeats exactly. Every
+/// failing seed is played twice too.
 const REPLAYED_OF: u64 = 32;
 
 /// Plays `seeds` seeds from `first` on, on `threads` threads. Stops once `failures_max` have

@@ -13,7 +13,7 @@ use super::plan::{Break, BreakKind};
 pub(super) enum SendStep {
     /// These bytes.
     Bytes(Vec<u8>),
-    /// These bytes, in parts of this size, one per number of milliseconds.
+    /// These bytes, in parts of a size, with a pause in milliseconds before each part.
     Drip(Vec<u8>, usize, u64),
     /// A pause of this number of milliseconds.
     Pause(u64),
@@ -27,7 +27,7 @@ pub(super) enum SendStep {
     Close,
     /// The connection is reset.
     Reset,
-    /// Nothing more is ever sent.
+    /// Nothing more is sent, and the connection stays open.
     Stop,
 }
 
@@ -98,7 +98,7 @@ impl SendQueue {
         }
     }
 
-    /// Ends a wait for the other side.
+    /// Ends a [`SendStep::Await`] at the front of the queue.
     pub(super) fn go_on(&mut self) {
         if let Some(SendStep::Await(_)) = self.steps.front() {
             self.done();
@@ -120,8 +120,10 @@ impl SendQueue {
         (self.taken, self.until) = (0, None);
     }
 
-    /// Returns an error with the end of the wait while it is not over. Begins the wait at the first
-    /// call.
+    /// Waits for `ms` milliseconds from the first call on.
+    ///
+    /// # Errors
+    /// Returns the end of the wait until then.
     fn waited(&mut self, now: Instant, ms: u64) -> Result<(), Instant> {
         let until = *self.until.get_or_insert(now + Duration::from_millis(ms));
         if now >= until { Ok(()) } else { Err(until) }

@@ -1,5 +1,5 @@
-//! Shrinks a failing scenario: removes items one after the other while the rest fails in the same
-//! way, in the world of the same seed.
+//! Shrinks a failing scenario: removes items one after the other as long as the scenario still
+//! fails with the same kind of failure, in the world of the same seed.
 
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use super::play_random;
 /// Returns a smaller scenario that fails in the same way, and its failure. Takes at most `time` and
 /// one more run.
 ///
-/// `plays` returns the failure of a scenario, if it fails; the real one is [`fails`].
+/// `plays` plays a scenario and returns its failure, as [`fails`] does.
 pub fn shrink(
     scenario: &RandomScenario,
     failure: &Failure,
@@ -67,7 +67,7 @@ impl Best<'_> {
 
 type Pass = fn(&mut Best<'_>, Instant);
 
-/// The largest items first.
+/// The passes. Those that remove the largest items come first.
 const PASSES: [Pass; 6] = [connections, requests, world, proxy, origins, details];
 
 /// Removes ranges of connections, long ones first.

@@ -20,7 +20,10 @@ pub(super) fn tunnel_line(id: u32) -> String {
     format!("Tunnel {id}\n")
 }
 
-/// The destination of a request: the origin's authority, and whether the target contains it.
+/// The way of a request to its origin.
+///
+/// `forward` means that the target contains the authority of the origin, as a forward proxy needs
+/// it.
 pub(super) struct Route<'a> {
     pub(super) authority: &'a str,
     pub(super) forward: bool,
@@ -95,7 +98,7 @@ fn chunks(payload: &[u8], size: usize, trailers: bool) -> Vec<u8> {
 /// Returns the ids of the requests whose request lines occur in the bytes sent to an origin.
 pub(super) fn requests_in(sent: &[u8]) -> impl Iterator<Item = u32> {
     sent.split(|byte| *byte == b'\n').filter_map(|line| {
-        // A body may precede it on the line.
+        // The end of a body may precede the request on its first line.
         let line = line.strip_suffix(b" HTTP/1.1\r")?;
         let id = line.rsplit(|byte| *byte == b'/').next()?;
         let named = line[..line.len() - id.len()].ends_with(b" /r/");
@@ -187,8 +190,8 @@ fn fill(text: &str, id: u32, target: &str, host: &str) -> Vec<u8> {
     text.into_bytes()
 }
 
-/// Bytes that may follow a response. None of them is a response: a late complete one could not be
-/// distinguished from the response to the next request.
+/// Unrequested bytes that may follow a response. None is a complete response, because the proxy
+/// could not distinguish that from the response to the next request.
 pub(super) const UNREQUESTED_BYTES: [&str; 3] = [
     "unrequested bytes",
     "\r\n\r\n\r\n",

@@ -20,15 +20,17 @@ pub(super) struct CacheClient {
     name: String,
     plan: CacheClientPlan,
     model: CacheModel,
-    /// When it connects, or did.
+    /// When the client connects or has connected.
     begins: Instant,
     socket: Option<ActorSocket>,
     over: bool,
     outgoing: SendQueue,
     reader: MessageReader,
-    /// Requests by progress: queued, begun to be sent, completed.
+    /// Number of requests that were queued for sending.
     planned: usize,
+    /// Number of requests whose first byte was sent.
     begun: usize,
+    /// Number of complete responses.
     completed: usize,
     current: Option<ReceivedResponse>,
     /// The proxy has announced the end of the connection.
@@ -39,7 +41,8 @@ pub(super) struct CacheClient {
 
 /// A response whose header was read.
 struct ReceivedResponse {
-    /// `None`: the proxy's own response, whose body is not checked.
+    /// The record of the response in the model; `None`: the proxy's own response, whose body is not
+    /// checked.
     record: Option<ResponseRecord>,
     is_part: bool,
     want: Vec<u8>,
@@ -238,7 +241,7 @@ impl CacheClient {
                 };
                 let is_known = match complete {
                     Some(complete) => complete == plan.length || record.may_look_short(),
-                    // Its header had no length, and not all of it is stored.
+                    // The origin sent no length, and the cache has not stored the whole body.
                     None => plan.frame != BodyFraming::Length,
                 };
                 if !is_known || last >= plan.length || first > last {
@@ -339,7 +342,7 @@ impl CacheClient {
         self.close(world);
     }
 
-    /// Fails if there is no shortage and no break: every client must then be served.
+    /// Reports a client that was not served, unless a fault of the scenario explains it.
     fn fail_unserved(&mut self, world: &World, details: &str) {
         let scenario = self.model.scenario();
         let breaks = scenario.responses.iter().flatten().any(|plan| plan.breaks.is_some());
@@ -348,7 +351,7 @@ impl CacheClient {
         }
     }
 
-    /// Returns whether only origins may have cut anything since the connection began.
+    /// Returns whether nothing but an origin can have cut a response since the connection began.
     fn is_undisturbed(&self) -> bool {
         let may_cut = self.model.scenario().disk.is_some_and(|disk| disk.may_cut());
         let is_disturbed = self.model.is_hostile() || self.model.is_drained();
@@ -402,5 +405,6 @@ fn parse_content_range(value: &str) -> Option<(usize, usize, Option<usize>)> {
     Some((first.parse().ok()?, last.parse().ok()?, complete))
 }
 
-/// Longer than all waits for an origin and for other requests' fetches together.
+/// Limit of a wait without a byte. It is longer than all waits for an origin and for other
+/// requests' fetches together.
 const SILENCE: Duration = Duration::from_secs(120);

@@ -17,6 +17,7 @@ use super::DiskPlan;
 pub(super) struct ActorDisk {
     plan: DiskPlan,
     volume: SimDirectory,
+    /// Receives the waiters that the disk tier wakes.
     bell: Arc<WakeList>,
     cache: Option<Arc<Cache>>,
     /// When the next work item is performed, if there is one.
@@ -37,9 +38,10 @@ impl Waker for WakeList {
 
 /// Maximum duration of a work item in milliseconds.
 const PIECE_MS_MAX: u64 = 20;
-/// More work items than there ever are. They would not end if one of them lacked memory.
+/// Limit of the work items before a kill or at the end. There are never as many, but items that
+/// lack memory are repeated without end.
 const PIECES_MAX: usize = 10_000;
-/// A killed process dies within this number of writes.
+/// Limit of the writes that a killed process still completes.
 const WRITES_MAX: u64 = 8;
 
 impl ActorDisk {
@@ -98,12 +100,12 @@ impl ActorDisk {
         });
     }
 
-    /// Kills the process during a write or between two, and the machine may lose power. Returns
-    /// whether data that was written before may be lost.
+    /// Kills the process, possibly during a write, and possibly cuts the power of the machine.
+    /// Returns whether data that was already on disk may be lost.
     pub(super) fn kill(&mut self, world: &World) -> bool {
         let Some(cache) = self.cache.take() else { return true };
         self.volume.die_after(world.random() % WRITES_MAX);
-        // All reads fail from now on, so the cache keeps nothing of the old process.
+        // The remaining work items fail, which releases what they hold.
         let mut pieces = 0;
         while pieces < PIECES_MAX && !self.volume.is_dead() && cache.run_disk_work() {
             pieces += 1;
@@ -129,7 +131,7 @@ impl ActorDisk {
         self.bell.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Ends the last process in order.
+    /// Shuts the disk tier of the last process down in an orderly way.
     pub(super) fn end(&mut self) {
         let Some(cache) = self.cache.take() else { return };
         for _ in 0..PIECES_MAX {

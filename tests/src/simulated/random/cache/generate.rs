@@ -55,17 +55,17 @@ pub fn random_cache_scenario(seed: u64) -> CacheScenario {
         options: draw.options(),
         responses: plans,
         clients: client_plans,
-        drain_ms: drain_ms,
-        kills_ms: kills_ms,
+        drain_ms,
+        kills_ms,
         disk,
     }
 }
 
 struct CacheGenerator {
     random: SeededRandom,
-    /// Nothing breaks off and no client leaves early.
+    /// Whether nothing breaks off and no client leaves early.
     is_calm: bool,
-    /// The number of the last request.
+    /// The id of the last generated request.
     next: u32,
     urls: usize,
 }
@@ -188,7 +188,7 @@ impl CacheGenerator {
                 _ => Reader::Eager,
             },
             pipelined,
-            requests: requests,
+            requests,
             leaves: (!self.is_calm && self.random.chance(150)).then_some(leaves),
         }
     }
@@ -208,7 +208,8 @@ impl CacheGenerator {
             4 => "max-stale",
             _ => "",
         };
-        // Also far behind the received bytes: a body has up to 600,000 bytes.
+        // Bodies have up to 600,000 bytes, so some ranges begin far behind the bytes received so
+        // far.
         let max = self.random.choose(&[20_000, 20_000, 600_000]);
         let first = self.random.length(max) - 1;
         let last = first + self.random.length(20_000) - 1;

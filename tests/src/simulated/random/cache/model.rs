@@ -35,7 +35,8 @@ struct CacheState {
     scenario: Rc<CacheScenario>,
     records: Vec<ResponseRecord>,
     requests_sent: BTreeMap<u32, RequestRecord>,
-    /// By URL: when the origin responded to the last successful change that a client knows of.
+    /// For each URL, when the origin responded to the last POST whose success a client has seen.
+    /// Earlier responses are invalid from then on.
     invalidated_at: Vec<Option<Instant>>,
     /// When the process was last killed.
     killed_at: Option<Instant>,
@@ -49,16 +50,16 @@ pub(super) struct ResponseRecord {
     pub(super) request_id: u32,
     pub(super) url: usize,
     pub(super) language: u8,
-    /// When it was sent or last validated; `None`: not yet.
+    /// When its header was sent or last validated; `None`: it was not sent yet.
     validated_at: Option<Moment>,
-    /// For how long it may be used from then on.
+    /// How long the response may be used after `validated_at`.
     usable_for: Duration,
-    /// Its missing bytes were sent later.
+    /// Whether the bytes missing after a break were sent later.
     completed: bool,
 }
 
 impl ResponseRecord {
-    /// Returns whether it is cut in a way that every recipient detects.
+    /// Returns whether the response is cut in a way that every recipient detects.
     pub(super) fn is_cut(&self) -> bool {
         let in_order = |how| matches!(how, BreakKind::Finish | BreakKind::Close);
         let is_seen = |how| !(self.ends_by_close() && in_order(how));
@@ -78,7 +79,7 @@ impl ResponseRecord {
         let came = match self.plan.frame {
             BodyFraming::Length | BodyFraming::UntilClose => at % length.max(1),
             BodyFraming::Chunks(size) => {
-                // No line of a chunk contains an x.
+                // Chunk lines contain no x, so counting x counts payload bytes.
                 let coded = chunked(&vec![b'x'; length], size);
                 coded[..at % coded.len()].iter().filter(|byte| **byte == b'x').count()
             }
@@ -120,8 +121,8 @@ impl CacheModel {
         self.state.borrow().scenario.world == Faults::Hostile
     }
 
-    /// Records that the process is killed. Changes that are not yet on disk are lost, or all that
-    /// were not synced if `loses_all`.
+    /// Records that the process is killed. Invalidations that are not yet on disk are lost, or all
+    /// of them if `loses_all`.
     pub(super) fn kill(&self, world: &World, loses_all: bool) {
         let state = &mut *self.state.borrow_mut();
         let now = world.now();
@@ -182,7 +183,8 @@ impl CacheModel {
         self.state.borrow().records.get(serial.checked_sub(1)?).copied()
     }
 
-    /// Records that the header of a response was sent, or of a 304 with `new_plan` that validates it.
+    /// Records that the header of a response was sent, or of a 304 with `new_plan` that validates
+    /// it.
     pub(super) fn record_validation(
         &self,
         world: &World,
@@ -205,7 +207,7 @@ impl CacheModel {
         self.state.borrow_mut().records[serial - 1].completed = true;
     }
 
-    /// Records that a client knows of a successful change.
+    /// Records that a client has seen the success of a POST, which invalidates earlier responses.
     pub(super) fn record_invalidation(&self, url: usize, serial: usize) {
         let state = &mut *self.state.borrow_mut();
         let at = state.records[serial - 1].validated_at.map(|moment| moment.at);
@@ -262,8 +264,9 @@ impl CacheModel {
 /// The kind of a failure, and a description.
 pub(super) type Violation = (&'static str, String);
 
-/// A successful change of this age is on disk.
+/// An invalidation of this age is on disk.
 const SYNC_TIME: Duration = Duration::from_secs(10);
 
-/// Ages are rounded to seconds twice, and a response takes some time to arrive.
+/// Tolerance of freshness checks: ages are rounded to seconds twice, and a response takes some time
+/// to arrive.
 const SLACK: Duration = Duration::from_secs(4);

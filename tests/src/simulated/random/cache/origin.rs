@@ -27,12 +27,13 @@ struct CacheOriginConnection {
     outgoing: SendQueue,
     /// The request whose body is incomplete.
     request: Option<Message>,
-    /// The meaning of the next marks in the send queue.
+    /// The records that the next [`SendStep::Mark`]s of the send queue make, in order.
     marks: VecDeque<Mark>,
     model: CacheModel,
 }
 
-/// Serial number of the response whose header was sent; with a plan, that of a 304 for it.
+/// The serial number of a response, and the plan of the 304 that validates it; `None`: the header
+/// of the response itself.
 type Mark = (usize, Option<CachedResponsePlan>);
 
 /// Returns the body of a response.
@@ -298,7 +299,8 @@ impl CacheOriginConnection {
     }
 }
 
-/// Parses `bytes=FIRST-LAST` or `bytes=FIRST-`, if a part of it exists.
+/// Parses `bytes=FIRST-LAST` or `bytes=FIRST-`. Returns `None` if a body of `length` bytes has no
+/// byte in that range.
 fn range(value: &str, length: usize) -> Option<(usize, usize)> {
     let (first, last) = value.strip_prefix("bytes=")?.split_once('-')?;
     let first: usize = first.parse().ok()?;

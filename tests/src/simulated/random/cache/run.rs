@@ -99,7 +99,7 @@ impl Actor for CacheActors {
     }
 }
 
-/// A worker, which may end before the others.
+/// A worker of this process or of a killed one.
 struct CacheWorker {
     /// `None` once its process was killed.
     running: Option<RunningWorker>,
@@ -157,7 +157,8 @@ impl CacheRun {
 
     fn play(&mut self, world: &World) -> Result<(), Failure> {
         let over = self.actors.over.clone();
-        // The run also returns when every worker has drained: the remaining clients then see it.
+        // `run` also returns when every worker has drained. The remaining clients then notice that
+        // their connections have ended.
         let mut ended = RunOutcome::Done;
         while ended == RunOutcome::Done && !over.get() {
             let kill = self.actors.next_kill();

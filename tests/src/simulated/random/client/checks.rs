@@ -101,16 +101,16 @@ impl RandomClient {
             ResponseProgress::Origin { got: 0, want: wire::response_payload(request.id, length) };
     }
 
-    /// A client that waits to send its body continues: its request has got a response.
+    /// Ends the wait of a request for 100 (Continue), because a response has arrived.
     fn resume_body(&mut self) {
-        // The client sends the body even if it was refused before.
+        // The client sends the body even after a final response.
         if self.current_request().is_some_and(|request| request.body.expects) {
             self.outgoing.go_on();
         }
     }
 
-    /// Checks the proxy's own response: it states the reason with the defined sentence and nothing
-    /// else.
+    /// Checks that the proxy's own response contains the sentence defined for its reason, and
+    /// nothing else.
     fn check_own_response(&mut self, world: &World, request: &Request, message: &Message) {
         let status = message.status();
         let why = message.fields.iter().find(|field| field.is("proxy-status"));
@@ -129,7 +129,7 @@ impl RandomClient {
         let check_header = request.method == Method::Head;
         let want = if check_header { String::new() } else { format!("{}\n", reason.text()) };
         self.progress = ResponseProgress::Own { got: 0, want: want.into_bytes() };
-        // A client that has not sent a whole HEAD does not know that it is one.
+        // The proxy may refuse a HEAD before it has read the whole method. It then sends a body.
         self.ignores_rest |= check_header && self.closing;
         self.model.cover(format!("proxy: responds {status} itself"));
         self.model.cover(format!("proxy: reports {}", reason.word()));
@@ -233,8 +233,8 @@ impl RandomClient {
                 if by_close && self.is_unix_socket && *got < want.len() => {}
             (ResponseProgress::Origin { got, want }, Some(request)) if by_close => {
                 let (got, want) = (*got, want.len());
-                // RFC 9112 section 8: an orderly close may hide that a body that ends with its
-                // connection was cut.
+                // RFC 9112 section 8: a body that ends with its connection may have been cut, and
+                // an orderly close does not show it.
                 if got < want && !may_end_early(request) {
                     let details =
                         format!("{got} of {want} bytes end in order to request {}", request.id);
@@ -285,12 +285,12 @@ impl RandomClient {
         self.close(world);
     }
 
-    /// Returns whether a tunnel leads to an origin that closes it before any byte.
+    /// Returns whether the origin closes the tunnel before it sends any byte.
     fn closes_at_once(&self, request: &Request) -> bool {
         let scenario = self.model.scenario();
         request.method == Method::Connect
             && (scenario.origins[request.origin].behaviour == OriginBehaviour::ClosesAtOnce
-                // Or to one that has not received the complete line that names the tunnel.
+                // Or the origin did not receive the complete line that names the tunnel.
                 || request.breaks.is_some())
     }
 
@@ -310,7 +310,8 @@ impl RandomClient {
 /// recipient detects.
 fn may_end_early(request: &Request) -> bool {
     let ends = match request.response.fault {
-        // A side that has sent everything closes when the other direction of the tunnel has ended.
+        // In a tunnel, a side that has sent everything closes when the other direction ends. So
+        // only a reset shows the break.
         Some(ResponseFault::Breaks(breaks)) if request.method.is_tunnel() => {
             breaks.how != BreakKind::Reset
         }

@@ -25,8 +25,8 @@ impl OriginConnection {
                 return;
             }
             if matches!(self.state, ConnectionState::Request(_)) && self.request_complete {
-                // Requests are never pipelined to an origin. The check does not wait for bytes that
-                // are still on their way behind the current response.
+                // The proxy never pipelines requests to an origin. Bytes that arrive after the
+                // current response was sent are checked later, as the next request.
                 if !self.reader.is_between() && !self.extra_queued {
                     let details = format!("{} before a response", excerpt(self.reader.rest()));
                     self.fail(world, "unasked", details);
@@ -43,7 +43,7 @@ impl OriginConnection {
         }
     }
 
-    /// Returns whether a tunnel begins, or may begin, with the received bytes.
+    /// Returns whether the received bytes are, or may become, the line that begins a tunnel.
     fn begins_tunnel(&mut self, world: &World) -> bool {
         let bytes = self.reader.rest();
         let begin = b"Tunnel ";
@@ -96,8 +96,8 @@ impl OriginConnection {
             }
             return;
         }
-        // The request was already on its way. The origin does not respond behind bytes that may
-        // look like a response.
+        // The request was already on its way when the origin sent unrequested bytes. The origin
+        // does not respond, because the proxy may take these bytes for the response.
         if self.extra_queued && matches!(self.behaviour, OriginBehaviour::SendsUnrequested(_)) {
             self.ignored = true;
             return;
@@ -115,7 +115,8 @@ impl OriginConnection {
         }
     }
 
-    /// Returns whether the proxy must have noticed by now what reached it at that moment.
+    /// Returns whether so much time has passed since `moment` that the proxy must have noticed an
+    /// event of that time.
     fn is_long_ago(&self, world: &World, moment: Moment) -> bool {
         let within = self.model.waits().close_noticed;
         within.is_some_and(|within| moment.until(world, within) < world.now())
