@@ -6,8 +6,8 @@ use std::time::Duration;
 /// for descriptors that are not tracked, and to update the state of the sockets that the wait
 /// reports. This is MaxPass in the paper. [`crate::Tracker::set_kernel_check_interval`] changes it.
 pub const KERNEL_CHECK_WAITS_MAX: u32 = 64;
-/// The time for which memory alone may serve waits, if some descriptors are not tracked. The next wait
-/// checks these descriptors too.
+/// The time for which memory alone may serve waits, if some descriptors are not tracked. The next
+/// wait checks these descriptors too.
 pub const KERNEL_CHECK_TIME_MAX: Duration = Duration::from_millis(10);
 /// The number of consecutive waits that memory alone may serve without a check that the daemon
 /// still runs. A thread that sleeps is woken when the daemon ends.
