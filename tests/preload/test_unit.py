@@ -80,8 +80,9 @@ class Unit(PreloadCase):
         self.addCleanup(self._end_daemon, daemon)
         self.assertEqual(daemon.stderr.readline(), f"uselectd: listening on unix:{path}\n")
         status = pathlib.Path(f"/proc/{daemon.pid}/status").read_text()
-        kept = f"{1 << 12 | 1 << 38 | 1 << 39:016x}"
-        for line in (f"CapEff:\t{kept}", f"CapBnd:\t{kept}", "NoNewPrivs:\t1", "Seccomp:\t2"):
+        capabilities = f"{1 << 12 | 1 << 38 | 1 << 39:016x}"
+        lines = (f"CapEff:\t{capabilities}", f"CapBnd:\t{capabilities}")
+        for line in (*lines, "NoNewPrivs:\t1", "Seccomp:\t2"):
             self.assertIn(f"{line}\n", status)
         self.daemon = daemon
         return ["--socket", path]

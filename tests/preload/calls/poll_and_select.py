@@ -11,10 +11,10 @@ from _pair import failure, tcp_pair
 
 
 def poll(timeout, *wanted):
-    asked = select.poll()
+    poller = select.poll()
     for fd, events in wanted:
-        asked.register(fd, events)
-    found = dict(asked.poll(timeout))
+        poller.register(fd, events)
+    found = dict(poller.poll(timeout))
     return [found.get(fd if isinstance(fd, int) else fd.fileno(), 0) for fd, _ in wanted]
 
 

@@ -13,9 +13,9 @@ from _pair import tcp_pair
 
 
 def ready(fd, timeout=5000):
-    asked = select.poll()
-    asked.register(fd, select.POLLIN)
-    return [events for _, events in asked.poll(timeout)]
+    poller = select.poll()
+    poller.register(fd, select.POLLIN)
+    return [events for _, events in poller.poll(timeout)]
 
 
 near, far = tcp_pair()
@@ -25,7 +25,7 @@ print("first", ready(near, 0), epoll.poll(0))
 
 # Children close inherited descriptors, which stay open in the parent.
 for _ in range(3):
-    print(subprocess.run(["echo", "said"], stdout=subprocess.PIPE, close_fds=True).stdout)
+    print(subprocess.run(["echo", "text"], stdout=subprocess.PIPE, close_fds=True).stdout)
 far.send(b"x")
 print("after children", ready(near), [e for _, e in epoll.poll(5)])
 near.recv(1)
