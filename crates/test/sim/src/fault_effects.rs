@@ -7,7 +7,8 @@ use crate::fault::{EngineFault, slot_of};
 use crate::kernel::Kernel;
 
 impl Kernel {
-    /// Records what a descriptor of `engine` has outstanding or leaves behind when it is closed.
+    /// Records the outstanding receive, or the bytes in a pipe, of a descriptor that `engine`
+    /// closes, if its fault needs them.
     pub(crate) fn note_close(&mut self, engine: usize, number: u32) {
         match self.engines[engine].planted.fault {
             Some(EngineFault::StaleToken) => {

@@ -1,5 +1,5 @@
-//! The state of a world, and its queue of events. [`crate::network`] implements what travels
-//! between sockets, [`crate::operation`] the operations of engines.
+//! The state of a world, and its queue of events. [`crate::network`] implements connections and
+//! datagrams, [`crate::operation`] the operations of engines.
 //!
 //! The kernel never calls the code that uses it. [`crate::drive`] runs engines and actors, which
 //! call the kernel.

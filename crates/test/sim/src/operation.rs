@@ -3,6 +3,14 @@
 //! Readiness never completes an operation by itself. It causes an attempt, after some time and in
 //! any order between descriptors. The attempt is made when the worker requests its next completion,
 //! which is when a readiness engine calls the kernel.
+//!
+//! The way of an attempt through the queues of the kernel and of its engine:
+//!
+//! ```text
+//!   submit, notify ──> events ──> `ready` ──> `batch` ──> try_operation ──> completion
+//!        └─ submit, if ready already ───────────^  │            ^
+//!                       a receive without budget   └> `parked` ─┘
+//! ```
 
 use std::time::Duration;
 
@@ -133,7 +141,7 @@ impl Kernel {
         }
     }
 
-    /// Returns whether the outstanding operation would complete now, or at least move something.
+    /// Returns whether the outstanding operation would complete now, or at least move a byte.
     fn is_ready(&self, number: u32, direction: OperationDirection) -> bool {
         let descriptor = &self.descriptors[&number];
         let operation = match direction {
@@ -392,7 +400,7 @@ impl Kernel {
         Some(result)
     }
 
-    /// Continues to send. Returns `None` while something is left and there is no error.
+    /// Continues to send held bytes. Returns `None` while some are left and there is no error.
     fn try_send(
         &mut self,
         number: u32,
@@ -412,7 +420,8 @@ impl Kernel {
         rest.take_if(|held| held.is_empty()).map(|_| Ok(()))
     }
 
-    /// Begins to send what the kernel takes at once. Returns the remaining bytes, or the error.
+    /// Sends as many bytes of `parts` as the kernel takes at once. Returns the remaining bytes, or
+    /// the error.
     ///
     /// # Panics
     /// Panics if a send is outstanding, or the direction was shut down.
@@ -476,7 +485,8 @@ impl Kernel {
         }
     }
 
-    /// Continues to send. Returns `None` while something is left and there is no error.
+    /// Continues to send shared bytes from the offset `sent` on. Returns `None` while some are left
+    /// and there is no error.
     fn try_send_shared(
         &mut self,
         number: u32,

@@ -14,8 +14,9 @@ pub enum Faults {
     /// Everything that a working network and kernel do: short reads and writes, small buffers,
     /// delays, segments cut anywhere, completions in any order.
     Benign,
-    /// Also what broken ones do: resets, refusals, lost datagrams, stalls of minutes, vanishing
-    /// peers, exhausted descriptors and memory, workers that are not scheduled, a clock that jumps.
+    /// Also the trouble of broken ones: resets, refusals, lost datagrams, stalls of minutes,
+    /// vanishing peers, exhausted descriptors and memory, workers that are not scheduled, a clock
+    /// that jumps.
     Hostile,
 }
 
@@ -158,7 +159,7 @@ impl WorldPlan {
         plan
     }
 
-    /// Draws what a working kernel on a busy machine does.
+    /// Draws the trouble of a working kernel on a busy machine.
     fn draw_benign_trouble(&mut self, random: &mut SeededRandom, delay_us: u64) {
         self.slow_turns = random.choose(&[0, 0, 20]);
         self.slow_turn_ns = delay_us * 500;
@@ -170,7 +171,7 @@ impl WorldPlan {
         self.mailbox_capacity = random.choose(&[1, 2, 256]);
     }
 
-    /// Draws what only a broken kernel or an overloaded machine does.
+    /// Draws the trouble that only a broken kernel or an overloaded machine causes.
     fn draw_hostile_trouble(&mut self, random: &mut SeededRandom) {
         let shortages = &mut self.shortages;
         shortages.memory = random.choose(&[0, 0, 10, 50]);

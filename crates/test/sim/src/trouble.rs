@@ -99,7 +99,7 @@ impl Kernel {
         late
     }
 
-    /// Draws whether an event is announced to a waiting engine without a reason.
+    /// Draws whether an event is reported to a waiting engine without a reason.
     pub(crate) fn draw_spurious(&mut self, what: &'static str) -> bool {
         let spurious = self.random.chance(self.plan.spurious);
         if spurious {
