@@ -143,7 +143,7 @@ class Disk(ShopCase):
         proxy = self.start()
         listed = self.cached()
         self.assertEqual({it["url"] for it in listed}, {f"http://shop{path}" for path in paths})
-        self.assertEqual({it["place"] for it in listed}, {"disk"})
+        self.assertEqual({it["tier"] for it in listed}, {"disk"})
         self.assertIn("in disk", self.cache("show", "http://shop/a"))
         output = self.cache("purge", "http://shop/a")
         self.assertIn("purged: 0 in memory; matching responses on disks are not used again", output)

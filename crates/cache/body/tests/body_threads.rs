@@ -85,16 +85,16 @@ struct State {
 
 impl State {
     /// Counts a thread that sleeps or ends: it may have been the last one that could wake another.
-    fn note_one_fewer(&mut self) {
+    fn leave_awake(&mut self) {
         self.awake -= 1;
         let is_woken = self
             .asleep
             .iter()
             .zip(&self.was_woken)
             .any(|(asleep, was_woken)| *asleep && *was_woken);
-        let goes_on = self.stopped > 0 && self.busy == 0;
+        let stop_ends = self.stopped > 0 && self.busy == 0;
         let sleeps = self.stopped > 0 || self.asleep.contains(&true);
-        self.is_stuck |= self.awake == 0 && sleeps && !is_woken && !goes_on;
+        self.is_stuck |= self.awake == 0 && sleeps && !is_woken && !stop_ends;
     }
 }
 
@@ -126,7 +126,7 @@ impl Scheduler {
         mut state: MutexGuard<'a, State>,
         is_over: impl Fn(&State) -> bool,
     ) -> MutexGuard<'a, State> {
-        state.note_one_fewer();
+        state.leave_awake();
         self.changed.notify_all();
         while !is_over(&state) && !state.is_stuck {
             state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
@@ -174,7 +174,7 @@ impl Drop for Participant<'_> {
     fn drop(&mut self) {
         let mut state = self.scheduler.lock();
         state.busy -= usize::from(self.is_busy);
-        state.note_one_fewer();
+        state.leave_awake();
         self.scheduler.changed.notify_all();
     }
 }

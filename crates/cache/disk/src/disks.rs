@@ -290,10 +290,10 @@ impl Drop for Disks {
 
 fn for_each_disk<T, U>(
     of: &[T],
-    mut what: impl FnMut(usize, &T) -> IoResult<U>,
+    mut action: impl FnMut(usize, &T) -> IoResult<U>,
 ) -> Result<Vec<U>, Error> {
     let all = of.iter().enumerate();
-    all.map(|(index, one)| what(index, one).map_err(|error| Error::Io(index, error))).collect()
+    all.map(|(index, one)| action(index, one).map_err(|error| Error::Io(index, error))).collect()
 }
 
 /// Returns the identity of a directory; `None` if it has none that can be read.

@@ -275,15 +275,15 @@ impl RecordParts<'static> {
 impl<'a> RecordParts<'a> {
     /// Splits a record header, whose parts have the lengths in `fixed`.
     pub(super) fn of(fixed: &FixedHeader, header: &'a [u8]) -> Self {
-        let mut cut = PartReader(&header[SEALED_FIXED_BYTES..]);
+        let mut reader = PartReader(&header[SEALED_FIXED_BYTES..]);
         Self {
-            meta: cut.take(fixed.meta_bytes()),
-            variant: cut.variant(fixed),
-            vary: cut.take(fixed.vary_bytes as usize),
-            response_header: cut.take(fixed.response_header_bytes as usize),
-            name: cut.take(fixed.name_bytes as usize),
-            tags: cut.take(usize::from(fixed.tags) * 16),
-            sums: cut.take(fixed.chunks() * 4),
+            meta: reader.take(fixed.meta_bytes()),
+            variant: reader.variant(fixed),
+            vary: reader.take(fixed.vary_bytes as usize),
+            response_header: reader.take(fixed.response_header_bytes as usize),
+            name: reader.take(fixed.name_bytes as usize),
+            tags: reader.take(usize::from(fixed.tags) * 16),
+            sums: reader.take(fixed.chunks() * 4),
         }
     }
 
@@ -325,11 +325,18 @@ pub(super) fn take_item<'a>(items: &mut &'a [u8]) -> Option<SummaryItem<'a>> {
     let fixed = FixedHeader::from_bytes(rest.first_chunk()?)?;
     let (item, rest) = items.split_at_checked(fixed.item_bytes())?;
     *items = rest;
-    let mut cut = PartReader(&item[4 + FIXED_BYTES..]);
-    let variant = cut.variant(&fixed);
-    let vary = cut.take(fixed.vary_bytes as usize);
-    let name = cut.take(if fixed.is_purge() { fixed.name_bytes as usize } else { 0 });
-    Some(SummaryItem { unit: u32::from_le_bytes(*unit), fixed, variant, vary, name, tags: cut.0 })
+    let mut reader = PartReader(&item[4 + FIXED_BYTES..]);
+    let variant = reader.variant(&fixed);
+    let vary = reader.take(fixed.vary_bytes as usize);
+    let name = reader.take(if fixed.is_purge() { fixed.name_bytes as usize } else { 0 });
+    Some(SummaryItem {
+        unit: u32::from_le_bytes(*unit),
+        fixed,
+        variant,
+        vary,
+        name,
+        tags: reader.0,
+    })
 }
 
 /// Appends the hashes of a variant, if it has any.
@@ -395,12 +402,12 @@ impl Sealer {
         Self { key: key.bytes(), directory }
     }
 
-    /// Computes a seal. `what` differs for each use, so that a seal is valid for one use only.
-    fn seal(&self, what: u8, at: RecordPosition, bytes: &[u8]) -> [u8; SEAL_BYTES] {
+    /// Computes a seal. `purpose` differs for each use, so that a seal is valid for one use only.
+    fn seal(&self, purpose: u8, at: RecordPosition, bytes: &[u8]) -> [u8; SEAL_BYTES] {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         let mut label = [0; 24];
         label[..7].copy_from_slice(b"mr-disk");
-        label[7] = what;
+        label[7] = purpose;
         label[8..12].copy_from_slice(&at.segment.to_le_bytes());
         label[12..16].copy_from_slice(&at.unit.to_le_bytes());
         label[16..].copy_from_slice(&self.directory.to_le_bytes());
@@ -484,9 +491,9 @@ impl Sealer {
         (self.tail_bytes(&tail) == *bytes && tail.bytes <= SUMMARY_BYTES_MAX).then_some(tail)
     }
 
-    fn seal_block(&self, what: u8, segment: u32, bytes: &mut [u8; 64]) {
+    fn seal_block(&self, purpose: u8, segment: u32, bytes: &mut [u8; 64]) {
         let (block, seal) = bytes.split_at_mut(64 - SEAL_BYTES);
-        seal.copy_from_slice(&self.seal(what, RecordPosition { segment, unit: 0 }, block));
+        seal.copy_from_slice(&self.seal(purpose, RecordPosition { segment, unit: 0 }, block));
     }
 }
 

@@ -98,15 +98,20 @@ pub(super) fn plan_run(
     let oldest = found.iter().flatten().min_by_key(|identity| identity.made_ms);
     let key = oldest.map_or(fresh, |identity| identity.key);
     let made_ms = oldest.map_or(now_ms, |identity| identity.made_ms);
-    let indexed: Vec<&Identity> = found.iter().flatten().filter(|one| one.key == key).collect();
-    let run = indexed.iter().map(|identity| identity.run).max().unwrap_or(0) + 1;
-    let latest = indexed.iter().map(|identity| last_run_of(identity, &indexed)).max().unwrap_or(0);
+    let of_this_cache: Vec<&Identity> =
+        found.iter().flatten().filter(|one| one.key == key).collect();
+    let run = of_this_cache.iter().map(|identity| identity.run).max().unwrap_or(0) + 1;
+    let latest = of_this_cache
+        .iter()
+        .map(|identity| last_run_of(identity, &of_this_cache))
+        .max()
+        .unwrap_or(0);
     let contents: Vec<DirectoryContents> = found
         .iter()
         .map(|identity| match identity {
             None => DirectoryContents::New,
             Some(identity) if identity.key != key => DirectoryContents::OtherKey,
-            Some(identity) if last_run_of(identity, &indexed) < latest => {
+            Some(identity) if last_run_of(identity, &of_this_cache) < latest => {
                 DirectoryContents::MissedRuns
             }
             Some(_) => DirectoryContents::Kept,
@@ -130,11 +135,11 @@ pub(super) fn plan_run(
 
 /// Returns the last run in which a directory took part. A run that any of its members did not record
 /// never began, because a run begins after all directories have recorded it.
-fn last_run_of(identity: &Identity, indexed: &[&Identity]) -> u64 {
-    let never_heard = |other: &&&Identity| {
+fn last_run_of(identity: &Identity, of_this_cache: &[&Identity]) -> u64 {
+    let lacks_run = |other: &&&Identity| {
         identity.members.contains(&other.directory) && other.run < identity.run
     };
-    identity.run - u64::from(indexed.iter().any(|other| never_heard(&other)))
+    identity.run - u64::from(of_this_cache.iter().any(|other| lacks_run(&other)))
 }
 
 fn has_unique_number(identity: &Identity, found: &[Option<Identity>]) -> bool {

@@ -416,7 +416,7 @@ mod tests {
         }
     }
 
-    fn learn(index: &Index, kind: RecordKind, id: ResponseId, segment: u32, unit: u32) -> bool {
+    fn recover(index: &Index, kind: RecordKind, id: ResponseId, segment: u32, unit: u32) -> bool {
         let mut fixed = FixedHeader::new(kind, id);
         fixed.target = at(1, 1);
         let item =
@@ -447,34 +447,34 @@ mod tests {
     #[test]
     fn older_versions_do_not_come_back() {
         let index = Index::new(true);
-        assert!(learn(&index, RecordKind::Response, PLAIN, 5, 1));
-        assert!(!learn(&index, RecordKind::Response, PLAIN, 4, 1), "it was replaced");
-        assert!(!learn(&index, RecordKind::Purge(PurgeScope::Id), OTHER, 4, 1));
-        assert!(!learn(&index, RecordKind::Response, OTHER, 3, 1), "it was purged");
+        assert!(recover(&index, RecordKind::Response, PLAIN, 5, 1));
+        assert!(!recover(&index, RecordKind::Response, PLAIN, 4, 1), "it was replaced");
+        assert!(!recover(&index, RecordKind::Purge(PurgeScope::Id), OTHER, 4, 1));
+        assert!(!recover(&index, RecordKind::Response, OTHER, 3, 1), "it was purged");
         index.shard(KEY).remove(PLAIN);
-        assert!(!learn(&index, RecordKind::Response, PLAIN, 3, 1), "it was removed meanwhile");
+        assert!(!recover(&index, RecordKind::Response, PLAIN, 3, 1), "it was removed meanwhile");
         assert!(index.shard(KEY).find(KEY).is_empty());
-        assert!(!learn(&index, RecordKind::Purge(PurgeScope::Key), PLAIN, 3, 1));
+        assert!(!recover(&index, RecordKind::Purge(PurgeScope::Key), PLAIN, 3, 1));
         let fourth = ResponseId { variant: 10, ..PLAIN };
-        assert!(!learn(&index, RecordKind::Response, fourth, 2, 1), "purged with all others");
+        assert!(!recover(&index, RecordKind::Response, fourth, 2, 1), "purged with all others");
         let third = ResponseId { key: Key(8), variant: 0 };
         assert!(index.shard(third.key).remove_key(third.key), "it may be on the disk");
-        assert!(!learn(&index, RecordKind::Response, third, 3, 1));
+        assert!(!recover(&index, RecordKind::Response, third, 3, 1));
         index.end_recovery();
         assert!(!index.shard(third.key).remove_key(third.key));
-        assert!(!learn(&index, RecordKind::Response, third, 3, 1), "too late");
+        assert!(!recover(&index, RecordKind::Response, third, 3, 1), "too late");
     }
 
     #[test]
     fn a_newer_header_finds_its_response() {
         let index = Index::new(true);
         for id in [PLAIN, OTHER] {
-            learn(&index, RecordKind::Update, id, 3, 8);
-            learn(&index, RecordKind::Update, id, 2, 8);
+            recover(&index, RecordKind::Update, id, 3, 8);
+            recover(&index, RecordKind::Update, id, 2, 8);
         }
         assert!(
-            learn(&index, RecordKind::Response, PLAIN, 1, 1)
-                && learn(&index, RecordKind::Response, OTHER, 1, 2)
+            recover(&index, RecordKind::Response, PLAIN, 1, 1)
+                && recover(&index, RecordKind::Response, OTHER, 1, 2)
         );
         let mut shard = index.shard(KEY);
         let head = shard.get(PLAIN).unwrap().update.unwrap();

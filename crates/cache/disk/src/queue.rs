@@ -124,8 +124,8 @@ pub(super) enum NextJob<T> {
 }
 
 impl JobQueue {
-    pub(super) fn new(marks: QueueMarks, is_driven: bool) -> Self {
-        Self { marks, is_threadless: is_driven, ..Self::default() }
+    pub(super) fn new(marks: QueueMarks, is_threadless: bool) -> Self {
+        Self { marks, is_threadless, ..Self::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
@@ -162,14 +162,14 @@ impl JobQueue {
     pub(super) fn wait_for_room(&self, most: Duration) -> bool {
         let state = self.lock();
         let waits = |state: &QueueState| state.len() >= self.marks.wait && !state.is_stuck;
-        let is_above = waits(&state);
-        if is_above && !self.is_threadless && !state.is_closed {
+        let must_wait = waits(&state);
+        if must_wait && !self.is_threadless && !state.is_closed {
             let waited =
                 self.has_room.wait_timeout_while(state, most, |it| waits(it) && !it.is_closed);
             let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             state.is_stuck |= timeout.timed_out();
         }
-        is_above
+        must_wait
     }
 
     /// If the queue has too many jobs for further purges, returns whether its last job purges

@@ -44,11 +44,7 @@ impl RecordHeader {
 
     /// Returns the stored header. If there is an `update`, the metadata and the response header
     /// come from it.
-    pub(super) fn stored_header(
-        &self,
-        update: Option<&Self>,
-        is_outdated: bool,
-    ) -> Box<StoredHeader> {
+    pub(super) fn stored_header(&self, update: Option<&Self>, is_stale: bool) -> Box<StoredHeader> {
         let parts = self.parts();
         let newest = update.map_or(parts, Self::parts);
         Box::new(StoredHeader {
@@ -60,7 +56,7 @@ impl RecordHeader {
             name: parts.name.into(),
             tags: RecordParts::tag_hashes(parts.tags).collect(),
             body_bytes: self.fixed.body_bytes,
-            is_stale: is_outdated,
+            is_stale,
         })
     }
 

@@ -64,40 +64,49 @@ impl Log {
     }
 
     fn recover_segment(&mut self, segment: &Arc<Segment>) {
-        let found = match self.read_contents(segment) {
-            Ok(Some(found)) => found,
-            // The segment is empty. If it had purges, the end of the older segment will show that
-            // they are missing.
-            Ok(None) => return self.drop_segments(|number| number == segment.number),
+        match self.read_contents(segment) {
+            Ok(Some(found)) => self.recover_contents(segment, &found),
+            // If the segment had purges, the end of the older segment will show that they are
+            // missing.
+            Ok(None) => self.drop_segments(|number| number == segment.number),
             Err(_) => {
                 self.shared.stats.update(|counters| counters.read_errors += 1);
-                if self.expected_purges.is_none() {
+                match self.expected_purges {
+                    Some(_) => self.drop_segments(|number| number == segment.number),
                     // For the newest segment, nothing else shows whether it had purges.
-                    return self.drop_after_lost_purge(segment.number);
+                    None => self.drop_after_lost_purge(segment.number),
                 }
-                return self.drop_segments(|number| number == segment.number);
             }
-        };
-        if self.expected_purges.is_some_and(|expected| found.purges < expected) {
-            return self.drop_after_lost_purge(segment.number);
         }
-        if self.expected_purges.is_none() {
-            self.purges = found.purges;
+    }
+
+    /// Adds the contents of a segment to the index. Drops segments if a purge is missing or the
+    /// index becomes full.
+    fn recover_contents(&mut self, segment: &Arc<Segment>, found: &SegmentContents) {
+        match self.expected_purges.replace(found.purges_before) {
+            // Purges at the end of this segment, or in a dropped segment after it, are missing.
+            Some(expected) if found.purges < expected => {
+                return self.drop_after_lost_purge(segment.number);
+            }
+            Some(_) => {}
+            None => self.purges = found.purges,
         }
-        self.expected_purges = Some(found.purges_before);
-        self.add_to_index(segment, &found);
+        self.add_to_index(segment, found);
         if found.lost_before.is_some() {
             self.drop_after_lost_purge(segment.number - 1);
         } else if self.shared.index.is_full() {
             // A response that is not in the index could not be purged.
-            self.drop_segments(|number| number <= segment.number);
-            self.unread_segments.clear();
+            self.drop_with_older(segment.number);
         }
     }
 
-    /// Drops segment `last` and all older ones.
+    /// Counts a lost purge, and drops segment `last` and all older ones.
     fn drop_after_lost_purge(&mut self, last: u32) {
         self.shared.stats.update(|counters| counters.lost_purges += 1);
+        self.drop_with_older(last);
+    }
+
+    fn drop_with_older(&mut self, last: u32) {
         self.drop_segments(|number| number <= last);
         self.unread_segments.clear();
     }

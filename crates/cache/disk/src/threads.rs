@@ -11,9 +11,9 @@ use super::queue::NextJob;
 use super::shared::DiskShared;
 
 /// How long written data may remain unsynced.
-const SYNC: Duration = Duration::from_secs(5);
+const SYNC_IDLE: Duration = Duration::from_secs(5);
 /// The pause of a fetch for which there is no memory.
-const ROOM: Duration = Duration::from_millis(1);
+const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// The threads end when their queue is closed.
 #[derive(Debug)]
@@ -63,7 +63,7 @@ fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> io::Result<JoinH
 fn write(log: &Mutex<Log>) {
     let mut log = log.lock().unwrap_or_else(PoisonError::into_inner);
     while !log.is_drained() {
-        if !log.run_once(Some(SYNC)) {
+        if !log.run_once(Some(SYNC_IDLE)) {
             log.sync_when_idle();
         }
     }
@@ -77,7 +77,7 @@ fn read(shared: &Arc<DiskShared>) {
             NextJob::Closed => return,
         };
         if task.run_turn(shared) {
-            std::thread::sleep(ROOM);
+            std::thread::sleep(MEMORY_PAUSE);
         }
     }
 }

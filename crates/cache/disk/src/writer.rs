@@ -90,7 +90,7 @@ impl Log {
             }
             written.ok()
         };
-        let Some((at, front_bytes)) = at else {
+        let Some((at, header_bytes)) = at else {
             shared.index.shard(id.key).remove_queued(id, number);
             if replaces {
                 // The response that it should replace must not come back. If this fails too, the
@@ -103,7 +103,7 @@ impl Log {
         let indexed = IndexedRecord {
             id,
             at,
-            header_bytes: front_bytes,
+            header_bytes,
             body_bytes: response.body.len(),
             update: None,
             was_fetched: false,

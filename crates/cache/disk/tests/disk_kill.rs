@@ -36,7 +36,7 @@ const LAST: &str = "MILLRACE_DISK_KILL_LAST";
 /// The versions that may be found: `first`, the oldest one that was neither purged nor replaced
 /// durably, to `last`.
 #[derive(Default, Clone, Copy)]
-struct Known {
+struct ExpectedVersions {
     last: u64,
     first: u64,
 }
@@ -47,9 +47,9 @@ struct Known {
 /// * `P key version` comes after a durable purge of everything up to that version.
 /// * `F version` means that everything up to that version was written.
 /// * `N` begins a process. The queue of its predecessor was lost.
-fn read_journal(path: &Path) -> (BTreeMap<u64, Known>, u64) {
+fn read_journal(path: &Path) -> (BTreeMap<u64, ExpectedVersions>, u64) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let mut known: BTreeMap<u64, Known> = BTreeMap::new();
+    let mut known: BTreeMap<u64, ExpectedVersions> = BTreeMap::new();
     let (mut last, mut begin) = (0, 0);
     // The last line may be cut: then it has no line end.
     for line in text.split_inclusive('\n').filter(|line| line.ends_with('\n')) {
@@ -66,7 +66,8 @@ fn read_journal(path: &Path) -> (BTreeMap<u64, Known>, u64) {
                 known.first = known.first.max(version + 1);
             }
             ("F", [version]) => {
-                let is_stored = |known: &&mut Known| (begin + 1..=*version).contains(&known.last);
+                let is_stored =
+                    |known: &&mut ExpectedVersions| (begin + 1..=*version).contains(&known.last);
                 for known in known.values_mut().filter(is_stored) {
                     known.first = known.first.max(known.last);
                 }
@@ -86,7 +87,7 @@ struct Victim {
     slab: Slab,
     callbacks: Arc<RecordingCallbacks>,
     disks: Disks,
-    known: BTreeMap<u64, Known>,
+    known: BTreeMap<u64, ExpectedVersions>,
     token: u64,
     random: Pcg64Mcg,
     journal: File,
@@ -124,7 +125,7 @@ impl Victim {
     }
 
     /// Fetches and checks a key; returns whether it was found.
-    fn look(&mut self, key: u64) -> bool {
+    fn fetch_and_check(&mut self, key: u64) -> bool {
         let Some(hit) = self.disks.find(id(key).key).pop() else { return false };
         self.token += 1;
         let fetched = callbacks::fetch(&self.disks, &self.slab, hit, self.token);
@@ -132,7 +133,7 @@ impl Victim {
         while !fetched.is_over(&self.callbacks) {
             std::thread::sleep(Duration::from_micros(50));
         }
-        let Ok((head, is_whole)) = fetched.judge(&self.callbacks) else { return false };
+        let Ok((head, is_whole)) = fetched.check(&self.callbacks) else { return false };
         let (version, _, _) = callbacks::read_head(&head);
         let known = self.known.get(&key).copied().unwrap_or_default();
         assert!(
@@ -145,11 +146,11 @@ impl Victim {
         true
     }
 
-    fn look_at_all(&mut self) -> usize {
+    fn fetch_all(&mut self) -> usize {
         while self.disks.stats().iter().any(|disk| disk.is_recovering) {
             std::thread::sleep(Duration::from_micros(100));
         }
-        (0..KEYS).filter(|key| self.look(*key)).count()
+        (0..KEYS).filter(|key| self.fetch_and_check(*key)).count()
     }
 
     fn step(&mut self) {
@@ -163,19 +164,19 @@ impl Victim {
                     PurgeTarget::Key(id(key).key)
                 };
                 self.disks.purge(&target, false, waiter(self.token));
-                let callbacks = self.wait(self.token, 1);
-                assert_eq!(callbacks, [DiskReply::Purged { is_durable: true }]);
+                let replies = self.wait(self.token, 1);
+                assert_eq!(replies, [DiskReply::Purged { is_durable: true }]);
                 self.forget(key);
                 self.note(&format!("P {key} {}\n", self.version));
             }
             1 => {
                 self.token += 1;
                 callbacks::sync(&self.disks, self.token);
-                let callbacks = self.wait(self.token, 1);
-                assert_eq!(callbacks, [DiskReply::Purged { is_durable: true }]);
+                let replies = self.wait(self.token, 1);
+                assert_eq!(replies, [DiskReply::Purged { is_durable: true }]);
                 self.note(&format!("F {}\n", self.version));
             }
-            2..=19 => drop(self.look(key)),
+            2..=19 => drop(self.fetch_and_check(key)),
             _ => {
                 self.version += 1;
                 self.note(&format!("S {key} {}\n", self.version));
@@ -211,7 +212,7 @@ fn journal_bytes(home: &Path) -> u64 {
 fn victim() {
     let Some(home) = std::env::var_os(HOME) else { return };
     let mut victim = Victim::open(Path::new(&home));
-    let found = victim.look_at_all();
+    let found = victim.fetch_all();
     println!("found {found} of {}", victim.known.len());
     if std::env::var_os(LAST).is_some() {
         return;

@@ -55,7 +55,7 @@ impl Run {
         while !fetched.is_over(&self.callbacks) {
             std::thread::yield_now();
         }
-        fetched.judge(&self.callbacks).is_ok()
+        fetched.check(&self.callbacks).is_ok()
     }
 
     fn sync(&self) {

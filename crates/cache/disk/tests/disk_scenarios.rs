@@ -72,7 +72,7 @@ impl DiskTest {
         let hit = self.find(id)?;
         let fetched = callbacks::fetch(&self.disks, &self.slab, hit, 1).unwrap();
         self.work();
-        Some(fetched.judge(&self.callbacks).map(|(head, is_whole)| {
+        Some(fetched.check(&self.callbacks).map(|(head, is_whole)| {
             assert!(is_whole);
             (callbacks::read_head(&head).0, head.is_stale)
         }))
@@ -360,7 +360,7 @@ fn disks_have_bounds() {
     };
     assert_eq!(open(vec![]).unwrap_err(), Error::Count(0));
     assert_eq!(open(vec![(directory.clone(), 1000)]).unwrap_err(), Error::Size(0, 1000));
-    directory.create("what-somebody-put-there").unwrap();
+    directory.create("foreign-file").unwrap();
     assert_eq!(open(vec![(directory, MB)]), Ok(()));
 }
 
@@ -393,7 +393,7 @@ fn workers_share_the_disks() {
             while !fetched.is_over(&callbacks) {
                 std::thread::yield_now();
             }
-            if let Ok((_, is_whole)) = fetched.judge(&callbacks) {
+            if let Ok((_, is_whole)) = fetched.check(&callbacks) {
                 assert!(is_whole);
             }
         }
@@ -445,7 +445,7 @@ fn a_body_with_readers_is_not_cut_while_memory_is_short() {
     assert!(!fetched.is_over(&test.callbacks));
     drop(hog);
     test.work();
-    let (_, is_whole) = fetched.judge(&test.callbacks).unwrap();
+    let (_, is_whole) = fetched.check(&test.callbacks).unwrap();
     assert!(is_whole);
 }
 

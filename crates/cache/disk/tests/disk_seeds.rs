@@ -57,12 +57,12 @@ struct History<'a> {
     token: u64,
     has_flipped: bool,
     has_faults: bool,
-    seen: Seen,
+    seen: EventCounts,
 }
 
 /// Counts of the events in all histories: a test in which nothing happens proves nothing.
 #[derive(Debug, Default, Clone, Copy)]
-struct Seen {
+struct EventCounts {
     hits: u64,
     hits_after_start: u64,
     cuts: u64,
@@ -263,13 +263,13 @@ impl History<'_> {
             self.store();
         }
         self.work();
-        self.judge(fetched);
+        self.check(fetched);
     }
 
     /// Returns its version.
-    fn judge(&mut self, fetched: Fetched) -> Option<u64> {
+    fn check(&mut self, fetched: Fetched) -> Option<u64> {
         let id = fetched.id;
-        match fetched.judge(&self.callbacks) {
+        match fetched.check(&self.callbacks) {
             Ok((head, is_whole)) => {
                 let (version, _, _) = callbacks::read_head(&head);
                 let model = &self.models[&id];
@@ -291,8 +291,8 @@ impl History<'_> {
                 assert!(is_whole || self.has_flipped || self.has_faults || self.is_dead());
                 Some(version)
             }
-            Err(miss) => {
-                self.seen.damaged += u64::from(miss == FetchError::Damaged);
+            Err(error) => {
+                self.seen.damaged += u64::from(error == FetchError::Damaged);
                 None
             }
         }
@@ -396,7 +396,7 @@ impl History<'_> {
             self.token += 1;
             let fetched = callbacks::fetch(self.disks(), self.slab, hit, self.token);
             self.work();
-            let Some(version) = fetched.and_then(|fetched| self.judge(fetched)) else { continue };
+            let Some(version) = fetched.and_then(|fetched| self.check(fetched)) else { continue };
             let model = self.models.get_mut(&id).unwrap();
             if model.is_unsure {
                 (model.now, model.is_unsure) = (Some(version), false);
@@ -413,7 +413,7 @@ impl History<'_> {
     }
 }
 
-fn play(seed: u64, slab: &Slab) -> Seen {
+fn play(seed: u64, slab: &Slab) -> EventCounts {
     let mut random = Pcg64Mcg::seed_from_u64(seed);
     let count = 1 + random.next_u64() % 2;
     let directories =
@@ -430,7 +430,7 @@ fn play(seed: u64, slab: &Slab) -> Seen {
         token: 0,
         has_flipped: false,
         has_faults: false,
-        seen: Seen::default(),
+        seen: EventCounts::default(),
     };
     history.start();
     for _ in 0..4 {
@@ -452,10 +452,10 @@ fn no_byte_is_wrong_and_no_purged_response_comes_back() {
     };
     let (seeds, first) = (number("DISK_SEEDS", 300), number("DISK_FIRST", 0));
     let slab = Slab::on_heap(32 << 20).unwrap();
-    let mut all = Seen::default();
+    let mut all = EventCounts::default();
     for seed in first..first + seeds {
-        let lived = std::panic::catch_unwind(|| play(seed, &slab));
-        let seen = lived.unwrap_or_else(|_| panic!("DISK_FIRST={seed} DISK_SEEDS=1"));
+        let result = std::panic::catch_unwind(|| play(seed, &slab));
+        let seen = result.unwrap_or_else(|_| panic!("DISK_FIRST={seed} DISK_SEEDS=1"));
         all.hits += seen.hits;
         all.hits_after_start += seen.hits_after_start;
         all.cuts += seen.cuts;

@@ -93,7 +93,7 @@ fn program(is_short_help: bool) -> clap::Command {
             .help_template(help::template(name))
     });
     let reference = clap::Command::new("reference")
-        .about("Print a reference page: man, toml, markdown or schema")
+        .about("Print a reference page: man, toml, markdown, schema or metrics")
         .hide(true)
         .arg(Arg::new("PAGE").required(true));
     clap::Command::new("millrace")

@@ -113,7 +113,7 @@ fn default_target_rules_depend_on_the_listeners() {
 }
 
 /// Asserts that each text is refused with one line that holds all of its parts.
-fn refused<T: fmt::Debug>(
+fn assert_refused<T: fmt::Debug>(
     cases: &[(&str, &[&str])],
     read: impl Fn(&str) -> Result<T, ConfigError>,
 ) {
@@ -121,14 +121,14 @@ fn refused<T: fmt::Debug>(
         let message = read(text).expect_err(text).to_string();
         assert!(!message.contains('\n') && message.contains(" (expected: "), "{message}");
         for part in *parts {
-            assert!(message.contains(part), "{text:?} says {message:?}, not {part:?}");
+            assert!(message.contains(part), "{text:?}: {message:?} lacks {part:?}");
         }
     }
 }
 
 #[test]
 fn errors_of_a_file_name_line_key_and_what_is_expected() {
-    refused(
+    assert_refused(
         &[
             ("workers = 0\n[[forward]]", &["configuration:1: workers", "\"0\"", "1 to 1024"]),
             ("\n\nworkers = [1]", &["configuration:3: workers", "wrong type"]),
@@ -178,7 +178,7 @@ fn errors_of_a_file_name_line_key_and_what_is_expected() {
 
 #[test]
 fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
-    refused(
+    assert_refused(
         &[
             ("serve", &["unknown command \"serve\"", "forward, boost"]),
             ("bost", &["did you mean \"boost\""]),

@@ -309,7 +309,7 @@ pub struct Service {
     pub trusted: Vec<Cidr>,
     /// Whether responses that are passed on get a Proxy-Status field.
     pub proxy_status: bool,
-    /// Whether a reverse proxy refuses paths that origins may take for the path of another route.
+    /// Whether a reverse proxy refuses paths that origins may interpret as the path of another route.
     pub path_strict: bool,
     /// The congestion control of connections from clients.
     pub congestion: Congestion,

@@ -139,10 +139,10 @@ impl OptionRow {
             ),
         row(Boost, Origins, "path-strict", ValueType::Switch, "on")
             .only_in_files()
-            .summary("Refuse paths that origins may take for the path of another route")
+            .summary("Refuse paths that origins may interpret as the path of another route")
             .detail(
                 "Applies if a route has a path other than /. Three kinds of paths are refused with \
-                 400. First, a path that an origin could take for the path of another route, \
+                 400. First, a path that an origin could interpret as the path of another route, \
                  because it may decode escapes once or twice, merge slashes, remove . and .. \
                  segments, or cut at a semicolon. Second, a path with %00 or with an encoded . or \
                  .. segment. Third, a path with a . or .. segment and also %2f, %5c or a \

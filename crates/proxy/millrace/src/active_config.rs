@@ -71,7 +71,7 @@ impl ActiveConfig {
     /// # Errors
     /// The first address that cannot be opened, and why.
     pub(crate) fn open(
-        asked_for: Config,
+        requested: Config,
         mut config: Config,
         source: Option<ConfigSource>,
         inherited: InheritedSockets,
@@ -84,8 +84,7 @@ impl ActiveConfig {
         listeners.close_unused_inherited().inspect_err(|_| listeners.close_all())?;
         let mailboxes = WorkerMailboxes::default();
         let config = Arc::new(config);
-        let state =
-            ActiveState { requested: asked_for, config, listeners, mailboxes, is_draining: false };
+        let state = ActiveState { requested, config, listeners, mailboxes, is_draining: false };
         let active_config = Self {
             state: Mutex::new(state),
             source,
@@ -120,8 +119,9 @@ impl ActiveConfig {
     ) -> Result<(), ProgramError> {
         let file = self.source.as_ref().map(|source| source.file.as_path());
         let abstract_sockets = systemd.uses_abstract_socket();
-        let locked = privileges::drop_privileges(&self.config(), file, engine, abstract_sockets)?;
-        self.confinement.set(locked).expect("privileges are given up once");
+        let confinement =
+            privileges::drop_privileges(&self.config(), file, engine, abstract_sockets)?;
+        self.confinement.set(confinement).expect("privileges are given up once");
         Ok(())
     }
 
@@ -137,8 +137,8 @@ impl ActiveConfig {
 
     /// Registers a function that is called with each new configuration, on the reloading thread. It
     /// must not block.
-    pub(crate) fn on_change(&self, follower: impl Fn(&Arc<Config>) + Send + 'static) {
-        lock(&self.observers).push(Box::new(follower));
+    pub(crate) fn on_change(&self, observer: impl Fn(&Arc<Config>) + Send + 'static) {
+        lock(&self.observers).push(Box::new(observer));
     }
 
     /// Reloads the file, unless there is an `obstacle`, which is the reason for a refusal. Logs the
@@ -169,12 +169,12 @@ impl ActiveConfig {
                     .to_owned(),
             );
         };
-        let asked_for = source.read_again().map_err(|error| error.to_string())?;
+        let requested = source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
-        config::check_reload(&source.name(), &state.requested, &asked_for)
+        config::check_reload(&source.name(), &state.requested, &requested)
             .map_err(|error| error.to_string())?;
-        if let Some(locked) = self.confinement() {
-            locked.check(&asked_for, Some(&source.file))?;
+        if let Some(confinement) = self.confinement() {
+            confinement.check(&requested, Some(&source.file))?;
         }
         if !state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
             return Err("a worker does not read its messages".to_owned());
@@ -182,7 +182,7 @@ impl ActiveConfig {
         let mut config = Config {
             number: state.config.number + 1,
             admin: state.config.admin.clone(),
-            ..asked_for.clone()
+            ..requested.clone()
         };
         let log = open_log(&config).map_err(|error| error.to_string())?;
         let change = state.listeners.prepare(&mut config.listeners);
@@ -191,7 +191,7 @@ impl ActiveConfig {
             change.undo();
             return Err(format!("cannot start the thread of the access log: {error}"));
         }
-        Ok(state.activate(config, asked_for, change, &lock(&self.observers)))
+        Ok(state.activate(config, requested, change, &lock(&self.observers)))
     }
 
     /// Waits until the workers have applied the configuration. A worker that hangs applies it
@@ -303,27 +303,27 @@ impl ActiveState {
     fn activate(
         &mut self,
         config: Config,
-        asked_for: Config,
+        requested: Config,
         change: ListenerChange,
-        followers: &[Observer],
+        observers: &[Observer],
     ) -> u64 {
         let opened: Vec<String> = change.opened().map(ToString::to_string).collect();
         let (mut sockets, removed) = self.listeners.commit(change);
         for name in config::lost_names(&self.config, &config) {
             console::log(&format!(
-                "no service finds any more what \"{name}\" stored in the cache: its name or its \
+                "the stored responses of service \"{name}\" can no longer be found: its name or its \
                  target rules have changed"
             ));
         }
         let (number, config) = (config.number, Arc::new(config));
-        (self.config, self.requested) = (config.clone(), asked_for);
+        (self.config, self.requested) = (config.clone(), requested);
         sockets.reverse();
         self.mailboxes.send_all(|| {
             let sockets = sockets.pop().expect("there are sockets for each worker");
             WorkerMessage::Configure { config: config.clone(), sockets }
         });
-        for follower in followers {
-            follower(&config);
+        for observer in observers {
+            observer(&config);
         }
         for address in removed {
             console::log(&format!("no longer listening on {address}"));

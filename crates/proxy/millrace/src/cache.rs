@@ -49,12 +49,12 @@ pub(crate) fn start_prefault(
     cache: Option<&Arc<Cache>>,
 ) -> Result<Option<PrefaultThread>, ProgramError> {
     let Some(cache) = cache else { return Ok(None) };
-    let helper = PrefaultThread::start(cache.slab());
+    let thread = PrefaultThread::start(cache.slab());
     let failed =
         |error| ProgramError::system("cannot start the prefault thread of the cache", error);
-    let helper = helper.map_err(failed)?;
+    let thread = thread.map_err(failed)?;
     if cache.slab().stats().small_page_blocks > 0 {
         console::log("no huge pages for the cache: cache hits use more CPU time");
     }
-    Ok(Some(helper))
+    Ok(Some(thread))
 }

@@ -263,8 +263,8 @@ fn hot_bodies(config: &Config) -> Finding {
         None => Finding::new("hot bodies", Severity::Ok, "there is no cache", ""),
         Some(cache) => {
             let selection = hot_bodies::select_hot_copies(cache.send);
-            let verdict = if selection.is_fallback { Severity::Note } else { Severity::Ok };
-            Finding::new("hot bodies", verdict, selection.plan(), selection.reason)
+            let severity = if selection.is_fallback { Severity::Note } else { Severity::Ok };
+            Finding::new("hot bodies", severity, selection.plan(), selection.reason)
         }
     }
 }
@@ -344,7 +344,7 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
         missing
             .push("engine uselect cannot start; a running process continues with epoll".to_owned());
     }
-    let (verdict, value) = match backend {
+    let (severity, value) = match backend {
         Backend::Bpf(_) => (Severity::Ok, "by eBPF: no system call for ready sockets"),
         Backend::Multishot => (
             Severity::Note,
@@ -352,7 +352,7 @@ fn tracking(machine: &Machine, config: &Config) -> Finding {
         ),
         Backend::Calls => (Severity::Note, "none: each wait is a system call"),
     };
-    Finding::new("uselect", verdict, value, missing.join("\n"))
+    Finding::new("uselect", severity, value, missing.join("\n"))
 }
 
 #[cfg(test)]
@@ -363,7 +363,7 @@ mod tests {
         millrace_config::from_arguments(arguments.split(' ')).unwrap()
     }
 
-    fn verdict_of(name: &str, machine: &Machine, config: &Config) -> Severity {
+    fn severity_of(name: &str, machine: &Machine, config: &Config) -> Severity {
         let mut all = findings(machine, config).into_iter();
         all.find(|finding| finding.name == name).unwrap().severity
     }
@@ -393,15 +393,15 @@ mod tests {
             ..Machine::default()
         };
         let (new, default) = (machine("6.1.0-13-amd64"), config("forward --workers 2"));
-        assert_eq!(verdict_of("kernel", &new, &default), Severity::Ok);
-        assert_eq!(verdict_of("kernel", &machine("4.4.0-210-generic"), &default), Severity::Fatal);
+        assert_eq!(severity_of("kernel", &new, &default), Severity::Ok);
+        assert_eq!(severity_of("kernel", &machine("4.4.0-210-generic"), &default), Severity::Fatal);
         for name in ["descriptors", "memory", "name servers", "congestion", "backlog", "pipes"] {
-            assert_eq!(verdict_of(name, &new, &default), Severity::Note, "{name}");
+            assert_eq!(severity_of(name, &new, &default), Severity::Note, "{name}");
         }
         let small = config("forward --workers 4 --memory 64M --limit connections=1000");
-        assert_eq!(verdict_of("descriptors", &new, &small), Severity::Ok);
-        assert_eq!(verdict_of("memory", &new, &small), Severity::Ok);
-        assert_eq!(verdict_of("workers", &new, &small), Severity::Note);
+        assert_eq!(severity_of("descriptors", &new, &small), Severity::Ok);
+        assert_eq!(severity_of("memory", &new, &small), Severity::Ok);
+        assert_eq!(severity_of("workers", &new, &small), Severity::Note);
     }
 
     #[test]
@@ -416,14 +416,14 @@ mod tests {
              epoll is used"
         );
         assert_eq!(short.detail, ring_reservation::MEMLOCK_ADVICE);
-        let verdict = |arguments: &str, used| memlock(&machine, &config(arguments), used).severity;
+        let severity = |arguments: &str, used| memlock(&machine, &config(arguments), used).severity;
         // 60 rings fit, but a start reserves more than one per worker.
-        assert_eq!(verdict("forward --workers 60", Epoll), Severity::Note);
-        assert_eq!(verdict("forward --workers 56", Epoll), Severity::Ok);
-        assert_eq!(verdict("forward --workers 60 --engine uring", Epoll), Severity::Note);
-        assert_eq!(verdict("forward --workers 59 --engine uring", Epoll), Severity::Ok);
-        assert_eq!(verdict("forward --workers 64", Engine::Uring), Severity::Ok);
-        assert_eq!(verdict("forward --workers 64 --engine poll", Engine::Poll), Severity::Ok);
+        assert_eq!(severity("forward --workers 60", Epoll), Severity::Note);
+        assert_eq!(severity("forward --workers 56", Epoll), Severity::Ok);
+        assert_eq!(severity("forward --workers 60 --engine uring", Epoll), Severity::Note);
+        assert_eq!(severity("forward --workers 59 --engine uring", Epoll), Severity::Ok);
+        assert_eq!(severity("forward --workers 64", Engine::Uring), Severity::Ok);
+        assert_eq!(severity("forward --workers 64 --engine poll", Engine::Poll), Severity::Ok);
         let free = Machine { ring_bytes, ..Machine::default() };
         let free = memlock(&free, &config("forward --workers 64"), Epoll);
         assert!(free.severity == Severity::Ok && free.value.starts_with("unlimited; 64 "));
@@ -449,11 +449,11 @@ mod tests {
             (found.severity, found.detail)
         };
         assert_eq!(with("").0, Severity::Ok);
-        let (verdict, detail) = with("--disk /a:128M");
-        assert!(verdict == Severity::Ok && detail.contains("= 1800 and 9 disk files"), "{detail}");
-        let (verdict, detail) = with("--disk /a:100G");
+        let (severity, detail) = with("--disk /a:128M");
+        assert!(severity == Severity::Ok && detail.contains("= 1800 and 9 disk files"), "{detail}");
+        let (severity, detail) = with("--disk /a:100G");
         let expected = "about 1503 busy connections and 1025 disk files";
-        assert!(verdict == Severity::Note && detail.contains(expected), "{detail}");
+        assert!(severity == Severity::Note && detail.contains(expected), "{detail}");
     }
 
     #[test]

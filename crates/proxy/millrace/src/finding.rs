@@ -22,16 +22,16 @@ pub(crate) enum Severity {
 impl Finding {
     pub(crate) fn new(
         name: &'static str,
-        verdict: Severity,
+        severity: Severity,
         value: impl Into<String>,
         detail: impl Into<String>,
     ) -> Self {
-        Self { name, value: value.into(), detail: detail.into(), severity: verdict }
+        Self { name, value: value.into(), detail: detail.into(), severity }
     }
 
     /// Creates a finding with the severity `Note` if there is a `note`, otherwise `Ok`.
     pub(crate) fn ok_or_note(name: &'static str, value: String, note: Option<&str>) -> Self {
-        let verdict = if note.is_some() { Severity::Note } else { Severity::Ok };
-        Self::new(name, verdict, value, note.unwrap_or_default())
+        let severity = if note.is_some() { Severity::Note } else { Severity::Ok };
+        Self::new(name, severity, value, note.unwrap_or_default())
     }
 }

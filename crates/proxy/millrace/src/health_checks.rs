@@ -71,7 +71,7 @@ struct ScheduledCheck {
     check: HealthCheck,
     due: Instant,
     is_running: bool,
-    verdict: CheckStatus,
+    status: CheckStatus,
 }
 
 /// The status of a check. It becomes down after a number of consecutive failures and up after a
@@ -124,35 +124,35 @@ impl HealthChecks {
     /// If a thread cannot be started. The configuration is applied nevertheless.
     fn set_config(&self, config: &Config) -> Result<(), ProgramError> {
         let checks = HealthCheck::of_config(config);
-        let mut lock_state = self.0.state();
+        let mut state = self.0.state();
         let rules = CheckLimits::new(&config.limits);
-        lock_state.limits = rules;
-        let mut before = std::mem::take(&mut lock_state.checks);
+        state.limits = rules;
+        let mut before = std::mem::take(&mut state.checks);
         let (now, count) = (Instant::now(), checks.len().max(1) as u32);
         // The checks are spread over the interval.
         let step = rules.interval / count;
         for (index, check) in (0u32..).zip(checks) {
-            let known = before.iter().position(|target| target.check == check);
+            let known = before.iter().position(|scheduled| scheduled.check == check);
             let due = now + step * index;
-            lock_state.checks.push(match known {
+            state.checks.push(match known {
                 // A check scheduled with a longer interval must not wait for its end.
                 Some(at) => {
-                    let target = before.swap_remove(at);
-                    ScheduledCheck { due: target.due.min(now + rules.interval), ..target }
+                    let scheduled = before.swap_remove(at);
+                    ScheduledCheck { due: scheduled.due.min(now + rules.interval), ..scheduled }
                 }
                 None => {
                     // The shared health may still have the status from before the check left the
                     // configuration.
                     self.0.shared.health.set_check_result(&check, true);
-                    ScheduledCheck { check, due, is_running: false, verdict: CheckStatus::UP }
+                    ScheduledCheck { check, due, is_running: false, status: CheckStatus::UP }
                 }
             });
         }
-        let wanted = lock_state.checks.len().min(THREADS_MAX);
-        while lock_state.threads < wanted {
+        let wanted = state.checks.len().min(THREADS_MAX);
+        while state.threads < wanted {
             let inner = Arc::clone(&self.0);
             spawn("health-check", move || inner.run())?;
-            lock_state.threads += 1;
+            state.threads += 1;
         }
         self.0.wake.notify_all();
         Ok(())
@@ -179,13 +179,13 @@ impl Scheduler {
             let mut state = self.state();
             let rules = state.limits;
             // A reload may have removed the check meanwhile.
-            let target = state.checks.iter_mut().find(|target| target.check == check);
-            let Some(target) = target else { continue };
-            target.is_running = false;
-            target.due = Instant::now() + rules.interval;
-            let before = target.verdict.up;
-            target.verdict.record(found.is_ok(), &rules);
-            let up = target.verdict.up;
+            let scheduled = state.checks.iter_mut().find(|scheduled| scheduled.check == check);
+            let Some(scheduled) = scheduled else { continue };
+            scheduled.is_running = false;
+            scheduled.due = Instant::now() + rules.interval;
+            let before = scheduled.status.up;
+            scheduled.status.record(found.is_ok(), &rules);
+            let up = scheduled.status.up;
             drop(state);
             if up != before {
                 let why = found.err().map_or("passes".to_owned(), |why| format!("fails: {why}"));
@@ -205,13 +205,13 @@ impl Scheduler {
             }
             let now = Instant::now();
             let timeout = state.limits.timeout;
-            let waiting = state.checks.iter_mut().filter(|target| !target.is_running);
-            let wait = match waiting.min_by_key(|target| target.due) {
-                Some(target) if target.due <= now => {
-                    target.is_running = true;
-                    return Some((target.check.clone(), timeout));
+            let waiting = state.checks.iter_mut().filter(|scheduled| !scheduled.is_running);
+            let wait = match waiting.min_by_key(|scheduled| scheduled.due) {
+                Some(scheduled) if scheduled.due <= now => {
+                    scheduled.is_running = true;
+                    return Some((scheduled.check.clone(), timeout));
                 }
-                Some(target) => target.due - now,
+                Some(scheduled) => scheduled.due - now,
                 None => IDLE_WAIT,
             };
             let woken = self.wake.wait_timeout(state, wait);

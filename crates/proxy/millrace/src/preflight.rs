@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_there_is_fine() {
+    fn existing_folders_are_accepted() {
         for log in ["-", "here.log", "/tmp/a.log", "off"] {
             assert_eq!(refusal(&["--access-log", log]), None, "{log}");
         }

@@ -128,11 +128,15 @@ fn select_calibrated(measured: Result<Vec<ForwardCosts>, Error>) -> ThresholdSel
 /// length. Returns `None` if the results are inconsistent (splicing is cheaper at one length but
 /// not at a longer one) or unclear at the longest: then other load disturbed the measurement.
 fn crossing(costs: &[&ForwardCosts]) -> Option<u64> {
-    let verdicts = costs.iter().map(|costs| compare_costs(&costs.rounds));
-    let verdicts: Vec<CostComparison> = verdicts.collect();
-    match verdicts.iter().position(|verdict| *verdict == CostComparison::Cheaper) {
-        None if verdicts.last() == Some(&CostComparison::Dearer) => Some(NEVER),
-        Some(at) if verdicts[at..].iter().all(|verdict| *verdict == CostComparison::Cheaper) => {
+    let comparisons = costs.iter().map(|costs| compare_costs(&costs.rounds));
+    let comparisons: Vec<CostComparison> = comparisons.collect();
+    match comparisons.iter().position(|comparison| *comparison == CostComparison::Cheaper) {
+        None if comparisons.last() == Some(&CostComparison::Dearer) => Some(NEVER),
+        Some(at)
+            if comparisons[at..]
+                .iter()
+                .all(|comparison| *comparison == CostComparison::Cheaper) =>
+        {
             Some(costs[at].bytes as u64)
         }
         _ => None,

@@ -25,9 +25,9 @@ pub(crate) fn collect_inherited(
         inherited.add(SocketPurpose::Any, ListeningSocket { fd, borrowed: true }, &from)?;
     }
     let takeover = upgrade.then(|| Takeover::begin(config, &mut inherited)).transpose()?;
-    let mut given = NotifyConfig::from_environment();
-    if let (true, Some(takeover)) = (given.notify.is_empty(), &takeover) {
-        given = takeover.manager.clone();
+    let mut notify_config = NotifyConfig::from_environment();
+    if let (true, Some(takeover)) = (notify_config.notify.is_empty(), &takeover) {
+        notify_config = takeover.manager.clone();
     }
-    Ok((inherited, takeover, Systemd::new(given)))
+    Ok((inherited, takeover, Systemd::new(notify_config)))
 }

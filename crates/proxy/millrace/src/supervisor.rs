@@ -97,13 +97,13 @@ impl Running {
         let hot_bodies =
             config.cache.as_ref().map(|cache| hot_bodies::select_hot_copies(cache.send));
         let log = LogSink::without_file();
-        let (given_config, mut config) = (config.clone(), config);
-        let guard = admin_access_rules(&config)?;
+        let (requested_config, mut config) = (config.clone(), config);
+        let access_rules = admin_access_rules(&config)?;
         let admin_listeners = AdminListeners::open(&mut config.admin, &mut inherited)?;
-        let copies = hot_bodies.as_ref().map_or(HotCopies::NONE, |picked| picked.copies);
+        let copies = hot_bodies.as_ref().map_or(HotCopies::NONE, |selection| selection.copies);
         let shared = create_shared(&config, copies)?;
         let start = ActiveConfig::open(
-            given_config,
+            requested_config,
             config,
             source,
             inherited,
@@ -122,8 +122,9 @@ impl Running {
         let disks = Disks::open(&active_config.config(), cache, &waker, takeover.is_some());
         let disks = disks.inspect_err(|_| active_config.close_listeners())?;
         let rings = std::mem::take(&mut engine.rings);
-        let of_all = (engine.engine, rings, thresholds.thresholds);
-        let started = WorkerPool::start(&active_config, &shared, of_all, &log, sockets, &waker);
+        let worker_options = (engine.engine, rings, thresholds.thresholds);
+        let started =
+            WorkerPool::start(&active_config, &shared, worker_options, &log, sockets, &waker);
         let (worker_pool, mailboxes) = started.inspect_err(|_| active_config.close_listeners())?;
         active_config.set_mailboxes(mailboxes);
         let (handle, requests) = SupervisorRequests::new(|| Signal::User2.send_to_self());
@@ -146,7 +147,7 @@ impl Running {
         // The takeover comes last: after it, no other process can serve.
         let start = health_checks::start(&running.active_config, &running.shared)
             .and_then(|()| outages::start(&running.shared))
-            .and_then(|()| running.start_admin(guard, handle.clone()))
+            .and_then(|()| running.start_admin(access_rules, handle.clone()))
             .and_then(|()| takeover.map_or(Ok(()), |takeover| takeover.finish(handle)));
         start.inspect_err(|_| running.abort_start())?;
         running.take_file_ownership();
@@ -162,13 +163,13 @@ impl Running {
     }
 
     /// Waits until a signal or a successor ends the process and it has drained. Calls `observe` with
-    /// the counters of the workers at least at the interval `every`.
+    /// the counters of the workers at least at the interval `interval`.
     ///
     /// # Errors
     /// [`ProgramError::Interrupted`] after a second SIGINT; an error of waiting for signals.
     pub(crate) fn wait(
         mut self,
-        every: Option<Duration>,
+        interval: Option<Duration>,
         mut observe: impl FnMut(&[Arc<Counters>]),
     ) -> Result<(), ProgramError> {
         let mut interrupts = 0;
@@ -176,7 +177,7 @@ impl Running {
         loop {
             let timeout = match draining {
                 Some(_) => DRAIN_POLL_INTERVAL,
-                None => every.unwrap_or(IDLE_WAIT).min(self.succession.time_left()),
+                None => interval.unwrap_or(IDLE_WAIT).min(self.succession.time_left()),
             };
             let signal =
                 self.signals.wait(timeout).map_err(|error| start_error("signals", error))?;
@@ -208,7 +209,7 @@ impl Running {
                     }
                     SupervisorRequest::CollectOffer(reply) if draining.is_some() => drop(reply),
                     SupervisorRequest::CollectOffer(reply) => _ = reply.send(self.offer()),
-                    SupervisorRequest::HandOver(line) => draining = self.hand_over(line),
+                    SupervisorRequest::HandOver(channel) => draining = self.hand_over(channel),
                     SupervisorRequest::Repoll => {
                         self.active_config.try_send_all(|| WorkerMessage::RepollListeners)
                     }
@@ -228,7 +229,7 @@ impl Running {
 
     fn start_admin(
         &mut self,
-        guard: AccessRules,
+        access_rules: AccessRules,
         handle: SupervisorHandle,
     ) -> Result<(), ProgramError> {
         if self.active_config.config().admin.is_empty() {
@@ -245,10 +246,10 @@ impl Running {
             cache: self.shared.cache.clone(),
         };
         let config = config::to_toml(&self.active_config.config());
-        let admin = Arc::new(Admin::new(metrics, config, guard, hooks));
+        let admin = Arc::new(Admin::new(metrics, config, access_rules, hooks));
         self.admin = Some(Arc::clone(&admin));
-        let follower = Arc::clone(&admin);
-        self.active_config.on_change(move |config| follower.set_config(config::to_toml(config)));
+        let observer = Arc::clone(&admin);
+        self.active_config.on_change(move |config| observer.set_config(config::to_toml(config)));
         self.succession.admin_listeners.prepare(admin)
     }
 
@@ -262,8 +263,8 @@ impl Running {
         if let Some(hot_bodies) = &self.hot_bodies {
             console::log(&format!("hot bodies {hot_bodies}"));
         }
-        if let Some(locked) = self.active_config.confinement() {
-            console::log(&locked.line());
+        if let Some(confinement) = self.active_config.confinement() {
+            console::log(&confinement.line());
         }
         for address in &config.admin {
             console::log(&format!("admin at {address}"));

@@ -26,7 +26,7 @@ const MISSED_MAX: u64 = 16;
 #[derive(Debug, Default)]
 pub(crate) struct Systemd {
     socket: Option<(UnixDatagram, SocketAddr)>,
-    given: NotifyConfig,
+    config: NotifyConfig,
 }
 
 /// The notification settings of the service manager. A successor inherits them.
@@ -57,15 +57,15 @@ impl NotifyConfig {
 
 impl Systemd {
     /// Creates the connection. Logs an address that cannot be used.
-    pub(crate) fn new(given: NotifyConfig) -> Self {
-        if given.notify.is_empty() {
+    pub(crate) fn new(config: NotifyConfig) -> Self {
+        if config.notify.is_empty() {
             return Self::default();
         }
-        let socket = address(&given.notify)
+        let socket = address(&config.notify)
             .and_then(|address| Ok((UnixDatagram::unbound()?, address)))
             .and_then(|(socket, address)| socket.set_nonblocking(true).map(|()| (socket, address)));
         match socket {
-            Ok(socket) => Self { socket: Some(socket), given },
+            Ok(socket) => Self { socket: Some(socket), config },
             Err(error) => {
                 console::log(&format!(
                     "NOTIFY_SOCKET: {error}; the service manager is not notified"
@@ -77,12 +77,12 @@ impl Systemd {
 
     /// Returns whether the notification socket has an abstract name.
     pub(crate) fn uses_abstract_socket(&self) -> bool {
-        self.given.notify.starts_with(b"@")
+        self.config.notify.starts_with(b"@")
     }
 
     /// Returns the settings for a successor.
     pub(crate) fn config(&self) -> &NotifyConfig {
-        &self.given
+        &self.config
     }
 
     /// Reports that the process serves. `status` is shown to operators.
@@ -205,14 +205,14 @@ mod tests {
         let name = format!("millrace-{name}-{}", std::process::id());
         let address = SocketAddr::from_abstract_name(&name).unwrap();
         let notify = format!("@{name}").into_bytes();
-        let given = NotifyConfig { notify, watchdog: Duration::from_nanos(3) };
-        (UnixDatagram::bind_addr(&address).unwrap(), given)
+        let config = NotifyConfig { notify, watchdog: Duration::from_nanos(3) };
+        (UnixDatagram::bind_addr(&address).unwrap(), config)
     }
 
     #[test]
     fn notifications_reach_an_abstract_socket() {
-        let (socket, given) = manager("notify");
-        let mut systemd = Systemd::new(given);
+        let (socket, config) = manager("notify");
+        let mut systemd = Systemd::new(config);
         systemd.ready("serving");
         systemd.stopping();
         systemd.set_main_process(7);
@@ -235,9 +235,9 @@ mod tests {
     }
 
     #[test]
-    fn the_watchdog_is_fed_only_while_every_worker_answers() {
-        let (socket, given) = manager("watchdog");
-        let systemd = Systemd::new(given);
+    fn the_watchdog_is_fed_only_while_every_worker_replies() {
+        let (socket, config) = manager("watchdog");
+        let systemd = Systemd::new(config);
         let mut watchdog = Watchdog::new(&systemd).unwrap();
         let workers = [Arc::<Counters>::default(), Arc::default()];
         let mut sent = 0;

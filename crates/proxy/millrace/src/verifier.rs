@@ -85,7 +85,7 @@ impl VerifierShared {
     fn run(&self) {
         let mut secret = [0; 32];
         millrace_sys::fill_random(&mut secret);
-        let (mut memory, clock) = (PasswordCache::new(secret), Clock::new());
+        let (mut passwords, clock) = (PasswordCache::new(secret), Clock::new());
         loop {
             let mut state = lock(&self.state);
             while state.queue.is_empty() {
@@ -94,7 +94,7 @@ impl VerifierShared {
             let next = state.queue.pop();
             drop(state);
             if let Some((number, request)) = next {
-                let result = memory.verify(&request, clock.now());
+                let result = passwords.verify(&request, clock.now());
                 lock(&self.state).send_result(number, result);
             }
         }

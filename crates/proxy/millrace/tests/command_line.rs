@@ -471,7 +471,7 @@ fn spliced_of(body: usize, splice: &str) -> usize {
     let [copied, spliced, calls] =
         ["bytes_copied", "bytes_spliced", "calls"].map(|name| number_in(&record, name));
     assert_eq!(copied + spliced, body, "{record}");
-    assert_eq!((number_in(&record, "bytes_teed"), number_in(&record, "bytes_kept")), (0, 0));
+    assert_eq!((number_in(&record, "bytes_teed"), number_in(&record, "bytes_to_cache")), (0, 0));
     assert_eq!(metric(&running, "copied_bytes_total"), copied);
     assert_eq!(metric(&running, "spliced_bytes_total"), spliced);
     assert_eq!(metric(&running, "transfer_syscalls_total"), calls);
@@ -495,13 +495,16 @@ fn the_splice_option_decides_which_bodies_are_spliced() {
 fn teed_bytes_are_reported() {
     let fields = "Cache-Control: max-age=60\r\n";
     let (running, record) = forwarded(1 << 20, fields, "--splice always");
-    assert_eq!(number_in(&record, "bytes_kept"), 1 << 20);
+    assert_eq!(number_in(&record, "bytes_to_cache"), 1 << 20);
     let teed = number_in(&record, "bytes_teed");
     let [copied, spliced] = ["bytes_copied", "bytes_spliced"].map(|name| number_in(&record, name));
     assert!(teed > 0 && teed <= spliced && copied + spliced == 1 << 20, "{record}");
     assert_eq!(metric(&running, "teed_bytes_total"), teed);
     let (running, record) = forwarded(1 << 20, fields, "--splice never");
-    assert_eq!((number_in(&record, "bytes_kept"), number_in(&record, "bytes_teed")), (1 << 20, 0));
+    assert_eq!(
+        (number_in(&record, "bytes_to_cache"), number_in(&record, "bytes_teed")),
+        (1 << 20, 0)
+    );
     assert_eq!(number_in(&record, "bytes_copied"), 1 << 20);
     assert_eq!(metric(&running, "teed_bytes_total"), 0);
 }
@@ -528,7 +531,7 @@ fn bytes_of_a_cut_body_are_reported() {
         let mut record = String::new();
         log.read_line(&mut record).unwrap();
         assert_eq!(number_in(&record, "bytes_to_client"), SENT, "{record}");
-        assert_eq!(number_in(&record, "bytes_kept"), kept, "{record}");
+        assert_eq!(number_in(&record, "bytes_to_cache"), kept, "{record}");
     }
     assert_eq!(metric(&running, "downloaded_bytes_total"), 20 * SENT);
 }

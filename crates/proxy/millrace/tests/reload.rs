@@ -273,7 +273,7 @@ fn a_reload_names_the_services_that_lose_what_they_stored() {
     let mut running = Running::start(&format!("run {}", file.display()), 1);
     named("two");
     let lines = reload(&mut running);
-    let lost = "no service finds any more what \"one\" stored in the cache: its name or its target \
+    let lost = "the stored responses of service \"one\" can no longer be found: its name or its target \
                 rules have changed";
     assert_eq!(lines, [lost, "configuration 2 is in force"]);
     assert_eq!(reload(&mut running), ["configuration 3 is in force"]);

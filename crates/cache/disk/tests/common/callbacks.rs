@@ -15,16 +15,16 @@ use millrace_http_cache::{Key, META_BYTES, TagHash};
 #[derive(Debug)]
 pub(crate) struct RecordingCallbacks {
     slab: Slab,
-    callbacks: Mutex<HashMap<u64, Vec<DiskReply>>>,
+    replies: Mutex<HashMap<u64, Vec<DiskReply>>>,
 }
 
 impl RecordingCallbacks {
     pub(crate) fn new(slab: &Slab) -> Arc<Self> {
-        Arc::new(Self { slab: slab.clone(), callbacks: Mutex::default() })
+        Arc::new(Self { slab: slab.clone(), replies: Mutex::default() })
     }
 
     pub(crate) fn take(&self, requester: u64) -> Vec<DiskReply> {
-        self.callbacks.lock().unwrap().remove(&requester).unwrap_or_default()
+        self.replies.lock().unwrap().remove(&requester).unwrap_or_default()
     }
 }
 
@@ -38,7 +38,7 @@ impl DiskCallbacks for RecordingCallbacks {
     }
 
     fn handle_reply(&self, requester: WaiterId, reply: DiskReply) {
-        self.callbacks.lock().unwrap().entry(requester.token).or_default().push(reply);
+        self.replies.lock().unwrap().entry(requester.token).or_default().push(reply);
     }
 }
 
@@ -69,9 +69,9 @@ pub(crate) fn aggregate(slab: &Slab, bytes: &[u8]) -> Aggregate {
                     break all.append(buffer.freeze());
                 }
                 Err(error) => {
-                    let tended = slab.prefault();
+                    let outcome = slab.prefault();
                     assert!(
-                        error == AllocError::NotReady || tended != PrefaultOutcome::Idle,
+                        error == AllocError::NotReady || outcome != PrefaultOutcome::Idle,
                         "{error}"
                     );
                 }
@@ -141,12 +141,12 @@ pub(crate) fn fetch(disks: &Disks, slab: &Slab, hit: DiskHit, token: u64) -> Opt
 impl Fetched {
     /// Returns whether the fetch has ended.
     pub(crate) fn is_over(&self, callbacks: &RecordingCallbacks) -> bool {
-        self.body.end().is_some() && callbacks.callbacks.lock().unwrap().contains_key(&self.token)
+        self.body.end().is_some() && callbacks.replies.lock().unwrap().contains_key(&self.token)
     }
 
     /// Checks the result of a fetch that has ended. Returns the header and whether the body is
     /// whole. Panics at any wrong byte.
-    pub(crate) fn judge(
+    pub(crate) fn check(
         mut self,
         callbacks: &RecordingCallbacks,
     ) -> Result<(StoredHeader, bool), FetchError> {
@@ -158,10 +158,10 @@ impl Fetched {
                 BodyRead::End(end) => break end,
             }
         };
-        let mut responses = callbacks.take(self.token);
-        responses.retain(|reply| *reply != DiskReply::Cut(self.id));
-        assert_eq!(responses.len(), 1, "a request has one reply");
-        match responses.into_iter().next().unwrap() {
+        let mut replies = callbacks.take(self.token);
+        replies.retain(|reply| *reply != DiskReply::Cut(self.id));
+        assert_eq!(replies.len(), 1, "a request has one reply");
+        match replies.into_iter().next().unwrap() {
             DiskReply::Fetched(head) => {
                 let (version, length, _) = read_head(&head);
                 let whole = body_of(self.id, version, length);
@@ -177,10 +177,10 @@ impl Fetched {
                 assert_eq!(self.body.end(), Some(end));
                 Ok((*head, is_whole))
             }
-            DiskReply::NotFetched(miss) => {
+            DiskReply::NotFetched(error) => {
                 assert!(all.is_empty(), "nothing is delivered before the reply");
                 assert_eq!(end, BodyEnd::Cut);
-                Err(miss)
+                Err(error)
             }
             other => panic!("{other:?}"),
         }

@@ -102,7 +102,7 @@ impl SharedState {
 
     /// If the object was evicted shortly before, a slightly larger share of its queue would have
     /// kept it.
-    fn learn(&self, totals: &QueueTotals, mileage: u32, moved: impl FnOnce(u32, u32) -> u32) {
+    fn learn(&self, totals: &QueueTotals, mileage: u32, change: impl FnOnce(u32, u32) -> u32) {
         // As long as main evicts nothing, a return cannot show that main is too small.
         if self.main.horizon().is_none()
             || totals.bytes_evicted_since(mileage) > self.bytes() / NEAR_DIVISOR
@@ -112,7 +112,7 @@ impl SharedState {
         let entries = self.entries.load(Relaxed).max(1);
         let step =
             (u64::from(SHARE_WHOLE) * u64::from(STEP) / entries).min(u64::from(STEP_MAX)) as u32;
-        self.share.store(moved(self.share.load(Relaxed), step), Relaxed);
+        self.share.store(change(self.share.load(Relaxed), step), Relaxed);
     }
 
     fn bytes(&self) -> u64 {

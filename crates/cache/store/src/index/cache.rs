@@ -157,10 +157,10 @@ impl Cache {
 
     /// Evicts one object. Returns `false` if there is none.
     fn evict_one(&self, now_ms: u64) -> bool {
-        for passed in 0..self.shards.len() + SHARDS_SKIPPED_MAX {
+        for skipped in 0..self.shards.len() + SHARDS_SKIPPED_MAX {
             let turn = self.next_evicting_shard.fetch_add(1, Ordering::Relaxed) as usize;
             let mut shard = self.lock_shard_at(turn % self.shards.len());
-            let removed = shard.evict((now_ms / 1000) as u32, passed < SHARDS_SKIPPED_MAX);
+            let removed = shard.evict((now_ms / 1000) as u32, skipped < SHARDS_SKIPPED_MAX);
             self.update_held_bytes(&mut shard);
             drop(shard);
             if removed.is_some() {

@@ -66,13 +66,13 @@ impl DiskTier {
         self.has_disks.load(Ordering::Relaxed)
     }
 
-    /// Calls `what` with the disks, if they are open.
-    pub(super) fn with_disks<T>(&self, what: impl FnOnce(&OpenDisks) -> T) -> Option<T> {
+    /// Calls `call` with the disks, if they are open.
+    pub(super) fn with_disks<T>(&self, call: impl FnOnce(&OpenDisks) -> T) -> Option<T> {
         if !self.has_disks() {
             return None;
         }
         match &*self.read_state() {
-            DiskState::Open(open) => Some(what(open)),
+            DiskState::Open(open) => Some(call(open)),
             DiskState::Absent | DiskState::Awaited(_) => None,
         }
     }

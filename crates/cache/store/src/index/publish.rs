@@ -51,15 +51,7 @@ impl Cache {
         entry: NewEntry,
         now_ms: u64,
     ) -> (Result<ObjectFiller, StoreRefusal>, Vec<WaiterId>) {
-        let NewEntry {
-            mut stored,
-            variant,
-            declared,
-            name,
-            tags,
-            since,
-            own_invalidation: own_change,
-        } = entry;
+        let NewEntry { mut stored, variant, declared, name, tags, since, own_invalidation } = entry;
         let size = declared.unwrap_or(object_filler::FIRST_BYTES);
         let mut shard = self.lock_shard(key);
         // The lock stays held: no invalidation and no other fetch comes between the lease and the
@@ -79,7 +71,7 @@ impl Cache {
             stored.meta.invalidate();
         }
         // Under the lock: a later purge finds the object, and an earlier one is in these tables.
-        if shard.invalidated_keys.has_any_since(&[key], since.max(own_change)) {
+        if shard.invalidated_keys.has_any_since(&[key], since.max(own_invalidation)) {
             stored.meta.invalidate();
         }
         self.invalidations.apply_since(&mut stored.meta, since, &name, &tags, now_ms);

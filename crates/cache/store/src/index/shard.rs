@@ -259,8 +259,8 @@ fn expires(object: &Object) -> u32 {
     if meta.has_validator() {
         return NEVER;
     }
-    let spare_s = meta.stale_while_revalidate_s.max(meta.stale_if_error_s);
-    let left_s = meta.lifetime_s.saturating_add(spare_s).saturating_sub(meta.initial_age_s);
+    let stale_s = meta.stale_while_revalidate_s.max(meta.stale_if_error_s);
+    let left_s = meta.lifetime_s.saturating_add(stale_s).saturating_sub(meta.initial_age_s);
     let end_s = meta.response_ms / 1000 + u64::from(left_s);
     u32::try_from(end_s).unwrap_or(NEVER)
 }

@@ -381,22 +381,22 @@ fn a_response_without_memory_is_not_stored_or_waited_for() {
 #[test]
 fn invalidation_covers_responses_fetched_without_a_lease() {
     let cache = cache();
-    let bring = |since| {
+    let fetch = |since| {
         let entry = NewEntry { since, ..entry("", "ETag: \"a\"\r\n", Some(0)) };
         let (object_filler, _) = cache.publish(key(1), None, entry, NOW_MS);
         let _ = object_filler.unwrap().finish(NOW_MS);
     };
     let since = cache.invalidation_seq();
     cache.invalidate(key(2), since);
-    bring(since);
+    fetch(since);
     assert!(
         matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)),
         "it was another version"
     );
     cache.invalidate(key(1), cache.invalidation_seq());
-    bring(since);
+    fetch(since);
     assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Validate { .. }));
-    bring(cache.invalidation_seq());
+    fetch(cache.invalidation_seq());
     assert!(
         matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)),
         "requested after it"
@@ -406,22 +406,18 @@ fn invalidation_covers_responses_fetched_without_a_lease() {
 #[test]
 fn the_response_to_an_unsafe_request_is_fresh_unless_another_came_first() {
     let cache = cache();
-    let bring = |since, own_change| {
-        let entry = NewEntry {
-            since,
-            own_invalidation: own_change,
-            ..entry("", "ETag: \"a\"\r\n", Some(0))
-        };
+    let fetch = |since, own_invalidation| {
+        let entry = NewEntry { since, own_invalidation, ..entry("", "ETag: \"a\"\r\n", Some(0)) };
         let (object_filler, _) = cache.publish(key(1), None, entry, NOW_MS);
         let _ = object_filler.unwrap().finish(NOW_MS);
     };
     let since = cache.invalidation_seq();
-    let own_change = cache.invalidate(key(1), since);
-    assert!(own_change > since);
-    bring(since, own_change);
+    let own_invalidation = cache.invalidate(key(1), since);
+    assert!(own_invalidation > since);
+    fetch(since, own_invalidation);
     assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)));
     assert_eq!(cache.invalidate(key(1), since), 0, "their order is unknown");
-    bring(since, 0);
+    fetch(since, 0);
     assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Validate { .. }));
 }
 
@@ -456,7 +452,7 @@ fn a_validated_object_shares_its_body() {
     assert!(matches!(look_up(&cache, key(1), "", None), LookupResult::Miss { .. }));
 }
 
-fn by(request: &RequestHead, response_fields: &str) -> (CachedHeader, ResponseHead) {
+fn respond(request: &RequestHead, response_fields: &str) -> (CachedHeader, ResponseHead) {
     let response = response(response_fields);
     (stored(request, &response), response)
 }
@@ -466,7 +462,7 @@ fn a_304_with_vary_selects_by_its_own_request_section_4_1() {
     let cache = cache();
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let german = request("Accept-Language: de\r\n");
-    let (stored, response) = by(&german, "ETag: \"a\"\r\nVary: Accept-Language\r\n");
+    let (stored, response) = respond(&german, "ETag: \"a\"\r\nVary: Accept-Language\r\n");
     cache.update(key(1), &old, stored, (&OriginRequest::as_received(&german), &response), 0);
     let look_up = |fields| look_up(&cache, key(1), fields, None);
     assert!(matches!(look_up("Accept-Language: de\r\n"), LookupResult::Stored(_)));
@@ -499,7 +495,7 @@ fn a_304_replaces_tags() {
         else {
             panic!("not stored")
         };
-        let (stored, response) = by(&request, response_fields);
+        let (stored, response) = respond(&request, response_fields);
         cache.update(
             key(1),
             &old,
@@ -528,7 +524,7 @@ fn a_larger_header_is_counted() {
     let old = put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     let before = cache.held_bytes.load(Ordering::Relaxed);
     let request = request("");
-    let (stored, response) = by(&request, &format!("X: {}\r\n", "x".repeat(4000)));
+    let (stored, response) = respond(&request, &format!("X: {}\r\n", "x".repeat(4000)));
     let grown = (stored.head.len() - old.header().len()) as u64;
     cache.update(key(1), &old, stored, (&OriginRequest::as_received(&request), &response), 0);
     assert_eq!(cache.held_bytes.load(Ordering::Relaxed), before + grown);

@@ -23,16 +23,17 @@ impl Cache {
         key: Key,
         old: &Arc<Object>,
         stored: CachedHeader,
-        (request, answer): (&OriginRequest<'_>, &ResponseHead),
+        (request, response): (&OriginRequest<'_>, &ResponseHead),
         since: u64,
     ) -> Arc<Object> {
         let mut new = old.with(stored);
         if new.stored.vary != old.stored.vary {
             let vary = new.stored.vary.as_ref();
-            new.variant = vary.map(|names| names.response_key(&self.hash, request, answer));
+            new.variant = vary.map(|names| names.response_key(&self.hash, request, response));
         }
         let space = Space::from_key_text(&old.name);
-        if let Some(tags) = updated_tags(&self.hash, &space, request.head(), answer, new.header()) {
+        if let Some(tags) = updated_tags(&self.hash, &space, request.head(), response, new.header())
+        {
             new.tags = tags;
         }
         let new = Arc::new(new);
@@ -44,14 +45,14 @@ impl Cache {
             if new.tags != old.tags {
                 slot.applied_seq = initial_applied_seq(&new, since);
             }
-            let is_other = self.update_on_disk(key, old, slot);
+            let must_forget = self.update_on_disk(key, old, slot);
             let handle = slot.handle;
             if let Some(length) = new.length() {
                 shard.eviction.resize(handle, length + new.overhead());
                 self.update_held_bytes(&mut shard);
             }
             drop(shard);
-            if is_other {
+            if must_forget {
                 self.forget_on_disk(key, old);
             }
         }
@@ -73,9 +74,9 @@ impl Cache {
         let old = slot.object.clone();
         drop(shard);
         let Some(length) = old.length() else { return };
-        let ReceivedResponse { response: answer, receipt, .. } = received;
+        let ReceivedResponse { response, receipt, .. } = received;
         let freshened = freshen_by_head(received, &old.stored, length);
-        let is_same_vary = || match VaryNames::parse(answer) {
+        let is_same_vary = || match VaryNames::parse(response) {
             Ok(vary) => vary.is_none() || vary == old.stored.vary,
             Err(_) => false,
         };
@@ -103,7 +104,7 @@ impl Cache {
             }
             Freshened::Unchanged => return,
         };
-        self.update(key, &old, stored, (request, answer), since);
+        self.update(key, &old, stored, (request, response), since);
     }
 
     /// Invalidates a key (RFC 9111 section 4.4): its objects, and responses that are being fetched

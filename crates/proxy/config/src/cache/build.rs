@@ -421,7 +421,7 @@ cache = false
             assert_eq!(space(options), space(options));
             assert!(all[..index].iter().all(|other| space(other) != space(options)), "{options}");
         }
-        assert_eq!(space(""), space("--deny-domain a.example"), "judged before");
+        assert_eq!(space(""), space("--deny-domain a.example"), "checked before the lookup");
     }
 
     #[test]

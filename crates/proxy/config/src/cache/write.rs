@@ -38,14 +38,7 @@ pub(crate) fn write_disk(disk: &Disk) -> String {
 /// Writes the options of a forward proxy or a route.
 pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     write_key(out, "cache", route.is_some());
-    let Some(CacheRoute {
-        policy,
-        key,
-        bypass,
-        finishes_fetch: fill_on,
-        adds_cache_status: tells_status,
-    }) = route
-    else {
+    let Some(CacheRoute { policy, key, bypass, finishes_fetch, adds_cache_status }) = route else {
         return;
     };
     let of_statuses =
@@ -69,8 +62,8 @@ pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
         if key.ignores_query { basic_string("*") } else { parameters },
     );
     write_key(out, "cache-bypass", features(&bypass.fields, &bypass.cookies));
-    write_key(out, "cache-finish", fill_on);
-    write_key(out, "cache-status", tells_status);
+    write_key(out, "cache-finish", finishes_fetch);
+    write_key(out, "cache-status", adds_cache_status);
 }
 
 /// An array of names; `None` if there are none.

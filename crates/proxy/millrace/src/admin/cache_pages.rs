@@ -37,8 +37,8 @@ pub(super) fn list(
     let now_ms = now_ms();
     let mut lines = Vec::new();
     let mut bytes = 0;
-    for (object, place) in &objects {
-        let summary = ObjectSummary::new(object, place, now_ms);
+    for (object, tier) in &objects {
+        let summary = ObjectSummary::new(object, tier, now_ms);
         let line = if is_text { summary.line() } else { summary.json(None).to_string() };
         bytes += line.len();
         if bytes > LIST_BYTES_MAX {
@@ -77,7 +77,7 @@ pub(super) fn show(
     }
     let now_ms = now_ms();
     let all =
-        objects.iter().map(|(object, place)| (ObjectSummary::new(object, place, now_ms), object));
+        objects.iter().map(|(object, tier)| (ObjectSummary::new(object, tier, now_ms), object));
     Ok(match is_text {
         true => {
             let pages: Vec<_> = all.map(|(summary, object)| summary.page(object)).collect();
@@ -160,7 +160,7 @@ pub(super) fn purge(
     Ok(if is_nothing { response.with_matched_zero() } else { response })
 }
 
-/// Returns the selected responses sorted by name, each with its storage (`memory` or `disk`), and
+/// Returns the selected responses sorted by name, each with its tier (`memory` or `disk`), and
 /// whether there are more. A response in both is listed as `memory`.
 fn find(cache: &Cache, which: &Selector, max: usize) -> (Vec<(Arc<Object>, &'static str)>, bool) {
     let (objects, mut is_more) = cache.list(which, max);
@@ -264,17 +264,17 @@ struct ObjectSummary {
     /// `None`: the response is still being received and its length is unknown.
     bytes: Option<u64>,
     /// Whether the whole body has been received.
-    is_whole: bool,
+    is_complete: bool,
     age_s: u32,
     ttl_s: i64,
     state: &'static str,
-    place: &'static str,
+    tier: &'static str,
 }
 
-const TABLE_HEADER: &str = "status     bytes  state            ttl  place   URL";
+const TABLE_HEADER: &str = "status     bytes  state            ttl  tier    URL";
 
 impl ObjectSummary {
-    fn new(object: &Object, place: &'static str, now_ms: u64) -> Self {
+    fn new(object: &Object, tier: &'static str, now_ms: u64) -> Self {
         let mut parts = object.name.split(|byte| *byte == b'\n').map(printable);
         let meta = object.meta();
         let state = match meta.is_fresh(now_ms) {
@@ -288,11 +288,11 @@ impl ObjectSummary {
             parts: parts.collect(),
             status: meta.status,
             bytes: object.length(),
-            is_whole: object.body.end() == Some(BodyEnd::Whole),
+            is_complete: object.body.end() == Some(BodyEnd::Whole),
             age_s: meta.age_s(now_ms),
             ttl_s: meta.ttl_s(now_ms),
             state,
-            place,
+            tier,
         }
     }
 
@@ -301,10 +301,10 @@ impl ObjectSummary {
     }
 
     fn line(&self) -> String {
-        let Self { status, state, place, url, parts, .. } = self;
+        let Self { status, state, tier, url, parts, .. } = self;
         let (size, ttl) = (self.size(), format!("{} s", self.ttl_s));
         let parts: String = parts.iter().map(|part| format!("  {part}")).collect();
-        format!("{status:<6} {size:>9}  {state:<8} {ttl:>10}  {place:<6}  {url}{parts}")
+        format!("{status:<6} {size:>9}  {state:<8} {ttl:>10}  {tier:<6}  {url}{parts}")
     }
 
     fn page(&self, object: &Object) -> String {
@@ -312,9 +312,9 @@ impl ObjectSummary {
         for part in &self.parts {
             let _ = write!(page, "\n  key: {part}");
         }
-        let arriving = if self.is_whole { "" } else { ", incomplete" };
-        let Self { state, age_s, ttl_s, place, .. } = self;
-        let _ = write!(page, "\n  {state}: {age_s} s old, fresh for {ttl_s} s; in {place}");
+        let arriving = if self.is_complete { "" } else { ", incomplete" };
+        let Self { state, age_s, ttl_s, tier, .. } = self;
+        let _ = write!(page, "\n  {state}: {age_s} s old, fresh for {ttl_s} s; in {tier}");
         let _ = write!(page, "\n  body: {}{arriving}", self.size());
         if let Some(extent) = object.meta().stored_range {
             let _ = write!(page, ", partial: bytes {} to {}", extent.first, extent.last);
@@ -334,15 +334,15 @@ impl ObjectSummary {
             "key": self.parts,
             "status": self.status,
             "bytes": self.bytes,
-            "whole": self.is_whole,
+            "complete": self.is_complete,
             "age_s": self.age_s,
             "ttl_s": self.ttl_s,
             "state": self.state,
-            "place": self.place,
+            "tier": self.tier,
         });
         if let Some(object) = object {
             value["tags"] = object.tags.len().into();
-            value["head"] = header_lines(object).collect();
+            value["headers"] = header_lines(object).collect();
         }
         value
     }

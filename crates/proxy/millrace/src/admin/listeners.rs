@@ -49,7 +49,7 @@ struct AdminListener {
 struct AdminThread {
     thread: JoinHandle<()>,
     begin: Sender<()>,
-    leave: EventFd,
+    stop: EventFd,
 }
 
 impl AdminListeners {
@@ -108,8 +108,8 @@ impl AdminListeners {
         let failed =
             |error: Errno| ProgramError::system("cannot poll for admin connections", error);
         let poller = Poller::new().map_err(failed)?;
-        let leave = EventFd::new().map_err(failed)?;
-        poller.add_listener(leave.as_fd(), STOP).map_err(failed)?;
+        let stop = EventFd::new().map_err(failed)?;
+        poller.add_listener(stop.as_fd(), STOP).map_err(failed)?;
         let (begin, start) = channel();
         let listeners = Arc::clone(&self.listeners);
         let thread = spawn("admin", move || {
@@ -117,7 +117,7 @@ impl AdminListeners {
                 accept_connections(&poller, &listeners, &admin);
             }
         })?;
-        self.thread = Some(AdminThread { thread, begin, leave });
+        self.thread = Some(AdminThread { thread, begin, stop });
         Ok(())
     }
 
@@ -130,9 +130,9 @@ impl AdminListeners {
 
     /// Stops accepting. New connections wait in the queues for the successor.
     pub(crate) fn stop_accepting(&mut self) {
-        if let Some(AdminThread { thread, begin, leave }) = self.thread.take() {
+        if let Some(AdminThread { thread, begin, stop }) = self.thread.take() {
             drop(begin);
-            leave.signal();
+            stop.signal();
             thread.join().expect("a thread that panics ends the process");
         }
     }
@@ -174,8 +174,8 @@ fn accept_connections(poller: &Poller, listeners: &[AdminListener], admin: &Arc<
             return;
         }
         // The poller is edge-triggered, so all listeners are tried, and again after an error.
-        let stuck = listeners.iter().filter(|listener| !listener.accept_all(admin)).count();
-        wait_ms_max = (stuck > 0).then_some(ACCEPT_PAUSE_MS);
+        let unfinished = listeners.iter().filter(|listener| !listener.accept_all(admin)).count();
+        wait_ms_max = (unfinished > 0).then_some(ACCEPT_PAUSE_MS);
     }
 }
 

@@ -290,10 +290,10 @@ impl Admin {
     }
 
     fn hand_over(&self, mut connection: Connection, response: &AdminResponse) {
-        let text = connection
+        let channel = connection
             .write_all(&response.encode())
             .and_then(|()| TakeoverChannel::from_admin_connection(&connection));
-        if !text.is_ok_and(|text| takeover::offer_takeover(text, &self.hooks.supervisor)) {
+        if !channel.is_ok_and(|channel| takeover::offer_takeover(channel, &self.hooks.supervisor)) {
             self.handle_takeover_failure();
             // In this order: the supervisor may be waiting for the end of the takeover.
             self.hooks.supervisor.send(SupervisorRequest::Repoll);

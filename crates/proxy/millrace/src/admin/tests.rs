@@ -27,9 +27,9 @@ fn admin(token: bool) -> (Arc<Admin>, SupervisorRequests) {
     let (supervisor, requests) = SupervisorRequests::new(|| {});
     let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
     let metrics = Metrics::new(&shared, LogSink::without_file(), Arc::default());
-    let guard = AccessRules { token, name: None };
+    let rules = AccessRules { token, name: None };
     let hooks = Hooks { supervisor, reopen_log: Box::new(|| None), cache: None };
-    (Arc::new(Admin::new(metrics, "a = 1\n".into(), guard, hooks)), requests)
+    (Arc::new(Admin::new(metrics, "a = 1\n".into(), rules, hooks)), requests)
 }
 
 /// Sends a request over TCP and returns the response. PORT in the request stands for the port.
@@ -52,7 +52,7 @@ fn request_with(admin: &Arc<Admin>, line: &str, fields: &str) -> String {
 
 #[test]
 fn each_path_has_its_response_and_draining_is_not_healthy() {
-    let (admin, _errands) = admin(false);
+    let (admin, _requests) = admin(false);
     let get = |path: &str| request_with(&admin, &format!("GET {path}"), "");
     assert!(get("/healthz").ends_with("\r\n\r\nok\n"));
     assert!(get("/config?a").ends_with("\r\n\r\na = 1\n"));
@@ -73,7 +73,11 @@ fn each_path_has_its_response_and_draining_is_not_healthy() {
     let head = request(&admin, "HEAD /healthz HTTP/1.0\r\n\r\n");
     assert!(head.contains("Content-Length: 3\r\n") && head.ends_with("\r\n\r\n"));
     assert!(request_with(&admin, "POST /config", "").contains("\r\nAllow: GET, HEAD\r\n"));
-    assert!(request_with(&admin, "GET /drain", "").contains("\r\nAllow: POST\r\n"));
+    let refused = "\r\n\r\n405 Method Not Allowed (allowed: POST)\n";
+    for path in ["/drain", "/cache/purge"] {
+        let response = get(path);
+        assert!(response.starts_with("HTTP/1.1 405 ") && response.ends_with(refused), "{response}");
+    }
     assert!(request(&admin, "malformed\r\n\r\n").starts_with("HTTP/1.1 400 "));
     let long = format!("GET /{} HTTP/1.1\r\n\r\n", "a".repeat(HEAD_LIMITS.bytes_max));
     assert!(request(&admin, &long).starts_with("HTTP/1.1 431 "));

@@ -103,7 +103,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     #[test]
-    fn a_token_is_one_closed_line_and_compared_whole() {
+    fn a_token_is_one_line_of_a_private_file_and_compared_in_full() {
         let path = std::env::temp_dir().join(format!("millrace-token-{}", std::process::id()));
         let read = |text: &[u8], mode| {
             std::fs::write(&path, text).unwrap();

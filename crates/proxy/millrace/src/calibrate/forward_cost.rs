@@ -8,9 +8,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use millrace_engine::{
-    Buffer, CompletionEvent, Engine, Error, Fd, Token, TokenKind as Owner, Watch,
-};
+use millrace_engine::{Buffer, CompletionEvent, Engine, Error, Fd, Token, TokenKind, Watch};
 use millrace_proxy::congestion::NEARBY;
 use millrace_splice::{FillResult, Pipe, Pipes, Thresholds};
 use millrace_sys::Errno;
@@ -98,8 +96,8 @@ struct ForwardBench<W> {
     deadline: Instant,
 }
 
-const SOURCE: Token = Token::new(Owner::Origin, 0, 0);
-const SINK: Token = Token::new(Owner::Client, 0, 0);
+const SOURCE: Token = Token::new(TokenKind::Origin, 0, 0);
+const SINK: Token = Token::new(TokenKind::Client, 0, 0);
 
 impl<W: Watch> ForwardBench<W> {
     fn connected(timeout: Duration) -> Result<Self, Error> {
@@ -160,11 +158,11 @@ impl<W: Watch> ForwardBench<W> {
         self.unsent = total;
         let mut left = total;
         loop {
-            let at_hand = match self.wait()? {
+            let in_memory = match self.wait()? {
                 CompletionEvent::Received(result) => Some(result?),
                 _ => None,
             };
-            left -= self.forward_part(at_hand, left, splices)?;
+            left -= self.forward_part(in_memory, left, splices)?;
             if left == 0 {
                 return Ok(total);
             }
@@ -189,18 +187,18 @@ impl<W: Watch> ForwardBench<W> {
     ) -> Result<usize, Error> {
         let Self { loopback, source, sink, pipe, .. } = self;
         let engine = &mut loopback.engine;
-        let at_hand = received.as_deref().unwrap_or_default();
-        let mut count = at_hand.len();
+        let in_memory = received.as_deref().unwrap_or_default();
+        let mut count = in_memory.len();
         let filled = match splices && left > count {
             true => pipe.fill(engine, source, left - count),
             false => FillResult::WouldBlock,
         };
         match filled {
             FillResult::Bytes(more) => {
-                pipe.drain_after(engine, &[at_hand], sink, SINK);
+                pipe.drain_after(engine, &[in_memory], sink, SINK);
                 count += more;
             }
-            FillResult::WouldBlock if count > 0 => engine.send(sink, &[at_hand], SINK),
+            FillResult::WouldBlock if count > 0 => engine.send(sink, &[in_memory], SINK),
             // The source was reported readable but had no bytes.
             FillResult::WouldBlock if received.is_none() => return Ok(0),
             FillResult::WouldBlock | FillResult::End => return Err(Error::Reset),

@@ -76,7 +76,7 @@ pub(crate) fn drop_privileges(
             let error = std::io::Error::from(error);
             console::log(&format!("cannot drop capabilities: {error}"));
         }
-        gave_up => gave_up.map_err(|error| refused("the user or the capabilities", error))?,
+        dropped => dropped.map_err(|error| refused("the user or the capabilities", error))?,
     }
     let capabilities =
         millrace_confine::capabilities().map_err(|error| refused("capabilities", error))?;

@@ -126,11 +126,11 @@ impl Paths {
     }
 
     /// Returns the first file that the grants in `left` (canonical folders) do not cover.
-    pub(super) fn find_outside(&self, left: &[(PathBuf, Grant)]) -> Option<&Path> {
-        let is_left = |(path, grant): (PathBuf, Grant)| {
-            left.iter().any(|(folder, left)| *left == grant && path.starts_with(folder))
+    pub(super) fn find_outside(&self, granted: &[(PathBuf, Grant)]) -> Option<&Path> {
+        let is_granted = |(path, grant): (PathBuf, Grant)| {
+            granted.iter().any(|(folder, granted)| *granted == grant && path.starts_with(folder))
         };
-        let is_outside = |need: &&PathNeed| !canonical(need.grants()).into_iter().all(is_left);
+        let is_outside = |need: &&PathNeed| !canonical(need.grants()).into_iter().all(is_granted);
         self.0.iter().find(is_outside).map(|need| need.path.as_path())
     }
 }

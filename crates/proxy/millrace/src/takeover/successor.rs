@@ -112,7 +112,7 @@ impl Takeover {
             Ok(Some(frame)) => return Err(failed(refusal(&frame))),
             Err(error) => return Err(failed(error)),
         }
-        sender.send(self.channel).expect("it waits for just this");
+        sender.send(self.channel).expect("the thread waits for the channel");
         Ok(())
     }
 

@@ -76,7 +76,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
         bytes_from_client: exchange.upload.forwarded(),
         bytes_to_client: exchange.download.accepted(),
         transfers,
-        bytes_kept: match exchange.caching.source {
+        bytes_to_cache: match exchange.caching.source {
             ResponseSource::Filled => exchange.download.accepted(),
             ResponseSource::Origin | ResponseSource::Stored => 0,
         },

@@ -131,7 +131,7 @@ impl Cache {
         let object = from_disk(header, body, &self.hash);
         let mut shard = self.lock_shard(key);
         let ended = lease.end_in(&mut shard);
-        let is_there = self.is_still_on_disk(&hit, object.is_some());
+        let is_there = self.check_on_disk(&hit, object.is_some());
         let Some(mut object) = object.filter(|_| is_there) else {
             shard.free_handle(handle);
             return ended.waiters;
@@ -166,7 +166,7 @@ impl Cache {
 
     /// Returns whether the disk still has the response with this id. Otherwise a newer one exists,
     /// or existed and may have left memory already. A response that cannot be read is removed.
-    fn is_still_on_disk(&self, hit: &DiskHit, is_readable: bool) -> bool {
+    fn check_on_disk(&self, hit: &DiskHit, is_readable: bool) -> bool {
         // As in `start_load`: a shard is locked, so this must not wait.
         let Ok(state) = self.disk_tier.state.try_read() else { return false };
         let DiskState::Open(open) = &*state else { return false };

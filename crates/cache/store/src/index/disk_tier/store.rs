@@ -29,13 +29,13 @@ impl Cache {
             // It was purged, and the purge is about to find it.
             return;
         }
-        let Some(answer) = to_disk(key, &object, &self.hash) else { return };
+        let Some(response) = to_disk(key, &object, &self.hash) else { return };
         self.disk_tier.with_disks(|open| {
             let mut others = open.disks.find(key);
-            others.retain(|other| other.id != answer.id);
+            others.retain(|other| other.id != response.id);
             let surplus = (others.len() + 1).saturating_sub(self.variants());
             for (at, other) in others.iter().enumerate() {
-                if other.vary != answer.vary || at < surplus {
+                if other.vary != response.vary || at < surplus {
                     open.disks.forget(other.id);
                 }
             }
@@ -43,10 +43,10 @@ impl Cache {
             let slot = shard.slot_of(key, body);
             match slot.filter(|slot| Arc::ptr_eq(&slot.object, &object)) {
                 // A refused object is still in memory.
-                Some(slot) => slot.is_on_disk = open.disks.store(Box::new(answer)).is_ok(),
+                Some(slot) => slot.is_on_disk = open.disks.store(Box::new(response)).is_ok(),
                 // Meanwhile a 304 replaced the object, or it was evicted. The version on the disk is older
                 // than the response that was just received.
-                None => open.disks.forget(answer.id),
+                None => open.disks.forget(response.id),
             }
         });
     }

@@ -12,11 +12,11 @@ fn named(name: &str, tags: &[TagHash], since: u64) -> NewEntry {
 /// Stores a response under the key of its name.
 fn put_named(cache: &Arc<Cache>, name: &str, tags: &[TagHash]) -> Key {
     let key = Key::from_text(&HASH, name.as_bytes());
-    put_draft(cache, key, None, named(name, tags, cache.invalidation_seq()));
+    put_entry(cache, key, None, named(name, tags, cache.invalidation_seq()));
     key
 }
 
-fn put_draft(cache: &Arc<Cache>, key: Key, lease: Option<FetchLease>, entry: NewEntry) {
+fn put_entry(cache: &Arc<Cache>, key: Key, lease: Option<FetchLease>, entry: NewEntry) {
     let (object_filler, _) = cache.publish(key, lease, entry, NOW_MS);
     let mut object_filler = object_filler.expect("small enough");
     let _ = fill(&mut object_filler, b"body");
@@ -105,7 +105,7 @@ fn a_soft_purge_leaves_stale_responses() {
 #[test]
 fn a_response_requested_before_a_purge_is_not_used_after_it() {
     let cache = cache();
-    for (selector, is_hit) in [
+    for (selector, is_covered) in [
         (Selector::url(b"http://a/").unwrap(), true),
         (Selector::prefix(b"http://a/").unwrap(), true),
         (Selector::tag(&HASH, b"t"), true),
@@ -117,10 +117,10 @@ fn a_response_requested_before_a_purge_is_not_used_after_it() {
         let lease = lease(look_up(&cache, key, "", Some(ME)));
         let entry = named("http://a/", &[tag("t")], cache.invalidation_seq());
         assert_eq!(cache.purge(&selector, false, NOW_MS).count, 0);
-        put_draft(&cache, key, Some(lease), entry);
-        assert_eq!(is_fresh(&cache, key), !is_hit, "{selector:?}");
+        put_entry(&cache, key, Some(lease), entry);
+        assert_eq!(is_fresh(&cache, key), !is_covered, "{selector:?}");
         cache.remove(key);
-        put_draft(&cache, key, None, named("http://a/", &[tag("t")], cache.invalidation_seq()));
+        put_entry(&cache, key, None, named("http://a/", &[tag("t")], cache.invalidation_seq()));
         assert!(is_fresh(&cache, key), "a later request is fresh");
         cache.remove(key);
     }
@@ -185,7 +185,7 @@ fn a_group_is_invalidated_in_its_site_once_rfc_9875_section_3() {
     // A response that was being fetched is not.
     let late = named("http://a/", &[group("a")], cache.invalidation_seq());
     cache.invalidate_tag(group("a"));
-    put_draft(&cache, keys[0], None, late);
+    put_entry(&cache, keys[0], None, late);
     assert!(!is_fresh(&cache, keys[0]));
     assert_eq!(Selector::group(&HASH, b"http://A:80/x", b"g"), Some(Selector::Tag(group("a"))));
 }

@@ -375,7 +375,7 @@ fn purges_and_invalidations_apply_to_disks() {
         ("all", |it| _ = it.purge(&Selector::All, false, NOW_MS)),
         ("invalid", |it| _ = it.invalidate(key(1), it.invalidation_seq())),
         ("remove", |it| _ = it.remove(key(1))),
-        ("before", |_| {}),
+        ("nothing", |_| {}),
         ("url", |it| _ = it.purge(&Selector::Url(b"http://a/".to_vec()), false, NOW_MS)),
     ];
     for is_in_memory in [true, false] {
@@ -389,7 +389,7 @@ fn purges_and_invalidations_apply_to_disks() {
             act(&test.cache);
             let test = test.restart();
             // The text of key 1 is the URL's, but its hash is not.
-            let is_missed = !matches!(name, "before" | "url");
+            let is_missed = !matches!(name, "nothing" | "url");
             assert_eq!(test.is_missed(1), is_missed, "{name} {is_in_memory}");
             let mut found = test.cache.lookup(&lookup(plain));
             if let LookupResult::PendingDisk { is_own } = found {
@@ -458,7 +458,7 @@ fn a_304_survives_a_restart() {
         0,
     );
     let test = test.restart();
-    let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
+    let LookupResult::Stored(found) = test.found(1, "") else { panic!("not stored") };
     assert_eq!(found.meta().response_ms, object.meta().response_ms + 1234);
     assert_eq!(test.cache.stats().disks.stored, 0, "a loaded response is not written again");
 }
@@ -560,10 +560,10 @@ fn a_second_304_survives_a_restart() {
     let object = test.put(1, "", "ETag: \"a\"\r\n", b"one");
     validated(&test, &validated(&test, &object, 1000), 200);
     let test = test.restart();
-    let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
+    let LookupResult::Stored(found) = test.found(1, "") else { panic!("not stored") };
     validated(&test, &found, 30);
     let test = test.restart();
-    let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
+    let LookupResult::Stored(found) = test.found(1, "") else { panic!("not stored") };
     assert_eq!(found.meta().response_ms, object.meta().response_ms + 1230);
 }
 
@@ -575,7 +575,7 @@ fn a_refused_304_removes_the_response_from_the_disk() {
     test.cache.close_disks();
     test.directory.restart(false);
     let test = DiskTest::on(test.directory, QueueMarks { skip: 1, ..QueueMarks::default() });
-    let LookupResult::Stored(found) = test.found(1, "") else { panic!("the byte has arrived") };
+    let LookupResult::Stored(found) = test.found(1, "") else { panic!("not stored") };
     let mut stored = found.stored.clone();
     stored.meta.invalidate();
     // The queue is not empty.

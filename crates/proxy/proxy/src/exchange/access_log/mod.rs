@@ -50,7 +50,7 @@ pub struct Record<'a> {
     /// How the bytes of both directions were moved, and with how many system calls.
     pub transfers: TransferStats,
     /// The part of `bytes_to_client` that was received into the cache for this exchange.
-    pub bytes_kept: u64,
+    pub bytes_to_cache: u64,
     /// The request's Host, if any.
     pub host: Option<&'a [u8]>,
     /// The request's Referer, if any.
@@ -226,9 +226,9 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
     let (to, from) = (record.bytes_to_client, record.bytes_from_client);
     print(out, format_args!(",\"bytes_to_client\":{to},\"bytes_from_client\":{from}"));
     let TransferStats { copied, spliced, teed, calls } = record.transfers;
-    let kept = record.bytes_kept;
+    let kept = record.bytes_to_cache;
     print(out, format_args!(",\"bytes_copied\":{copied},\"bytes_spliced\":{spliced}"));
-    print(out, format_args!(",\"bytes_teed\":{teed},\"bytes_kept\":{kept},\"calls\":{calls}"));
+    print(out, format_args!(",\"bytes_teed\":{teed},\"bytes_to_cache\":{kept},\"calls\":{calls}"));
     write_milliseconds(",\"duration_ms\":", Some(record.duration), out);
     out.extend_from_slice(b",\"origin\":");
     match record.origin {
@@ -311,7 +311,7 @@ mod tests {
             bytes_from_client: 0,
             bytes_to_client: 5120,
             transfers: TransferStats { copied: 120, spliced: 5000, teed: 4000, calls: 7 },
-            bytes_kept: 5120,
+            bytes_to_cache: 5120,
             host: Some(b"example.org"),
             referer: Some(b"http://example.org/"),
             user_agent: Some(b"curl/8.0"),
@@ -346,7 +346,7 @@ mod tests {
                 r#""target":"/a?b=c","version":"HTTP/1.1","host":"example.org","#,
                 r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"cache":"miss","#,
                 r#""status":200,"bytes_to_client":5120,"bytes_from_client":0,"#,
-                r#""bytes_copied":120,"bytes_spliced":5000,"bytes_teed":4000,"bytes_kept":5120,"#,
+                r#""bytes_copied":120,"bytes_spliced":5000,"bytes_teed":4000,"bytes_to_cache":5120,"#,
                 r#""calls":7,"duration_ms":12.345,"origin":"127.0.0.1:8000","origin_first_byte_ms":1.002,"#,
                 r#""client_rtt_us":93,"client_cwnd":10}"#,
                 "\n"
@@ -386,7 +386,7 @@ mod tests {
             status: 0,
             bytes_to_client: 0,
             transfers: TransferStats::default(),
-            bytes_kept: 0,
+            bytes_to_cache: 0,
             host: None,
             referer: None,
             user_agent: None,
@@ -408,7 +408,7 @@ mod tests {
                 r#""target":null,"version":null,"host":null,"referer":null,"user_agent":null,"#,
                 r#""reason":"malformed-head","cache":null,"status":null,"bytes_to_client":0,"#,
                 r#""bytes_from_client":0,"bytes_copied":0,"bytes_spliced":0,"bytes_teed":0,"#,
-                r#""bytes_kept":0,"calls":0,"duration_ms":12.345,"origin":null,"#,
+                r#""bytes_to_cache":0,"calls":0,"duration_ms":12.345,"origin":null,"#,
                 r#""origin_first_byte_ms":null,"client_rtt_us":null,"client_cwnd":null}"#,
                 "\n"
             )
