@@ -146,7 +146,7 @@ impl Body {
         (before != 0).then_some(before)
     }
 
-    /// The lock is poisoned only by a panic of a holder; the state is consistent between two
+    /// Locks the state. A poisoned lock is used, because the state is consistent between any two
     /// statements.
     fn lock(&self) -> MutexGuard<'_, BodyState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
@@ -158,7 +158,7 @@ impl Body {
 pub struct Reader {
     body: Arc<Body>,
     at: u64,
-    /// Its index in `readers`; `None` if the body was whole when it began.
+    /// Its index in `readers`; `None` if the body was whole when the reader was created.
     index: Option<usize>,
 }
 
@@ -221,8 +221,8 @@ impl Reader {
         let waiter = next.is_none().then_some(waiter);
         state.readers[index] = Some(ReaderState { at: self.at, waiter, is_cut: false });
         state.discard_consumed();
-        // A reader that finds nothing is ahead of all others, possibly because it began there. So
-        // the filler may continue then, too.
+        // A reader that finds nothing has reached the filler or began ahead of it. So the filler
+        // may continue in this case, too.
         (next.map_or(BodyRead::Wait, BodyRead::Bytes), state.waiting_filler.take())
     }
 
@@ -247,8 +247,8 @@ impl Reader {
         &self.body
     }
 
-    /// Ends the reading. Returns the filler if it waited: it may continue, or have no reader left.
-    /// The caller wakes it.
+    /// Ends the reading. Returns the filler if it waited, because it may be able to continue or may
+    /// have no reader left. The caller wakes it.
     pub fn close(mut self) -> Option<WaiterId> {
         self.unregister()?.waiting_filler.take()
     }
@@ -342,8 +342,8 @@ pub struct Filler {
     filled: Option<Aggregate>,
 }
 
-/// Bytes that are allocated at a time. Longer extents are harder to find, and a body of unknown
-/// length wastes half of the last one until it ends.
+/// Bytes that are allocated at a time. Longer extents are harder to find. On average, a body of
+/// unknown length wastes half of its last extent until it ends.
 const PART_BYTES: usize = 256 * 1024;
 /// The size of the first allocation for a body of unknown length.
 const FIRST_PART_BYTES: usize = 16 * 1024;

@@ -334,7 +334,7 @@ fn readers_and_filler_run_on_different_threads() {
     });
 }
 
-/// A reader that looked before the body was whole, and took the lock afterwards.
+/// The body may become whole after a new reader has checked for that and before it takes the lock.
 #[test]
 fn a_reader_that_begins_while_a_body_ends_finds_its_beginning() {
     let slab = slab();

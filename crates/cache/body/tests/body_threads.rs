@@ -34,7 +34,7 @@ struct Plan {
 enum Ending {
     Finished,
     Cut,
-    /// Wakes none, so that the others have to look again by themselves.
+    /// The drop wakes no reader, so the test wakes all of them.
     Dropped,
 }
 
@@ -74,7 +74,8 @@ struct State {
     awake: usize,
     /// Readers that have not stopped yet.
     busy: usize,
-    /// Readers that sleep until no thread is busy, so that none depends on them.
+    /// Readers that sleep until no other reader is busy. So the test notices if a thread depends on
+    /// them.
     stopped: usize,
     /// By number: threads that sleep until they are woken.
     asleep: [bool; READERS + 1],
@@ -84,7 +85,8 @@ struct State {
 }
 
 impl State {
-    /// Counts a thread that sleeps or ends: it may have been the last one that could wake another.
+    /// Records that a thread sleeps or ends. Detects a forgotten waiter: no thread is awake or
+    /// about to be woken, and at least one sleeps.
     fn leave_awake(&mut self) {
         self.awake -= 1;
         let is_woken = self
@@ -161,7 +163,7 @@ impl Participant<'_> {
         state.was_woken[number] = false;
     }
 
-    /// Sleeps until no thread is busy.
+    /// Sleeps until no reader is busy.
     fn stop(&mut self) {
         let mut state = self.scheduler.lock();
         state.busy -= usize::from(std::mem::take(&mut self.is_busy));

@@ -27,9 +27,9 @@ pub enum DirectoryError {
     /// It is not a directory, or the last part of its path is a symbolic link that root does not
     /// own.
     NotADirectory,
-    /// The directory belongs to another user. The ids of that user and of ours.
+    /// The directory belongs to another user: the user ids of its owner and of this process.
     Owner(u32, u32),
-    /// Other users may access the directory. Its mode.
+    /// Other users may access the directory, which has this mode.
     Open(u32),
     /// Another process uses it.
     Locked,

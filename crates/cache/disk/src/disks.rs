@@ -124,9 +124,9 @@ impl Disks {
         Ok(Self { disks, sizes, key, contents, threads })
     }
 
-    /// Returns the key that these directories will have once they are opened: that of the oldest
-    /// one that can be read. `None` if they have none yet. Takes no lock, so another process may
-    /// use the directories.
+    /// Returns the hash key that [`Disks::open`] will use for these directories: the key of the
+    /// oldest readable one. `None` if no directory has a key yet. Takes no lock, so another process
+    /// may use the directories.
     pub fn hash_key_of(directories: &[&Path]) -> Option<HashKey> {
         let read = |path: &&Path| {
             let bytes = Directory::peek(path, IDENTITY, IDENTITY_BYTES_MAX)?;
@@ -146,8 +146,9 @@ impl Disks {
         &self.contents
     }
 
-    /// Returns the stored responses of a key; those of the disk that a new one would go to come
-    /// first. Takes a short lock per disk and reads no files, so workers may call it.
+    /// Returns the stored responses of a key. Those on the disk on which a new response of the key
+    /// would be stored come first. Takes a short lock per disk and reads no files, so workers may
+    /// call it.
     pub fn find(&self, key: Key) -> Vec<DiskHit> {
         let home = self.home_of(key);
         let mut found: Vec<DiskHit> = self.disks[home].find(key).collect();
@@ -187,8 +188,8 @@ impl Disks {
         self.disks.iter().for_each(|disk| disk.update(id, meta, head));
     }
 
-    /// Removes a response that was invalidated. It may come back if the machine, not only the
-    /// process, fails a moment later.
+    /// Removes a response that was invalidated. If the machine fails a moment later, the response
+    /// may come back; a failure of the process alone does not bring it back.
     pub fn forget(&self, id: ResponseId) {
         self.disks.iter().for_each(|disk| disk.forget(id));
     }
@@ -226,8 +227,9 @@ impl Disks {
         self.disks[fetch.hit.disk].fetch(fetch)
     }
 
-    /// Starts to read some stored headers, from a cursor on, at first `Cursor::default()`;
-    /// `requester` gets them. A response that is replaced meanwhile may be listed twice.
+    /// Starts to read some stored headers from a cursor on; the first cursor is
+    /// `Cursor::default()`. `requester` gets the headers. A response that is replaced meanwhile may
+    /// be listed twice.
     pub fn list(&self, cursor: Cursor, requester: WaiterId) {
         match self.disks.get(cursor.disk) {
             Some(disk) => disk.list(cursor, self.disks.len(), requester),

@@ -80,8 +80,8 @@ impl FetchTask {
         }
     }
 
-    /// Returns the number of attempts to allocate memory. It is far higher if a client already reads
-    /// the body, which would be cut otherwise.
+    /// Returns the number of attempts to allocate memory. It is far higher if a client already
+    /// reads the body, which would be cut otherwise.
     fn tries_max(&mut self) -> u32 {
         if self.filler().reader_count() > 0 {
             MEMORY_TRIES_WITH_READER_MAX

@@ -54,7 +54,7 @@ pub(super) enum RecordKind {
     Purge(PurgeScope),
 }
 
-/// The responses of a purge.
+/// The kind of a purge: which responses it selects.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum PurgeScope {
     /// One response.
@@ -82,7 +82,7 @@ pub(super) struct FixedHeader {
     pub(super) response_header_bytes: u32,
     pub(super) name_bytes: u32,
     pub(super) body_bytes: u64,
-    /// Purges of this disk that were written before.
+    /// The number of purges that were written to this disk before the record.
     pub(super) purges: u64,
     /// Only for an update: the position of the response.
     pub(super) target: RecordPosition,
@@ -95,7 +95,7 @@ pub(super) struct FixedHeader {
 pub(super) const FIXED_BYTES: usize = 80;
 /// Bytes of [`FixedHeader`] with its seal.
 pub(super) const SEALED_FIXED_BYTES: usize = FIXED_BYTES + 8;
-/// Bytes of the seal of a record header, and of the end of a record.
+/// Bytes of the seal of a record header, and of the seal at the end of a record.
 pub(super) const SEAL_BYTES: usize = 16;
 /// Bytes of a segment header: the offset of the first record.
 pub(super) const SEGMENT_HEADER_BYTES: usize = 64;
@@ -374,7 +374,7 @@ impl<'a> PartReader<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct SegmentHeader {
     pub(super) segment: u32,
-    /// Purges of this disk that were written before it.
+    /// The number of purges that were written to this disk before the segment.
     pub(super) purges: u64,
 }
 
@@ -385,7 +385,7 @@ pub(super) struct SegmentTail {
     /// CRC-32C of the items, which end where the tail begins.
     pub(super) sum: u32,
     pub(super) bytes: u64,
-    /// Purges of this disk that were written before its end.
+    /// The number of purges that were written to this disk before the end of the segment.
     pub(super) purges: u64,
 }
 
@@ -402,7 +402,8 @@ impl Sealer {
         Self { key: key.bytes(), directory }
     }
 
-    /// Computes a seal. `purpose` differs for each use, so that a seal is valid for one use only.
+    /// Computes a seal. Each kind of seal has its own `purpose`, so that a seal of one kind is
+    /// never valid as another.
     fn seal(&self, purpose: u8, at: RecordPosition, bytes: &[u8]) -> [u8; SEAL_BYTES] {
         let mut hasher = SipHasher13::new_with_key(&self.key);
         let mut label = [0; 24];

@@ -1,8 +1,8 @@
 //! The identity of a directory: the secret key of the cache, and the runs in which it took part.
 //!
 //! Directories may be removed and added again. Responses that were purged or replaced meanwhile
-//! must not come back with them. So each start of the cache, a *run*, is recorded in every directory before
-//! anything is served. A directory that missed a run loses its contents.
+//! must not come back with them. So each start of the cache, a *run*, is recorded in every
+//! directory before anything is served. A directory that missed a run loses its contents.
 
 use std::hash::Hasher;
 
@@ -18,7 +18,7 @@ pub(super) struct Identity {
     pub(super) directory: u64,
     /// When the cache with this key was created, in milliseconds since 1970.
     pub(super) made_ms: u64,
-    /// The last run that was planned with this directory, from 1.
+    /// The number of the last run that was planned with this directory, at least 1.
     pub(super) run: u64,
     /// The directories of that run.
     pub(super) members: Vec<u64>,
@@ -133,8 +133,9 @@ pub(super) fn plan_run(
     (identities, contents)
 }
 
-/// Returns the last run in which a directory took part. A run that any of its members did not record
-/// never began, because a run begins after all directories have recorded it.
+/// Returns the last run in which a directory took part. This is the run that it recorded, or the
+/// one before if another member did not record that run: a run begins only after all its
+/// directories have recorded it.
 fn last_run_of(identity: &Identity, of_this_cache: &[&Identity]) -> u64 {
     let lacks_run = |other: &&&Identity| {
         identity.members.contains(&other.directory) && other.run < identity.run

@@ -21,7 +21,7 @@ pub(super) struct Index {
 }
 
 const SHARDS: usize = 64;
-/// `Vary` texts that responses share; there are few in practice.
+/// The maximum number of `Vary` texts that responses share; there are few in practice.
 const VARY_NAMES_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
@@ -132,8 +132,8 @@ impl Index {
     pub(super) fn shard(&self, key: Key) -> LockedShard<'_> {
         let shard = &self.shards[(key.0 >> 64) as usize % SHARDS];
         LockedShard {
-            // Poisoned by a panic of another thread; the shard is consistent between two
-            // statements.
+            // A panic of another thread may have poisoned the lock. The shard is consistent between
+            // any two statements nevertheless.
             shard: shard.lock().unwrap_or_else(PoisonError::into_inner),
             count: &self.count,
         }
@@ -247,8 +247,8 @@ impl LockedShard<'_> {
         self.shard.entries.get(&id)?.to_record(id)
     }
 
-    /// Inserts a queued response, replacing the one with the same id. Returns whether such a one
-    /// is, or may be, on the disk.
+    /// Inserts a queued response, replacing the one with the same id. Returns whether a response
+    /// with this id was in the index or may be on the disk.
     pub(super) fn insert_queued(&mut self, id: ResponseId, number: u64) -> bool {
         let entry = IndexEntry::new(EntryLocation::Queued(number), 0, 0, RareFields::default());
         let before = self.insert(id, entry);

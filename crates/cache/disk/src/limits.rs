@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The minimum size of a disk. Below: [`Error::Size`](super::Error::Size).
+/// The minimum size of a disk. A smaller disk is refused with [`Error::Size`](super::Error::Size).
 pub const DISK_BYTES_MIN: u64 = 1 << 20;
 
 /// On disks of 512 MB to 64 GB, a segment ends with the record that reaches this size. Smaller
@@ -24,7 +24,7 @@ pub fn files(disk_bytes: u64) -> u64 {
 }
 
 /// The maximum number of segment files on a disk; starts that write little each create a small one.
-/// Above: the oldest one is dropped.
+/// With more, the oldest one is dropped.
 pub(super) const SEGMENTS_MAX: usize = 2 * SEGMENTS as usize;
 
 /// Records begin at multiples of this; positions are counted in it.
@@ -34,18 +34,19 @@ pub(super) const UNIT: u64 = 64;
 /// verified.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
-/// Maximum bytes of a stored response header. Above: the response is not stored.
+/// Maximum bytes of a stored response header. A response with more is not stored.
 pub(super) const RESPONSE_HEADER_BYTES_MAX: usize = 1 << 20;
-/// Maximum bytes of a key's text. Above: the response is not stored.
+/// Maximum bytes of a key's text. A response with more is not stored.
 pub(super) const NAME_BYTES_MAX: usize = 1 << 20;
-/// Maximum bytes of the names in `Vary`. Above: the response is not stored.
+/// Maximum bytes of the names in `Vary`. A response with more is not stored.
 pub(super) const VARY_BYTES_MAX: usize = 64 << 10;
-/// The maximum number of tags. Above: the response is not stored.
+/// The maximum number of tags. A response with more is not stored.
 pub(super) const TAGS_MAX: usize = 1024;
 
-/// One body may take this fraction of a disk: one part of this many. Above: it is not stored.
+/// The size of a disk divided by this is the maximum length of a body on it. A longer body is not
+/// stored.
 pub const BODY_SHARE: u64 = 8;
-/// The maximum length of a body. Above: it is not stored.
+/// The maximum length of a body on any disk. A longer body is not stored.
 pub(super) const BODY_BYTES_MAX: u64 = 64 << 30;
 
 /// The distance between the two copies of a purge, a page: one bad place on the medium does not
@@ -59,39 +60,39 @@ pub(super) const VERIFIED_BYTES_MAX: u64 = 8 << 20;
 /// Bytes that recovery without a summary reads at a time.
 pub(super) const WINDOW_BYTES: usize = 1 << 20;
 
-/// The maximum size of a summary. Above: the segment is read as if it had none.
+/// The maximum size of a summary. A segment with a larger one is read as if it had none.
 pub(super) const SUMMARY_BYTES_MAX: u64 = 1 << 30;
 
-/// The maximum number of responses on a disk, with about 150 bytes of memory each. Above: no
-/// further ones are stored.
+/// The maximum number of responses on a disk, with about 150 bytes of memory each. With as many, no
+/// further responses are stored.
 pub(super) const RESPONSES_MAX: usize = 32 << 20;
 
-/// The maximum number of purge rules by tag or key. Above: everything that was stored on the disk
-/// before is dropped.
+/// The maximum number of purge rules by tag or key. With more, everything that was stored on the
+/// disk before is purged.
 pub(super) const TAG_RULES_MAX: usize = 1 << 18;
-/// The maximum number of purge rules by prefix. Above: as for [`TAG_RULES_MAX`].
+/// The maximum number of purge rules by prefix; see [`TAG_RULES_MAX`].
 pub(super) const PREFIX_RULES_MAX: usize = 1024;
 
 /// Fetched responses with longer bodies are not rewritten when their segment is dropped.
 pub(super) const REWRITTEN_BYTES_MAX: u64 = 1 << 20;
-/// At most this fraction of a segment is rewritten: one part of this many.
+/// At most the size of a segment divided by this is rewritten when the segment is dropped.
 pub(super) const REWRITTEN_SHARE: u64 = 4;
 
 /// Stores that are skipped after a write failed.
 pub(super) const PAUSE_STORES: u32 = 64;
 
-/// How often an allocation is repeated before a fetch fails, and before a body that a client reads
-/// is cut. At least a millisecond lies between two attempts.
+/// How often a failed allocation is repeated before a fetch fails. At least a millisecond lies
+/// between two attempts.
 pub(super) const MEMORY_TRIES_MAX: u32 = 1000;
+/// Like [`MEMORY_TRIES_MAX`], for a body that a client already reads, which is cut afterwards.
 pub(super) const MEMORY_TRIES_WITH_READER_MAX: u32 = 60_000;
 
 /// How long a purge waits while a queue is above its second mark. After that, the disk counts as
-/// stuck: purges are queued nevertheless, up to [`JOBS_MAX`], and none waits until the disk has
-/// recovered.
+/// stuck. Until it is below the mark again, purges are queued without waiting, up to [`JOBS_MAX`].
 pub(super) const PURGE_WAIT_MAX: Duration = Duration::from_secs(1);
 
-/// The maximum number of jobs of a stuck disk. Above: a single purge of everything replaces all
-/// further ones, except those that an operator waits for.
+/// The maximum number of jobs of a stuck disk. With more, a single purge of everything replaces all
+/// further purges, except those that an operator waits for.
 pub(super) const JOBS_MAX: usize = 8192;
 
 /// Bytes that one fetch moves before other fetches have their turn.

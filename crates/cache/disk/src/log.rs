@@ -45,7 +45,7 @@ pub(super) struct Log {
     has_unsynced_names: bool,
     /// Stores that will still be skipped.
     pub(super) stores_to_skip: u32,
-    /// Closing a segment failed, so it may not be synced. Checked by writers that need durability.
+    /// Closing a segment failed, so it may not be synced. Writers that need durability check this.
     pub(super) close_failed: bool,
     /// A purge was not written, and the next start could not detect that.
     pub(super) has_unwritten_purge: bool,
@@ -65,7 +65,7 @@ pub(super) struct OpenSegment {
 }
 
 impl Log {
-    /// Creates a log. `past` has the numbers of the existing segments, in order.
+    /// Creates a log. `unread` has the numbers of the existing segments, in order.
     pub(super) fn new(shared: Arc<DiskShared>, unread: Vec<u32>, bytes: u64) -> Self {
         let segment_bytes = segment_bytes(bytes);
         Self {
@@ -263,8 +263,8 @@ impl Log {
         if self.open.as_ref().is_some_and(is_open) {
             self.open = None;
         }
-        // The name is removed first and permanently: purges of records in this segment may be dropped
-        // afterwards.
+        // The name is removed first and permanently: purges of records in this segment may be
+        // dropped afterwards.
         ensure_removed(&*shared.directory_io, &Segment::name(oldest.number))?;
         self.has_unsynced_names = true;
         shared.segments.remove(oldest.number);
@@ -294,7 +294,7 @@ impl Log {
         let shared = self.shared.clone();
         let RecordHeaders { record: header, update, status } =
             shared.read_headers(from, indexed).ok()?;
-        // The rewritten record would come after the rule that covers it.
+        // The rewritten record would come after the purge rule, which then would not cover it.
         if status != RecordStatus::Valid {
             return None;
         }
@@ -340,7 +340,7 @@ impl Log {
 }
 
 fn position_at(segment: &Segment, offset: u64) -> RecordPosition {
-    // A segment longer than this contains a single record, which began before.
+    // No record begins beyond this offset on a disk of up to 256 TiB.
     let unit = u32::try_from(offset / UNIT).unwrap_or(u32::MAX);
     RecordPosition { segment: segment.number, unit }
 }

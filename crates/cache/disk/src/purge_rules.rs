@@ -13,7 +13,7 @@ use millrace_http_cache::{Key, TagHash};
 use super::format::{RecordPosition, ResponseId};
 use super::limits::{PREFIX_RULES_MAX, TAG_RULES_MAX};
 
-/// The responses of a purge.
+/// The responses that a purge selects.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum PurgeTarget {
     /// One response.
@@ -42,8 +42,9 @@ pub(super) enum RecordStatus {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RuleSubject<'a> {
     pub(super) id: ResponseId,
-    /// The positions of the record and of its newest header.
+    /// The position of the record.
     pub(super) at: RecordPosition,
+    /// The position of its newest header.
     pub(super) header_at: RecordPosition,
     pub(super) name: &'a [u8],
     pub(super) tags: &'a [u8],
@@ -64,8 +65,8 @@ struct RuleTable {
 #[derive(Clone, Copy, Debug, Default)]
 struct RuleReach {
     at: RecordPosition,
-    /// The number of purges with this target that are not written yet. While there are any, the rule
-    /// covers everything written so far.
+    /// The number of purges with this target that are not written yet. While there are any, the
+    /// rule covers everything written so far.
     pending: u32,
 }
 
@@ -76,7 +77,7 @@ impl RuleReach {
 }
 
 impl PurgeRules {
-    /// Makes a rule effective that is not written yet.
+    /// Puts a rule into effect that is not written yet.
     pub(super) fn add_pending(&self, target: &PurgeTarget, is_soft: bool) {
         self.write().reach_mut(target, is_soft).pending += 1;
     }

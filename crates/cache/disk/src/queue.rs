@@ -156,9 +156,9 @@ impl JobQueue {
             || state.bytes.saturating_add(bytes) > self.marks.skip_bytes.max(bytes)
     }
 
-    /// Waits up to `most` until the queue is below the second mark. Returns whether it was above.
-    /// If the wait times out, the disk is stuck: no caller waits for it again before it is below
-    /// that mark.
+    /// Waits up to `most` until the queue is below the second mark. If the wait times out, the disk
+    /// is stuck: callers no longer wait until it has been below that mark. Returns whether the
+    /// queue had reached the mark and the disk was not stuck.
     pub(super) fn wait_for_room(&self, most: Duration) -> bool {
         let state = self.lock();
         let waits = |state: &QueueState| state.len() >= self.marks.wait && !state.is_stuck;

@@ -1,4 +1,4 @@
-//! Records: the header of one that was read, and one before it is written.
+//! Records: the header of a record that was read, and a record to write.
 
 use super::format::{FixedHeader, RecordKind, RecordParts};
 use super::limits::CHUNK_BYTES;

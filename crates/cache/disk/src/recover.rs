@@ -1,5 +1,5 @@
-//! Recovery of what earlier runs wrote, newest segment first. So every purge or replacement of a
-//! response is known before the response itself, and each response can be served as soon as it is
+//! Recovery of the records of earlier runs, newest segment first. So every purge or replacement of
+//! a response is known before the response itself, and each response can be served as soon as it is
 //! found.
 //!
 //! A closed segment has a summary. A segment without a valid one is read from its beginning; where
@@ -115,12 +115,13 @@ impl Log {
         let shared = self.shared.clone();
         for number in shared.segments.numbers().into_iter().filter(|number| which(*number)) {
             shared.segments.remove(number);
-            // Nothing tracks its contents from now on, nor applies purges to them. If its removal
-            // fails, the next start has to discard everything.
+            // The segment is no longer tracked, and purges no longer apply to its contents. If its
+            // file cannot be removed, the next start has to discard everything.
             if self.has_unwritten_purge {
                 continue;
             }
-            // Oldest first, each synced: the remaining segments have the purges that they need.
+            // Removed oldest first and synced each time, so that a crash in between does not leave
+            // a response without the purge that covers it.
             let removed = ensure_removed(&*shared.directory_io, &Segment::name(number));
             let removed = removed.and_then(|()| shared.directory_io.sync());
             self.has_unwritten_purge = removed.is_err();
@@ -328,7 +329,7 @@ fn purge_rule(item: &SummaryItem<'_>) -> Option<(PurgeTarget, bool)> {
     Some((target, is_soft))
 }
 
-/// Reads a file from its beginning on, a stretch at a time.
+/// Reads a file from its beginning to its end through a buffer.
 struct Window<'a> {
     file: &'a dyn FileIo,
     bytes: u64,

@@ -44,7 +44,7 @@ pub(super) struct DiskShared {
 #[derive(Debug)]
 pub(super) struct RecordHeaders {
     pub(super) record: RecordHeader,
-    /// The record with its newest response header, if that is another one.
+    /// The update record with the newest response header, if there is one.
     pub(super) update: Option<RecordHeader>,
     /// The status of the response under the rules.
     pub(super) status: RecordStatus,
@@ -55,7 +55,8 @@ impl DiskShared {
     /// rules.
     ///
     /// # Errors
-    /// [`FetchError::Gone`]; and [`FetchError::Damaged`], counted.
+    /// [`FetchError::Gone`] if the segment of the update was dropped; [`FetchError::Damaged`] if a
+    /// record is damaged or cannot be read.
     pub(super) fn read_headers(
         &self,
         segment: &Segment,
@@ -105,7 +106,7 @@ impl DiskShared {
     /// is `None` for damaged bytes.
     ///
     /// # Errors
-    /// [`FetchError::Damaged`], counted.
+    /// [`FetchError::Damaged`]. The failure is counted.
     pub(super) fn read_checked<T>(
         &self,
         segment: &Segment,
@@ -124,8 +125,9 @@ impl DiskShared {
         })
     }
 
-    /// Removes a damaged or unreadable response, also on the disk. Otherwise, a later
-    /// start might read it successfully, although it was purged and the purge was dropped meanwhile.
+    /// Removes a damaged or unreadable response, also on the disk. Otherwise a later start could
+    /// read it and serve it, although it was purged meanwhile and the record of the purge was
+    /// dropped.
     pub(super) fn discard_damaged(&self, id: ResponseId, at: RecordPosition) {
         let mut shard = self.index.shard(id.key);
         if shard.remove_at(id, at) {

@@ -11,7 +11,7 @@ use super::directory_io::{DirectoryIo, FileIo, IoResult};
 /// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// Faults, each in one of this number of calls on average; 0: never.
+/// The frequencies of faults: each occurs in one of this many calls on average. 0: never.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SimFaults {
     /// Fewer bytes are written or read than requested.
@@ -49,8 +49,9 @@ struct SimState {
 #[derive(Clone, Debug, Default)]
 struct SimInode {
     bytes: Vec<u8>,
-    /// The bytes on the disk, and the changes since.
+    /// The bytes on the disk.
     synced: Vec<u8>,
+    /// The changes since the last sync, in order.
     unsynced: Vec<UnsyncedChange>,
 }
 
@@ -81,8 +82,8 @@ impl SimDirectory {
         self.lock().capacity = capacity;
     }
 
-    /// Kills the process (SIGKILL) during the writing call that follows `calls` more of them: a
-    /// write in progress stops anywhere.
+    /// Kills the process (SIGKILL) in the writing call after the next `calls` writing calls. A
+    /// killed write may stop at any byte.
     pub fn die_after(&self, calls: u64) {
         self.lock().calls_left = Some(calls);
     }
@@ -118,7 +119,7 @@ impl SimDirectory {
             let Some(node) = state.nodes.get_mut(&number) else { continue };
             if let Some(byte) = node.bytes.get_mut(at) {
                 *byte ^= 1 << bit;
-                // The medium failed.
+                // The medium failed, so the synced bytes change as well.
                 if let Some(byte) = node.synced.get_mut(at) {
                     *byte ^= 1 << bit;
                 }
@@ -177,7 +178,7 @@ impl SimState {
         if self.is_dead || self.chance(one_in) { Err(Errno::IO) } else { Ok(()) }
     }
 
-    /// Changes names, or not if the process is killed.
+    /// Changes names. If the process is killed, the change may be lost.
     fn change_names(&mut self, change: impl FnOnce(&mut Self)) -> IoResult<()> {
         let dies = self.before_write()?;
         if !dies || self.chance(2) {
@@ -187,7 +188,7 @@ impl SimState {
     }
 
     fn lose_power(&mut self) {
-        // Each change of a name reaches the disk or not, by itself.
+        // Each change of a name reaches the disk or is lost, independently of the others.
         let mut names = self.synced_names.clone();
         for (name, number) in self.names.clone() {
             if self.synced_names.get(&name) != Some(&number) && self.chance(2) {

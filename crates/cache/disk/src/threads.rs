@@ -10,9 +10,9 @@ use super::log::Log;
 use super::queue::NextJob;
 use super::shared::DiskShared;
 
-/// How long written data may remain unsynced.
+/// The time without a job after which the writer syncs written data.
 const SYNC_IDLE: Duration = Duration::from_secs(5);
-/// The pause of a fetch for which there is no memory.
+/// The pause of a reading thread after a fetch that lacks memory.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
 /// The threads end when their queue is closed.

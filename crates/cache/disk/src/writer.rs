@@ -49,7 +49,7 @@ impl Log {
         self.shared.queue.is_drained()
     }
 
-    /// Syncs data that was written some time ago.
+    /// Syncs written data after a time without jobs.
     pub(super) fn sync_when_idle(&mut self) {
         let synced = self.sync();
         self.count_error(&synced);

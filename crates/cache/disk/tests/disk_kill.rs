@@ -114,7 +114,7 @@ impl Victim {
         Self { slab, callbacks, disks, known, token: 0, random, journal, version }
     }
 
-    /// Waits for replies; a process that would wait forever is killed for it.
+    /// Waits for replies, without a timeout of its own.
     fn wait(&self, token: u64, count: usize) -> Vec<DiskReply> {
         let mut all = Vec::new();
         while all.len() < count {

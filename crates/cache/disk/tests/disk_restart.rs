@@ -23,7 +23,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Distributed like hashes.
+/// Returns an id. Its keys are distributed like hashes.
 fn id(number: u64) -> ResponseId {
     let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ResponseId { key: Key(u128::from(mixed) << 64 | u128::from(mixed.rotate_left(31))), variant: 0 }
@@ -90,7 +90,7 @@ fn a_full_disk_is_served_at_once() {
     let begin = Instant::now();
     let run = open(&home, bytes);
     let opened = begin.elapsed();
-    // One of the newest, and one of the oldest.
+    // The newest response, and one from the middle.
     let mut served = Vec::new();
     for wanted in [count - 1, count / 2] {
         while !run.fetch(wanted) {

@@ -61,7 +61,7 @@ impl DiskTest {
         self.disks.find(id.key).into_iter().find(|hit| hit.id == id)
     }
 
-    /// Returns a request whose body is not read, with the reply to token 3.
+    /// Returns a fetch request. Its body has no reader, and its reply goes to token 3.
     fn request(&self, hit: &DiskHit) -> Box<FetchRequest> {
         let filler = Filler::new(&self.slab, MemoryKind::Copied, Some(hit.body_bytes), 0);
         Box::new(FetchRequest { hit: hit.clone(), filler, requester: waiter(3) })
@@ -92,7 +92,8 @@ fn a_long_body_is_whole_after_a_kill() {
     assert!(test.store(id(1), 1, 20 * MB as usize + 5));
     test.work();
     assert_eq!(test.fetch(id(1)), Some(Ok((1, false))));
-    // After a kill, its end seal proves that it is there, without reading it.
+    // After a kill, the end seal proves that the body was written, and recovery does not read the
+    // body.
     directory.die_after(0);
     drop(test.disks);
     directory.restart(false);
@@ -481,7 +482,7 @@ fn data_unreadable_at_one_start_does_not_come_back_at_the_next() {
     directory.set_faults(SimFaults { read_errors: 1, write_errors: 1, ..SimFaults::default() });
     test.work();
     directory.set_faults(SimFaults::default());
-    // It is about a response that the disk no longer knows.
+    // The removal concerns a response that the disk no longer knows.
     test.disks.forget(id(1));
     test.work();
     drop(test.disks);
@@ -501,7 +502,7 @@ fn recovery_counts_the_responses_whose_space_is_not_known_any_more() {
     }
     test.work();
     assert_eq!(test.disks.recovered_outside(&[]), 0, "this run stored them");
-    // A kill leaves a segment without a summary, an orderly end one with it.
+    // A kill leaves a segment without a summary. An orderly end leaves a segment with a summary.
     directory.die_after(0);
     drop(test.disks);
     directory.restart(false);

@@ -70,8 +70,9 @@ struct EventCounts {
     dropped: u64,
     lost_purges: u64,
     rewritten: u64,
-    /// Responses that existed before starts, and after.
+    /// Responses that existed before starts.
     before_start: u64,
+    /// Responses that existed after starts.
     after_start: u64,
 }
 
@@ -118,7 +119,7 @@ impl History<'_> {
         while self.disks().run_once() {}
     }
 
-    /// Prints what happens if `DISK_TRACE` is set.
+    /// If `DISK_TRACE` is set, prints an event.
     fn trace(&self, what: impl FnOnce() -> String) {
         if std::env::var_os("DISK_TRACE").is_some() {
             println!("{}", what());
@@ -363,7 +364,7 @@ impl History<'_> {
         }
         for model in self.models.values_mut() {
             if power_is_lost {
-                // The version after a kill may be lost or not, like everything else.
+                // The version after a kill may be lost as well.
                 let known = std::mem::take(&mut model.after_kill);
                 model.after_power.extend(known);
                 model.after_kill.clone_from(&model.after_power);

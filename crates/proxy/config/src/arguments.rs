@@ -69,8 +69,8 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
     })
 }
 
-/// Whether the "error" of clap is a text to print: the help or the version that the user requested, or
-/// the help of the program for a command line without a command.
+/// Returns whether the "error" of clap is a text to print: the help or the version that the user
+/// requested, or the help of the program for a command line without a command.
 fn is_help(error: &clap::Error, words: &[OsString]) -> bool {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => true,
@@ -79,8 +79,8 @@ fn is_help(error: &clap::Error, words: &[OsString]) -> bool {
     }
 }
 
-/// The program for clap. With `is_short_help`, its commands have only the most used options visible,
-/// without headings.
+/// Returns the program for clap. With `is_short_help`, its commands have only the most used options
+/// visible, without headings.
 fn program(is_short_help: bool) -> clap::Command {
     let commands = COMMANDS.iter().map(|(name, about)| {
         let command = match *name {
@@ -106,7 +106,7 @@ fn program(is_short_help: bool) -> clap::Command {
         .subcommand(reference)
 }
 
-/// A command with options of the table.
+/// Returns a command with options of the table.
 fn command(name: &'static str, about: &'static str, is_short_help: bool) -> clap::Command {
     let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command(name));
     let mut rows: Vec<_> = rows.collect();
@@ -161,7 +161,7 @@ fn text_of(matches: &ArgMatches, name: &str) -> String {
     matches.get_one::<String>(name).cloned().unwrap_or_default()
 }
 
-/// The values of a command, in the form of the tables of a file.
+/// Returns the values of a command, in the form of the tables of a file.
 fn raw_config(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigError> {
     let table =
         || RawTable { location: command.to_owned(), is_command_line: true, ..RawTable::default() };
@@ -191,7 +191,7 @@ fn raw_config(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigEr
     Ok(config)
 }
 
-/// The values of a row. Origins and keywords may be separated by commas in one word.
+/// Returns the values of a row. Origins and keywords may be separated by commas in one word.
 fn texts(row: &OptionRow, matches: &ArgMatches) -> Vec<String> {
     if row.value_type == ValueType::Flag {
         return if matches.get_flag(row.key) { vec!["on".to_owned()] } else { Vec::new() };
@@ -217,7 +217,7 @@ fn limit(location: &str, text: &str) -> Result<RawLimit, ConfigError> {
     })
 }
 
-/// The error of one line for a command line that clap refuses.
+/// Returns the error of one line for a command line that clap refuses.
 fn refusal(words: &[OsString], error: &clap::Error) -> ConfigError {
     let typed = words.get(1).and_then(|word| word.to_str());
     let command = typed.and_then(options::command_of);
@@ -276,8 +276,8 @@ fn command_names() -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, _)| *name).collect()
 }
 
-/// The error for the unknown word `found`. `command` and `action` come before it on the command line;
-/// `None` if there is none or it is unknown too.
+/// Returns the error for the unknown word `found`. `command` and `action` come before it on the
+/// command line; `None` if there is none or it is unknown too.
 fn unknown(
     location: String,
     command: Option<&str>,
@@ -302,8 +302,8 @@ fn unknown(
     ConfigError::unknown(location, item, found, &expected)
 }
 
-/// The error for a word that is unknown to a command with options of the table. These are too many
-/// to list.
+/// Returns the error for a word that is unknown to a command with options of the table. These are
+/// too many to list.
 fn unknown_to_command(
     location: String,
     item: &'static str,

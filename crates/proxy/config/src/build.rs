@@ -1,5 +1,5 @@
-//! Builds a configuration from raw values: parses each value by its row, then checks the rules between
-//! values.
+//! Builds a configuration from raw values: parses each value by its row, then checks the rules
+//! between values.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -134,7 +134,7 @@ fn parse_limit(row: &LimitRow, text: &str) -> Result<u64, Problem> {
     value::check_bounds(number, row.bounds.0, row.bounds.1)
 }
 
-/// The valid values of a limit, to follow "expected: " in an error.
+/// Returns the valid values of a limit, to follow "expected: " in an error.
 pub(super) fn expected_of_limit(row: &LimitRow) -> String {
     let (least, most) = row.bounds;
     match row.unit {
@@ -188,7 +188,8 @@ fn build_service(
         }
         Some(routes) => {
             let space = name.space();
-            // Checks the values of the service: they have to be valid even if every route overrides them.
+            // Checks the values of the service: they have to be valid even if every route overrides
+            // them.
             cache::build_rules(values, true, space)?;
             let of_route = |table: &RawTable| build_route(&table.with_cache_of(values), space);
             ServiceRole::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
@@ -218,8 +219,8 @@ fn build_service(
     })
 }
 
-/// The error for a forward proxy that every client can use, which would be abused, for example by
-/// spammers.
+/// Returns the error for a forward proxy that every client can use, which would be abused, for
+/// example by spammers.
 fn open_proxy_error(values: &RawTable) -> ConfigError {
     let option = values.name_of("allow-client");
     let problem = format!("other machines can reach this forward proxy, and {option} is missing");
@@ -238,8 +239,8 @@ fn build_auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
 fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, ConfigError> {
     let mut ports = values.all("allow-port", value::parse_port)?;
     if ports.is_empty() && local && !values.is_empty_list("allow-port") {
-        // All ports: only programs of this machine use the proxy, and they could connect to any port
-        // without it.
+        // All ports: only programs of this machine use the proxy, and they could connect to any
+        // port without it.
         ports.push(0);
     }
     Ok(TargetRules {
@@ -302,8 +303,8 @@ fn build_route_check(values: &RawTable) -> Result<Option<RouteCheck>, ConfigErro
     Ok(path.map(|path| RouteCheck { path, statuses }))
 }
 
-/// Checks that no address is used twice. Workers share a TCP port by SO_REUSEPORT, so the kernel would
-/// accept two services on one port and divide the clients between them.
+/// Checks that no address is used twice. Workers share a TCP port by SO_REUSEPORT, so the kernel
+/// would accept two services on one port and divide the clients between them.
 fn check_addresses(config: &Config, raw: &RawConfig) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
     let admin = config.admin.iter().map(|address| (address, raw.process.location_of("admin")));

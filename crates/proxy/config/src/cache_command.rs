@@ -153,7 +153,7 @@ const ADMIN_DEFAULT: &str = "unix:/run/millrace/admin.sock";
 /// The most responses in one list.
 pub const LIST_OBJECTS_MAX: u64 = 10_000;
 
-/// The command for clap, with its actions.
+/// Returns the command for clap, with its actions.
 pub(super) fn command(name: &'static str, about: &'static str) -> clap::Command {
     let actions = ACTIONS.iter().map(|action| {
         let arguments = action.arguments.iter().chain(COMMON_ARGUMENTS).map(clap_argument);
@@ -267,7 +267,7 @@ fn check_purge(query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     Err(ConfigError::rule("cache purge", "does not select what to purge", expected))
 }
 
-/// The words that are valid after `millrace cache`, or after an action.
+/// Returns the words that are valid after `millrace cache`, or after an action.
 pub(super) fn expected(action: Option<&str>) -> Vec<String> {
     let action = ACTIONS.iter().find(|known| Some(known.name) == action);
     let Some(action) = action else {
@@ -279,7 +279,7 @@ pub(super) fn expected(action: Option<&str>) -> Vec<String> {
     options.map(|argument| format!("--{}", argument.name)).chain(["--help".to_owned()]).collect()
 }
 
-/// The form of an argument on a command line.
+/// Returns the form of an argument on a command line.
 fn usage(argument: &ActionArgument) -> String {
     match argument.form {
         ArgumentForm::Option(value_name) => format!("--{} {value_name}", argument.name),

@@ -224,7 +224,7 @@ fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
     );
 }
 
-/// The output of `--help` for a command.
+/// Returns the output of `--help` for a command.
 pub(super) fn help(name: &str) -> String {
     match command(["millrace", name, "--help"].map(OsString::from)) {
         Ok(Command::Print(text)) => text,

@@ -140,8 +140,8 @@ fn cut(text: &str, characters_max: usize) -> String {
 }
 
 /// Returns the `expected` word that `found` was probably meant to be, if there is one. Such a word
-/// begins with `found`, is abbreviated by `found`, or differs from it in at most a third of its bytes.
-/// The first one wins a tie.
+/// begins with `found`, is abbreviated by `found`, or differs from it in at most a third of its
+/// bytes. The first one wins a tie.
 pub(super) fn nearest<'a>(
     found: &str,
     expected: impl IntoIterator<Item = &'a str>,
@@ -164,7 +164,8 @@ pub(super) fn nearest<'a>(
         .map(|(_, name)| name.to_owned())
 }
 
-/// Whether `short` begins with the first byte of `name` and has some of its other bytes in order.
+/// Returns whether `short` begins with the first byte of `name` and has some of its other bytes in
+/// order.
 fn abbreviates(short: &str, name: &str) -> bool {
     let mut bytes = name.bytes();
     short.len() >= 3
@@ -172,8 +173,8 @@ fn abbreviates(short: &str, name: &str) -> bool {
         && short.bytes().all(|wanted| bytes.any(|byte| byte == wanted))
 }
 
-/// The number of insertions, deletions and replacements of bytes that turn `from` into `into`
-/// (Levenshtein distance).
+/// Returns the number of insertions, deletions and replacements of bytes that turn `from` into
+/// `into` (Levenshtein distance).
 fn edits(from: &str, into: &str) -> usize {
     let into = into.as_bytes();
     let mut row: Vec<usize> = (0..=into.len()).collect();

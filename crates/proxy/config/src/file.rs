@@ -64,7 +64,7 @@ pub(super) fn read(name: &str, text: &str) -> Result<RawConfig, ConfigError> {
     Ok(config)
 }
 
-/// The table that takes a key, to follow "expected: "; `None` if the key is unknown.
+/// Returns the table that takes a key, to follow "expected: "; `None` if the key is unknown.
 fn allowed_location(key: &str) -> Option<String> {
     if Limits::TABLE.iter().any(|row| row.name == key) {
         return Some("in [limits]".to_owned());
@@ -77,7 +77,7 @@ fn allowed_location(key: &str) -> Option<String> {
     })
 }
 
-/// The table that takes options of `scopes`, with a preposition.
+/// Returns the table that takes options of `scopes`, with a preposition.
 fn table_name(scopes: &[Scope]) -> &'static str {
     match scopes {
         _ if scopes.contains(&Scope::Route) => "in [[boost.route]]",
@@ -90,7 +90,8 @@ fn table_name(scopes: &[Scope]) -> &'static str {
 type TomlKey<'i> = Spanned<toml::de::DeString<'i>>;
 type TomlValue<'i> = Spanned<DeValue<'i>>;
 
-/// The entries of a table in the order of the file, so that the first error is the first in the file.
+/// Returns the entries of a table in the order of the file, so that the first error is the first in
+/// the file.
 fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<(&'t TomlKey<'i>, &'t TomlValue<'i>)> {
     let mut entries: Vec<_> = table.iter().collect();
     entries.sort_by_key(|(key, _)| key.span().start);
@@ -106,18 +107,18 @@ struct ConfigFile<'a> {
 }
 
 impl ConfigFile<'_> {
-    /// The file and line of an offset, for messages.
+    /// Returns the file and line of an offset, for messages.
     fn location(&self, offset: usize) -> String {
         let line = self.newlines.partition_point(|newline| *newline < offset);
         format!("{}:{}", self.name, line + 1)
     }
 
-    /// The file, line and key, for messages.
+    /// Returns the file, line and key, for messages.
     fn location_of_key(&self, key: &TomlKey<'_>) -> String {
         format!("{}: {}", self.location(key.span().start), key.get_ref())
     }
 
-    /// The tables of an array such as `[[boost]]`, or a single table of that name.
+    /// Returns the tables of an array such as `[[boost]]`, or a single table of that name.
     fn tables<'t, 'i>(
         &self,
         key: &TomlKey<'i>,
@@ -177,14 +178,14 @@ impl ConfigFile<'_> {
         Ok(raw)
     }
 
-    /// An empty table of this name.
+    /// Returns an empty table of this name.
     fn raw_table(&self, name: &str, table: &Spanned<&DeTable<'_>>) -> RawTable {
         let location = format!("{}: {name}", self.location(table.span().start));
         RawTable { location, ..RawTable::default() }
     }
 
-    /// Reads a key, which has to be that of a row of `scopes`. `tables` are the names of tables that
-    /// the error for an unknown key lists too.
+    /// Reads a key, which has to be that of a row of `scopes`. `tables` are the names of tables
+    /// that the error for an unknown key lists too.
     fn option(
         &self,
         raw: &mut RawTable,
@@ -250,7 +251,7 @@ impl ConfigFile<'_> {
         in_order(table).into_iter().map(limit).collect()
     }
 
-    /// The text of a row's value. A Boolean becomes the keyword that it stands for.
+    /// Returns the text of a row's value. A Boolean becomes the keyword that it stands for.
     fn text_of(
         &self,
         row: &OptionRow,
@@ -266,7 +267,7 @@ impl ConfigFile<'_> {
         }
     }
 
-    /// The text of a value that is not an array or a table.
+    /// Returns the text of a value that is not an array or a table.
     fn text(
         &self,
         location: &str,

@@ -35,7 +35,7 @@ impl PasswordHash {
         Ok(Self { cost, text: text.to_owned() })
     }
 
-    /// The hash as in the file.
+    /// Returns the hash as in the file.
     pub fn text(&self) -> &str {
         &self.text
     }
@@ -44,8 +44,8 @@ impl PasswordHash {
         self.cost
     }
 
-    /// Whether this is the hash of `password`. Takes a tenth of a second or longer, so workers never
-    /// call it. The time does not depend on the position of a difference.
+    /// Returns whether this is the hash of `password`. Takes a tenth of a second or longer, so
+    /// workers never call it. The time does not depend on the position of a difference.
     pub fn is_of(&self, password: &[u8]) -> bool {
         match self.cost {
             HashCost::Bcrypt(_) => bcrypt::verify(password, &self.text).unwrap_or(false),
@@ -92,8 +92,8 @@ fn sha512_cost(text: &str) -> Result<HashCost, &'static str> {
     }
 }
 
-/// The highest cost of bcrypt. A verification at this bound takes about two seconds of one processor;
-/// above it, a single line of a file would delay all other users.
+/// The highest cost of bcrypt. A verification at this bound takes about two seconds of one
+/// processor; above it, a single line of a file would delay all other users.
 const BCRYPT_COST_MAX: u32 = 15;
 /// The most rounds of SHA-512 crypt, with the same reason and about the same time.
 const SHA512_ROUNDS_MAX: u32 = 1_000_000;

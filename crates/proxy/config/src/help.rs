@@ -13,7 +13,7 @@ const INDENT_COLUMNS: usize = 10;
 /// The columns before the text of an option in `-h`: an option and its value name fit.
 const SHORT_INDENT_COLUMNS: usize = 32;
 
-/// The text of an option in the `-h` of a command.
+/// Returns the text of an option in the `-h` of a command.
 pub(super) fn short(row: &OptionRow, command: &str) -> String {
     let mut text = row.summary.to_owned();
     if let ValueType::Keyword(words) = row.value_type {
@@ -27,7 +27,7 @@ pub(super) fn short(row: &OptionRow, command: &str) -> String {
     wrapped(&text, COLUMNS - SHORT_INDENT_COLUMNS)
 }
 
-/// The text of an option in the `--help` of a command.
+/// Returns the text of an option in the `--help` of a command.
 pub(super) fn long(row: &OptionRow, command: &str) -> String {
     let summary = wrapped(row.summary, COLUMNS - INDENT_COLUMNS);
     if row.value_type == ValueType::Flag {
@@ -44,7 +44,7 @@ pub(super) fn long(row: &OptionRow, command: &str) -> String {
     format!("{summary}\n{}", wrapped(&facts, COLUMNS - INDENT_COLUMNS))
 }
 
-/// The template of a command's help, with its examples in front of the options.
+/// Returns the template of a command's help, with its examples in front of the options.
 pub(super) fn template(command: &str) -> String {
     let mut out = "{about}\n\n{usage-heading} {usage}\n\nExamples:\n".to_owned();
     for example in EXAMPLES.iter().filter(|example| example.command == command) {

@@ -22,7 +22,7 @@ impl<T: Copy + PartialEq> Keywords<T> {
         found.map(|(_, value)| *value).ok_or(self.problem)
     }
 
-    /// The keyword of a value.
+    /// Returns the keyword of a value.
     pub(super) fn name(&self, value: T) -> &'static str {
         let found = self.words.iter().find(|(_, other)| *other == value);
         found.expect("each value has a keyword").0

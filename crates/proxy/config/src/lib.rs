@@ -63,8 +63,8 @@ pub fn from_toml(text: &str) -> Result<Config, ConfigError> {
     from_raw(&parse_toml("configuration", text, &RawConfig::default())?)
 }
 
-/// Parses the text of a file into raw values with their locations, for [`from_raw`]. Messages call the
-/// file `name`. `overrides` are options of the command line, which replace those of the file.
+/// Parses the text of a file into raw values with their locations, for [`from_raw`]. Messages call
+/// the file `name`. `overrides` are options of the command line, which replace those of the file.
 ///
 /// # Errors
 /// Returns an error if the text is not TOML or has an unknown key.
@@ -72,8 +72,8 @@ pub fn parse_toml(name: &str, text: &str, overrides: &RawConfig) -> Result<RawCo
     Ok(file::read(name, text)?.with_overrides(overrides))
 }
 
-/// Builds the configuration of a command line of `forward` or `boost`. The first word is the command,
-/// not the name of the program.
+/// Builds the configuration of a command line of `forward` or `boost`. The first word is the
+/// command, not the name of the program.
 ///
 /// # Errors
 /// Returns the first error. Its message names the option.
@@ -95,7 +95,8 @@ pub fn command(words: impl IntoIterator<Item = OsString>) -> Result<Command, Con
     arguments::read(&words.into_iter().collect::<Vec<_>>())
 }
 
-/// Returns notes about a valid configuration that its operator probably did not intend, a line each.
+/// Returns notes about a valid configuration that its operator probably did not intend, a line
+/// each.
 pub fn notes(config: &Config) -> Vec<String> {
     service_name::notes(config).chain(route_notes::notes(config)).collect()
 }
@@ -120,8 +121,8 @@ pub fn fuzz_configuration(data: &[u8]) {
     }
 }
 
-/// A snapshot of the configuration. Workers switch to a newer one between turns; an exchange keeps the
-/// one with which it began.
+/// A snapshot of the configuration. Workers switch to a newer one between turns; an exchange keeps
+/// the one with which it began.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Config {
     /// The number of the snapshot, from 1, unique in this process.
@@ -163,13 +164,13 @@ pub struct Config {
 }
 
 impl Config {
-    /// The memory of the pools of all workers together, in bytes.
+    /// Returns the memory of the pools of all workers together, in bytes.
     pub fn pool_bytes(&self) -> u64 {
         let cache = self.cache.as_ref().map_or(0, |cache| cache.memory_bytes);
         self.memory_bytes.saturating_sub(cache)
     }
 
-    /// The TCP addresses of the process, for listeners and administration, as configured.
+    /// Returns the TCP addresses of the process, for listeners and administration, as configured.
     pub fn own_addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter().map(|listener| &listener.address);
         let tcp = listeners.chain(&self.admin).filter_map(|address| match address {
@@ -237,7 +238,7 @@ pub enum Splice {
 }
 
 impl Splice {
-    /// The thresholds; `None` if the program has to measure them.
+    /// Returns the thresholds; `None` if the program has to measure them.
     pub fn thresholds(self) -> Option<Thresholds> {
         match self {
             Self::Fixed => Some(Thresholds::FIXED),
@@ -258,8 +259,8 @@ pub struct Listener {
     pub number: u16,
     /// Index into [`Config::services`].
     pub service: usize,
-    /// Whether each connection begins with a PROXY protocol header (version 1 or 2). Such connections
-    /// are accepted only from [`Service::trusted`] addresses.
+    /// Whether each connection begins with a PROXY protocol header (version 1 or 2). Such
+    /// connections are accepted only from [`Service::trusted`] addresses.
     pub proxy_protocol: bool,
 }
 
@@ -273,7 +274,7 @@ pub enum ListenAddress {
 }
 
 impl ListenAddress {
-    /// Whether only this machine can reach the address.
+    /// Returns whether only this machine can reach the address.
     pub fn is_local(&self) -> bool {
         match self {
             Self::Tcp(address) => address.ip().to_canonical().is_loopback(),
@@ -309,14 +310,15 @@ pub struct Service {
     pub trusted: Vec<Cidr>,
     /// Whether responses that are passed on get a Proxy-Status field.
     pub proxy_status: bool,
-    /// Whether a reverse proxy refuses paths that origins may interpret as the path of another route.
+    /// Whether a reverse proxy refuses paths that origins may interpret as the path of another
+    /// route.
     pub path_strict: bool,
     /// The congestion control of connections from clients.
     pub congestion: Congestion,
     /// The congestion control of connections to origins.
     pub origin_congestion: Congestion,
-    /// The cache rules of a forward proxy; `None` if its requests bypass the cache, or if the service
-    /// is a reverse proxy, whose routes have the rules.
+    /// The cache rules of a forward proxy; `None` if its requests bypass the cache, or if the
+    /// service is a reverse proxy, whose routes have the rules.
     pub cache: Option<Arc<CacheRoute>>,
 }
 
@@ -337,15 +339,15 @@ pub enum Congestion {
     /// The setting of the kernel for the system or for a route.
     #[default]
     System,
-    /// Cubic for peers with a loopback, private or link-local address, the setting of the kernel for
-    /// all others.
+    /// Cubic for peers with a loopback, private or link-local address, the setting of the kernel
+    /// for all others.
     Auto,
     /// The algorithm of this name. The program checks whether the kernel has it.
     Named(Arc<str>),
 }
 
 impl Congestion {
-    /// The name of the algorithm, if the option names one.
+    /// Returns the name of the algorithm, if the option names one.
     pub fn name(&self) -> Option<&str> {
         match self {
             Self::Named(name) => Some(name),
@@ -375,7 +377,7 @@ pub enum ServiceRole {
 }
 
 impl Service {
-    /// The routes of a reverse proxy; empty for a forward proxy.
+    /// Returns the routes of a reverse proxy; empty for a forward proxy.
     pub fn routes(&self) -> &[Route] {
         match &self.role {
             ServiceRole::Boost(routes) => routes,
@@ -397,8 +399,8 @@ pub struct TargetRules {
     pub ports: Vec<u16>,
     /// Ports that may not be reached; overrides `ports` and `allowed`.
     pub denied_ports: Vec<u16>,
-    /// Host names that may be requested, in lower case without a dot at the end; `*.NAME` stands for
-    /// all names below NAME. If empty, all names and addresses may be requested.
+    /// Host names that may be requested, in lower case without a dot at the end; `*.NAME` stands
+    /// for all names below NAME. If empty, all names and addresses may be requested.
     pub allowed_domains: Vec<String>,
     /// Host names that may not be requested, in the same form; overrides `allowed_domains`.
     pub denied_domains: Vec<String>,
@@ -448,7 +450,8 @@ pub struct RouteCheck {
 pub enum Balance {
     /// In turn.
     RoundRobin,
-    /// The origin with the fewest requests of this worker in progress; several such origins in turn.
+    /// The origin with the fewest requests of this worker in progress; several such origins in
+    /// turn.
     LeastOutstanding,
 }
 
@@ -515,7 +518,7 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Whether the block contains `address`. An IPv4-mapped address counts as IPv4 address.
+    /// Returns whether the block contains `address`. An IPv4-mapped address counts as IPv4 address.
     #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address.to_canonical()) {

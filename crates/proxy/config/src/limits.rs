@@ -1,6 +1,6 @@
-//! The one table of limits and timeouts. Every row is active by default, with a value that is safe on
-//! the internet. The command line, the file format, the reference pages and the errors for bad values
-//! all come from the table.
+//! The one table of limits and timeouts. Every row is active by default, with a value that is safe
+//! on the internet. The command line, the file format, the reference pages and the errors for bad
+//! values all come from the table.
 
 /// A limit, as the reference pages describe it.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ macro_rules! limits {
                 true
             }
 
-            /// The value of a limit; `None` if there is no limit of that name.
+            /// Returns the value of a limit; `None` if there is no limit of that name.
             pub fn get(&self, name: &str) -> Option<u64> {
                 match name {
                     $(stringify!($name) => Some(self.$name),)*
@@ -75,8 +75,8 @@ limits! {
     connections: 65536 in 1..=1000000 "connections";
     /// Connections from one client. A further connection is closed at once.
     connections_per_client: 16384 in 1..=1000000 "connections";
-    /// Length of the IPv6 prefix that identifies a client. `connections_per_client` and the queue of
-    /// passwords to verify count per client. Each IPv4 address is a client.
+    /// Length of the IPv6 prefix that identifies a client. `connections_per_client` and the queue
+    /// of passwords to verify count per client. Each IPv4 address is a client.
     client_ipv6_prefix: 64 in 1..=128 "bits";
     /// Size of a request line and header section. A larger one gets a 431 response, and the
     /// connection is closed.

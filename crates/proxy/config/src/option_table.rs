@@ -14,7 +14,7 @@ pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
 /// Host names in one list. A list of this length fills a quarter of the largest file.
 const DOMAINS_MAX: usize = 8192;
 
-/// A row that takes one value and has the same name on the command line and in files.
+/// Returns a row that takes one value and has the same name on the command line and in files.
 const fn row(
     scope: Scope,
     group: Group,

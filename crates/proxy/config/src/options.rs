@@ -36,8 +36,8 @@ pub struct OptionRow {
 /// The part of a configuration that an option belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Scope {
-    /// The process. On the command line: every command that runs or reads a configuration. In files:
-    /// the top level.
+    /// The process. On the command line: every command that runs or reads a configuration. In
+    /// files: the top level.
     Process,
     /// The start of the process. On the command line: the commands that serve. Not in files.
     Start,
@@ -91,7 +91,7 @@ impl Group {
         Self::Processing,
     ];
 
-    /// The heading.
+    /// Returns the heading.
     pub fn title(self) -> &'static str {
         match self {
             Self::Listeners => "Listeners",
@@ -121,14 +121,14 @@ pub const COMMANDS: &[(&str, &str)] = &[
 /// Other names of commands: the alias and the command.
 pub const ALIASES: &[(&str, &str)] = &[("reverse", "boost")];
 
-/// The command of a name, which may be an alias; `None` if there is no such command.
+/// Returns the command of a name, which may be an alias; `None` if there is no such command.
 pub(super) fn command_of(name: &str) -> Option<&'static str> {
     let name =
         ALIASES.iter().find(|(alias, _)| *alias == name).map_or(name, |(_, command)| command);
     COMMANDS.iter().map(|(command, _)| *command).find(|command| *command == name)
 }
 
-/// The keys that `-h` lists for a command: the most used options, at most 15.
+/// Returns the keys that `-h` lists for a command: the most used options, at most 15.
 pub(super) fn short_help_keys(command: &str) -> &'static [&'static str] {
     match command {
         "forward" => &[
@@ -197,7 +197,7 @@ impl OptionRow {
         format!("{}. {}", self.summary, self.detail).trim_end().to_owned()
     }
 
-    /// Whether a command takes the option.
+    /// Returns whether a command takes the option.
     pub fn is_of_command(&self, command: &str) -> bool {
         self.flag.is_some()
             && match self.scope {
@@ -209,13 +209,13 @@ impl OptionRow {
             }
     }
 
-    /// The commands that take the option, separated by commas.
+    /// Returns the commands that take the option, separated by commas.
     pub fn commands(&self) -> String {
         let names = COMMANDS.iter().map(|(name, _)| *name);
         names.filter(|name| self.is_of_command(name)).collect::<Vec<_>>().join(", ")
     }
 
-    /// The tables of a file that take the option, for the reference.
+    /// Returns the tables of a file that take the option, for the reference.
     pub fn toml_tables(&self) -> &'static str {
         match self.scope {
             Scope::Process if self.value_type == ValueType::Limit => "[limits]",
@@ -229,35 +229,35 @@ impl OptionRow {
         }
     }
 
-    /// The default of a command.
+    /// Returns the default of a command.
     pub fn default_for(&self, command: &str) -> &'static str {
         let own = self.command_defaults.iter().find(|(name, _)| *name == command);
         own.map_or(self.default, |(_, default)| default)
     }
 
-    /// Whether the option may be given more than once.
+    /// Returns whether the option may be given more than once.
     pub fn is_repeatable(&self) -> bool {
         self.values_max > 1
     }
 
-    /// Whether files have the option as a key of its own.
+    /// Returns whether files have the option as a key of its own.
     pub fn is_file_key(&self) -> bool {
         self.value_type != ValueType::Limit && self.scope != Scope::Start
     }
 
-    /// The rows that are keys of a table of a file, which takes `scopes`. Limits have a table of
-    /// their own.
+    /// Returns the rows that are keys of a table of a file, which takes `scopes`. Limits have a
+    /// table of their own.
     pub(super) fn of_scopes(scopes: &[Scope]) -> impl Iterator<Item = &'static Self> {
         let rows = Self::TABLE.iter().filter(|row| row.value_type != ValueType::Limit);
         rows.filter(|row| scopes.contains(&row.scope))
     }
 
-    /// The type of the option with a key that the table has.
+    /// Returns the type of the option with a key that the table has.
     pub(super) fn value_type_of(key: &str) -> ValueType {
         Self::of_key(key).expect("the table has the key").value_type
     }
 
-    /// The row of a key.
+    /// Returns the row of a key.
     pub(super) fn of_key(key: &str) -> Option<&'static Self> {
         Self::TABLE.iter().find(|row| row.key == key)
     }

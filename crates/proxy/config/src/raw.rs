@@ -10,8 +10,8 @@ use super::value::{self, Problem};
 pub(super) struct RawValue {
     /// The option, for messages: `--workers`, or `millrace.toml:3: workers`.
     pub(super) location: String,
-    /// The text of the value. Numbers of a file have their text; Booleans have `on` or `off` where
-    /// these are keywords of the option.
+    /// The text of the value. A number in a file keeps its text. A Boolean in a file becomes `on`
+    /// or `off` if these are keywords of the option.
     pub(super) text: String,
 }
 
@@ -61,13 +61,13 @@ pub(super) struct RawLimit {
 }
 
 impl RawConfig {
-    /// Whether the process takes over from a running one.
+    /// Returns whether the process takes over from a running one.
     pub fn is_upgrade(&self) -> bool {
         self.process.values.iter().any(|(row, _)| row.key == "upgrade")
     }
 
-    /// The name of an option for messages: `--access-log` if a command line has set it, otherwise
-    /// `access-log`.
+    /// Returns the name of an option for messages: `--access-log` if a command line has set it,
+    /// otherwise `access-log`.
     pub fn name_of<'a>(&self, key: &'a str) -> std::borrow::Cow<'a, str> {
         let tables = std::iter::once(&self.process)
             .chain(self.services.iter().map(|service| &service.table));
@@ -78,7 +78,7 @@ impl RawConfig {
         }
     }
 
-    /// The location of an option of a service, for messages: `--congestion`, or
+    /// Returns the location of an option of a service, for messages: `--congestion`, or
     /// `millrace.toml:3: congestion`; the location of the service if it does not set the option.
     /// `service` is an index into [`Config::services`](super::Config::services).
     ///
@@ -101,7 +101,7 @@ impl RawConfig {
 }
 
 impl RawTable {
-    /// All values of a key, parsed by `parse`.
+    /// Returns all values of a key, parsed by `parse`.
     pub(super) fn all<T>(
         &self,
         key: &str,
@@ -128,7 +128,7 @@ impl RawTable {
         all
     }
 
-    /// The value of a key, parsed by `parse`; `None` if it is not set.
+    /// Returns the value of a key, parsed by `parse`; `None` if it is not set.
     pub(super) fn one<T>(
         &self,
         key: &str,
@@ -137,7 +137,8 @@ impl RawTable {
         Ok(self.all(key, parse)?.pop())
     }
 
-    /// The value of a key, or the default of its row, which then has to be a value.
+    /// Returns the value of a key. If the key is not set, returns the default of its row, which has
+    /// to be a value and not a description.
     pub(super) fn one_or_default<T>(
         &self,
         key: &str,
@@ -149,7 +150,7 @@ impl RawTable {
         }
     }
 
-    /// The default of a key's row, which has to be a value.
+    /// Returns the default of a key's row, which has to be a value and not a description.
     pub(super) fn default_of<T>(
         key: &str,
         parse: impl Fn(&str) -> Result<T, Problem>,
@@ -158,12 +159,12 @@ impl RawTable {
         RawValue { location: "default".to_owned(), text: row.default.to_owned() }.parse(row, parse)
     }
 
-    /// Whether a file sets a key to an empty list.
+    /// Returns whether a file sets a key to an empty list.
     pub(super) fn is_empty_list(&self, key: &str) -> bool {
         self.empty_lists.iter().any(|row| row.key == key)
     }
 
-    /// The location of a key, or of the table if the key is not set.
+    /// Returns the location of a key, or of the table if the key is not set.
     pub(super) fn location_of(&self, key: &str) -> &str {
         self.values
             .iter()
@@ -171,7 +172,7 @@ impl RawTable {
             .map_or(self.location.as_str(), |(_, value)| value.location.as_str())
     }
 
-    /// The name of a key for messages, in the form of a command line or of a file.
+    /// Returns the name of a key for messages, in the form of a command line or of a file.
     pub(super) fn name_of(&self, key: &'static str) -> String {
         let flag = OptionRow::of_key(key).and_then(|row| row.flag);
         match flag {
@@ -212,7 +213,7 @@ impl RawValue {
         parse(&self.text).map_err(|problem| self.error(problem, row.value_type.expected()))
     }
 
-    /// An error about this value.
+    /// Returns an error about this value.
     pub(super) fn error(&self, problem: Problem, expected: String) -> ConfigError {
         ConfigError::Value {
             location: self.location.clone(),

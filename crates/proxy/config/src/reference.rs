@@ -1,6 +1,6 @@
-//! The reference pages, written from the tables: two manual pages, their equivalent in Markdown, and
-//! the schema. A test compares the files of the project with these; `millrace reference PAGE` prints
-//! one.
+//! The reference pages, written from the tables: two manual pages, their equivalent in Markdown,
+//! and the schema. A test compares the files of the project with these; `millrace reference PAGE`
+//! prints one.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ pub const PAGES: &[ReferencePage] = &[
     ("schema", "docs/millrace.schema.json", schema::schema),
 ];
 
-/// The text of a page; `None` if there is no page of that name.
+/// Returns the text of a page; `None` if there is no page of that name.
 pub fn page(name: &str) -> Option<String> {
     let (.., text) = PAGES.iter().find(|(known, ..)| *known == name)?;
     Some(text())
@@ -98,7 +98,7 @@ fn program_page() -> String {
     out
 }
 
-/// The other name of a command, as a sentence.
+/// Returns the other name of a command, as a sentence.
 fn alias_of(command: &str) -> String {
     let alias = ALIASES.iter().find(|(_, of)| *of == command);
     alias.map_or_else(String::new, |(alias, _)| format!(" {alias} is another name for it."))
@@ -260,7 +260,7 @@ lists those that the program reads.
 .BR millrace (1)
 ";
 
-/// The bounds of a file and of its lists.
+/// Returns the bounds of a file and of its lists.
 fn bounds() -> String {
     let values_max = |key| OptionRow::of_key(key).map_or(0, |row| row.values_max);
     format!(
@@ -277,7 +277,7 @@ fn head(title: &str, section: u8) -> String {
     format!(".\\\" {MARK}\n.TH {title} {section} \"\" \"millrace {version}\"\n")
 }
 
-/// The summary and the detail of an option for a manual page.
+/// Returns the summary and the detail of an option for a manual page.
 fn texts(row: &OptionRow) -> String {
     roff(&row.sentences())
 }

@@ -7,8 +7,9 @@ use super::keywords;
 use super::toml_text::string_array;
 use super::value::write_size;
 
-/// Checks that a process with the configuration `old` can apply `new` without a restart. Both are as
-/// read from files, with port 0 where the kernel chooses a port. Messages call the file `name`.
+/// Checks that a process with the configuration `old` can apply `new` without a restart. Both are
+/// the configurations as read, with port 0 where the kernel chooses the port. Messages call the
+/// file `name`.
 ///
 /// # Errors
 /// Returns the first changed setting that needs a restart: threads, pools, disks, sandbox and admin
@@ -24,7 +25,7 @@ pub fn check_reload(name: &str, old: &Config, new: &Config) -> Result<(), Config
     Ok(())
 }
 
-/// The settings that only a restart can change, with their values as text.
+/// Returns the settings that only a restart can change, with their values as text.
 fn restart_only(config: &Config) -> [(&'static str, String); 16] {
     let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
     let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };

@@ -62,7 +62,7 @@ fn described(route: &Route) -> String {
         .map_or_else(|| format!("path {path}"), |host| format!("host {host}, path {path}"))
 }
 
-/// Whether every request that `later` matches is one that `earlier` matches.
+/// Returns whether every request that `later` matches is one that `earlier` matches.
 fn shadows(earlier: &Route, later: &Route) -> bool {
     later.path.starts_with(&earlier.path)
         && match (&earlier.host, &later.host) {

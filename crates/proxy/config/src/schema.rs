@@ -1,9 +1,9 @@
 //! The JSON schema of a configuration file (draft 2020-12), written from the tables of options and
 //! limits. Editors use it to complete and check TOML files.
 //!
-//! The schema has names, types, bounds of numbers and patterns of strings. It accepts every file that
-//! `check` accepts. Only `check` finds these errors: broken rules between options, numbers with a unit
-//! that are out of bounds, and prefixes that are too long for their address.
+//! The schema has names, types, bounds of numbers and patterns of strings. It accepts every file
+//! that `check` accepts. Only `check` finds these errors: broken rules between options, numbers
+//! with a unit that are out of bounds, and prefixes that are too long for their address.
 
 use serde_json::{Map, Value, json};
 
@@ -40,7 +40,7 @@ pub(super) fn schema() -> String {
     format!("{schema:#}\n")
 }
 
-/// The properties of a table: the rows of `scopes` without the limits, and `more`.
+/// Returns the properties of a table: the rows of `scopes` without the limits, and `more`.
 fn properties<const N: usize>(scopes: &[Scope], more: [(&str, Value); N]) -> Map<String, Value> {
     let rows = OptionRow::of_scopes(scopes).map(|row| (row.key, property(row)));
     rows.chain(more).map(|(key, value)| (key.to_owned(), value)).collect()
@@ -81,7 +81,7 @@ fn limit(row: &LimitRow) -> Value {
     merged(about, number(least, most, suffix))
 }
 
-/// The schema of one value. Numbers and switches may also be strings.
+/// Returns the schema of one value. Numbers and switches may also be strings.
 fn value(kind: ValueType) -> Value {
     const BLOCK: &str = "^([0-9]{1,3}\\.){3}[0-9]{1,3}(/[0-9]{1,2})?$|^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$";
     const SOCKET: &str = "^(localhost|[0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$";
@@ -150,7 +150,7 @@ fn path() -> Value {
     pattern("^[^\\u0000-\\u001f\\u007f-\\u009f]+$")
 }
 
-/// A whole number, or a string of its digits and a unit.
+/// Returns the schema of a whole number, or of a string of its digits and a unit.
 fn number(least: u64, most: u64, suffix: &str) -> Value {
     let number = json!({"type": "integer", "minimum": least, "maximum": most});
     any([number, pattern(&format!("^[0-9]+{suffix}$"))])
@@ -169,7 +169,7 @@ fn any<const N: usize>(schemas: [Value; N]) -> Value {
     json!({"anyOf": schemas.to_vec()})
 }
 
-/// A table without other keys.
+/// Returns the schema of a table without other keys.
 fn object(properties: Map<String, Value>, required: &[&str]) -> Value {
     let mut object = json!({"type": "object", "additionalProperties": false});
     if !required.is_empty() {
@@ -179,7 +179,7 @@ fn object(properties: Map<String, Value>, required: &[&str]) -> Value {
     object
 }
 
-/// An array of at least `least` tables of a definition, or a single one.
+/// Returns the schema of an array of at least `least` tables of a definition, or a single one.
 fn tables_of(name: &str, least: usize) -> Value {
     let one = reference(name);
     let (most, items) = (TABLES_MAX, &one);

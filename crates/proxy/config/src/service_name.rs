@@ -35,25 +35,25 @@ enum NameSource {
 }
 
 impl ServiceName {
-    /// The name, for labels and messages.
+    /// Returns the name, for labels and messages.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The space of the service's cache keys. No other service of the process has the same, so that no
-    /// service returns a response that another one stored.
+    /// Returns the space of the service's cache keys. No other service of the process has the same,
+    /// so that no service returns a response that another one stored.
     pub fn space(&self) -> &Space {
         &self.space
     }
 
-    /// The value of the option `name`; `None` if it is not set.
+    /// Returns the value of the option `name`; `None` if it is not set.
     pub(super) fn given(&self) -> Option<&str> {
         (self.source == NameSource::Given).then_some(&*self.text)
     }
 
-    /// Returns the name of a forward proxy with these target rules, which are part of its key space.
-    /// The rules for addresses are checked at connect time, and a cache hit does not connect. So a
-    /// response that was stored under other rules must not be found.
+    /// Returns the name of a forward proxy with these target rules, which are part of its key
+    /// space. The rules for addresses are checked at connect time, and a cache hit does not
+    /// connect. So a response that was stored under other rules must not be found.
     pub(super) fn with_rules(self, rules: &TargetRules) -> Self {
         Self { space: Space::named(&format!("{};{}", self.text, fingerprint(rules))), ..self }
     }
@@ -98,8 +98,8 @@ fn role(raw: &RawService) -> &'static str {
     if raw.routes.is_some() { "boost" } else { "forward" }
 }
 
-/// The first address, which no other service has and which does not change when services are added or
-/// removed. Where the kernel chooses the port, the index of the service replaces it.
+/// Returns the first address, which no other service has and which does not change when services
+/// are added or removed. If the kernel chooses the port, the index of the service is appended.
 fn address_name(addresses: &[ListenAddress], service: usize) -> String {
     match addresses.first() {
         Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
@@ -107,8 +107,9 @@ fn address_name(addresses: &[ListenAddress], service: usize) -> String {
     }
 }
 
-/// A digest of the rules about addresses and ports. Rules about names apply before the cache lookup, so
-/// they are not part of it. Each run has to compute the same digest, because keys on disks contain it.
+/// Returns a digest of the rules about addresses and ports. Rules about names apply before the
+/// cache lookup, so they are not part of it. Each run has to compute the same digest, because keys
+/// on disks contain it.
 fn fingerprint(rules: &TargetRules) -> String {
     let TargetRules { private, allowed, denied, ports, denied_ports, .. } = rules;
     let blocks = |blocks: &[Cidr]| {
@@ -135,7 +136,7 @@ pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
     })
 }
 
-/// Whether the cache stores any responses of the service.
+/// Returns whether the cache stores any responses of the service.
 fn has_cache(service: &Service) -> bool {
     match &service.role {
         ServiceRole::Boost(routes) => routes.iter().any(|route| route.cache.is_some()),
@@ -143,7 +144,8 @@ fn has_cache(service: &Service) -> bool {
     }
 }
 
-/// Returns the names of services of `before` whose stored responses no service of `after` can reach.
+/// Returns the names of services of `before` whose stored responses no service of `after` can
+/// reach.
 pub fn lost_names<'a>(before: &'a Config, after: &Config) -> Vec<&'a str> {
     let is_found =
         |name: &ServiceName| after.services.iter().any(|service| service.name.space == name.space);
@@ -162,7 +164,7 @@ mod tests {
         config.services.iter().map(|service| service.name.as_str()).collect()
     }
 
-    /// A file with these services, each as (role, lines).
+    /// Returns a file with these services, each as (role, lines).
     fn file(services: &[(&str, &str)]) -> Result<Config, ConfigError> {
         let mut text = String::new();
         for (index, (role, lines)) in services.iter().enumerate() {

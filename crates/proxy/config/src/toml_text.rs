@@ -7,12 +7,12 @@ pub(super) fn write_key(out: &mut String, key: &str, value: impl std::fmt::Displ
     writeln!(out, "{key} = {value}").expect("a String accepts every write");
 }
 
-/// An array of basic strings.
+/// Returns an array of basic strings.
 pub(super) fn string_array(values: impl Iterator<Item = String>) -> String {
     format!("[{}]", values.map(|value| basic_string(&value)).collect::<Vec<_>>().join(", "))
 }
 
-/// A basic string.
+/// Returns a text as a basic string.
 pub(super) fn basic_string(text: &str) -> String {
     let mut out = String::from("\"");
     for character in text.chars() {

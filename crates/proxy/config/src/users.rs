@@ -29,7 +29,8 @@ pub struct Users {
     tokens: HashMap<[u8; 32], Arc<[u8]>>,
     /// A hash whose verification takes as long as that of most users.
     decoy: Option<Arc<PasswordHash>>,
-    /// The SHA-256 digest of the file. Credentials that were verified with another file are not valid.
+    /// The SHA-256 digest of the file. Credentials that were verified with another file are not
+    /// valid.
     identity: [u8; 32],
 }
 
@@ -92,7 +93,7 @@ impl Users {
         }
     }
 
-    /// A hash with the most common cost; the higher one among equals.
+    /// Returns a hash with the most common cost; the higher one among equals.
     fn most_common_hash(&self) -> Option<Arc<PasswordHash>> {
         let mut counts = HashMap::new();
         for user in self.passwords.values() {
@@ -103,29 +104,29 @@ impl Users {
         Some(user.hash.clone())
     }
 
-    /// The user of this name; `None` if there is none with a password.
+    /// Returns the user of this name; `None` if there is none with a password.
     pub fn find(&self, name: &[u8]) -> Option<&Account> {
         self.passwords.get(name)
     }
 
-    /// A hash to verify if a user does not exist, so that the time does not reveal it. `None` if no user
-    /// has a password.
+    /// Returns a hash to verify if a user does not exist, so that the time does not reveal it.
+    /// `None` if no user has a password.
     pub fn decoy(&self) -> Option<&Arc<PasswordHash>> {
         self.decoy.as_ref()
     }
 
-    /// The user with this token. An attacker cannot choose the digest of a guess, so the time of the
-    /// lookup reveals nothing about the tokens.
+    /// Returns the user with this token. An attacker cannot choose the digest of a guess, so the
+    /// time of the lookup reveals nothing about the tokens.
     pub fn owner(&self, token: &[u8]) -> Option<&Arc<[u8]>> {
         self.tokens.get(&<[u8; 32]>::from(Sha256::digest(token)))
     }
 
-    /// Whether any user has a token.
+    /// Returns whether any user has a token.
     pub fn has_tokens(&self) -> bool {
         !self.tokens.is_empty()
     }
 
-    /// The SHA-256 digest of the file.
+    /// Returns the SHA-256 digest of the file.
     pub fn identity(&self) -> &[u8; 32] {
         &self.identity
     }

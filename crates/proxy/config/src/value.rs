@@ -85,8 +85,8 @@ pub(super) fn parse_size(text: &str) -> Result<u64, Problem> {
     })
 }
 
-/// Shortens the unit of a size such as 1GB or 512MiB to the one that [`parse_size`] parses: 1G, 512M.
-/// Returns `None` for any other text.
+/// Shortens the unit of a size such as 1GB or 512MiB to the one that [`parse_size`] parses: 1G,
+/// 512M. Returns `None` for any other text.
 fn with_short_unit(text: &str) -> Option<String> {
     let shortened = ["iB", "B"].iter().find_map(|end| strip_suffix_any_case(text, end))?;
     let has_unit = shortened.ends_with(|last: char| last.is_ascii_alphabetic());
@@ -254,8 +254,8 @@ fn split_authority(authority: &str) -> Result<(&str, Option<&str>), Problem> {
     })
 }
 
-/// Parses a host: a name, which becomes lower case, an IPv4 address, or an IPv6 address in brackets,
-/// which are removed.
+/// Parses a host: a name, which becomes lower case, an IPv4 address, or an IPv6 address in
+/// brackets, which are removed.
 fn parse_host(text: &str) -> Result<String, Problem> {
     if let Some(literal) = text.strip_prefix('[') {
         let literal = literal.strip_suffix(']').unwrap_or(literal);
@@ -275,8 +275,8 @@ pub(super) fn parse_host_name(text: &str) -> Result<String, Problem> {
     }
 }
 
-/// Checks a host name or an IPv4 address. A name whose last label is numeric is refused unless it is
-/// an address of four decimal parts, because resolvers disagree about 127.1 and 0x7f.1.
+/// Checks a host name or an IPv4 address. A name whose last label is numeric is refused unless it
+/// is an address of four decimal parts, because resolvers disagree about 127.1 and 0x7f.1.
 fn check_host_name(text: &str) -> Result<(), Problem> {
     let name = text.strip_suffix('.').unwrap_or(text);
     if name.is_empty() {
@@ -296,9 +296,9 @@ fn check_host_name(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Parses the host of a route: a host as in [`parse_host`], where IPv6 addresses need no brackets, or `*.`
-/// and a name for all names below it. A dot at the end is removed, as it is from the host of a
-/// request.
+/// Parses the host of a route: a host as in [`parse_host`], where IPv6 addresses need no brackets,
+/// or `*.` and a name for all names below it. A dot at the end is removed, as it is from the host
+/// of a request.
 pub(super) fn parse_host_pattern(text: &str) -> Result<String, Problem> {
     let pattern = match text.strip_prefix("*.") {
         Some(parent) => check_host_name(parent).map(|()| text.to_ascii_lowercase())?,
@@ -341,8 +341,8 @@ pub(super) fn parse_realm(text: &str) -> Result<String, Problem> {
     }
 }
 
-/// Parses a prefix of a path: printable ASCII characters that begin with a slash, without a query or
-/// fragment, in the normal form of the paths that it is compared with.
+/// Parses a prefix of a path: printable ASCII characters that begin with a slash, without a query
+/// or fragment, in the normal form of the paths that it is compared with.
 pub(super) fn parse_path_prefix(text: &str) -> Result<String, Problem> {
     if !text.starts_with('/') {
         return Err("does not begin with a slash");
@@ -356,8 +356,8 @@ pub(super) fn parse_path_prefix(text: &str) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// Parses the name of a field that a reverse proxy removes unless a trusted peer sent it, into lower
-/// case.
+/// Parses the name of a field that a reverse proxy removes unless a trusted peer sent it, into
+/// lower case.
 pub(super) fn parse_pass_field(text: &str) -> Result<Box<[u8]>, Problem> {
     if !REMOVED_UNLESS_TRUSTED.contains(FieldName::from_bytes(text.as_bytes())) {
         return Err("is not a field that is removed by default");
@@ -402,8 +402,8 @@ pub(super) fn parse_file_path(text: &str) -> Result<PathBuf, Problem> {
     Ok(PathBuf::from(text))
 }
 
-/// Parses `system`, `auto`, or the name of an algorithm. The program checks later whether the kernel
-/// has it.
+/// Parses `system`, `auto`, or the name of an algorithm. The program checks later whether the
+/// kernel has it.
 pub(super) fn parse_congestion(text: &str) -> Result<Congestion, Problem> {
     let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     match text {

@@ -94,7 +94,8 @@ pub enum ValueType {
 }
 
 impl ValueType {
-    /// The keyword that a Boolean in a file stands for; `None` if it is not valid for this type.
+    /// Returns the keyword that a Boolean in a file stands for; `None` if it is not valid for this
+    /// type.
     pub fn keyword_of_bool(&self, switch: bool) -> Option<&'static str> {
         let has_off = match self {
             Self::Flag | Self::Switch => return Some(if switch { "on" } else { "off" }),
@@ -105,12 +106,12 @@ impl ValueType {
         (has_off && !switch).then_some("off")
     }
 
-    /// The placeholder of the value in help, such as `FILE` (the value name of clap).
+    /// Returns the placeholder of the value in help, such as `FILE` (the value name of clap).
     pub fn value_name(&self) -> &'static str {
         self.description().0
     }
 
-    /// The valid values, to follow "expected: " in an error.
+    /// Returns the valid values, to follow "expected: " in an error.
     pub fn expected(&self) -> String {
         match *self {
             Self::Number { least, most } => format!("a whole number from {least} to {most}"),
@@ -127,7 +128,8 @@ impl ValueType {
         }
     }
 
-    /// The value name, and the valid values. The latter are empty for types with bounds or keywords:
+    /// Returns the value name, and the valid values. The latter are empty for types with bounds or
+    /// keywords:
     /// [`ValueType::expected`] writes those.
     fn description(&self) -> (&'static str, &'static str) {
         match self {

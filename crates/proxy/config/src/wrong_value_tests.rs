@@ -57,7 +57,7 @@ fn wrong_values(value_type: ValueType) -> Vec<String> {
     texts.iter().copied().map(str::to_owned).collect()
 }
 
-/// The wrong values of a row; never none.
+/// Returns the wrong values of a row, at least one.
 fn wrong_values_of(row: &OptionRow) -> Vec<String> {
     let values = wrong_values(row.value_type);
     assert!(!values.is_empty(), "{} has no wrong value", row.key);
@@ -74,7 +74,7 @@ fn assert_refused(context: &str, result: Result<Config, ConfigError>, parts: &[&
     }
 }
 
-/// The configuration of a command with one more option.
+/// Returns the configuration of a command with one more option.
 fn with_option(command_name: &str, option: &str) -> Result<Config, ConfigError> {
     let mut words = vec!["millrace", command_name];
     match command_name {

@@ -37,7 +37,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Messages that must fit into each mailbox besides a configuration: drain and abort.
 const RESERVED_MESSAGES: usize = 2;
 
-/// The configuration in force. The supervisor, reloads and replacements of workers use it.
+/// The configuration in force. It is shared by the supervisor, reloads and restarts of workers.
 pub(crate) struct ActiveConfig {
     state: Mutex<ActiveState>,
     /// `None`: the configuration is a command line, which cannot be reloaded.
@@ -256,8 +256,8 @@ impl ActiveConfig {
         state.end(|| WorkerMessage::HandOff);
     }
 
-    /// Like [`ActiveConfig::hand_off`], in a new process whose takeover failed. Removes the files of
-    /// the sockets that this process opened itself.
+    /// Like [`ActiveConfig::hand_off`], in a new process whose takeover failed. Removes the files
+    /// of the sockets that this process opened itself.
     pub(crate) fn abort_takeover(&self) {
         self.lock().end(|| WorkerMessage::HandOff);
     }

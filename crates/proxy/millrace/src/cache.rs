@@ -41,7 +41,7 @@ pub(crate) fn open(config: &Config, copies: HotCopies) -> Result<Option<Arc<Cach
     Ok(Some(cache))
 }
 
-/// Starts the prefault thread. Without it the cache has no memory after its first blocks.
+/// Starts the prefault thread. Without it the cache can use only its first blocks of memory.
 ///
 /// # Errors
 /// If the thread cannot be started.

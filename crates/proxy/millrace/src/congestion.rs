@@ -43,8 +43,9 @@ pub(crate) fn check(config: &Config, raw: &RawConfig) -> Result<(), ConfigError>
     Ok(())
 }
 
-/// Returns the algorithm that the system uses by default; `None` if it is the one that `auto` sets
-/// for near peers, or if that one is not available. Logs the latter if `auto` is configured.
+/// Returns the default algorithm of the system, which `auto` leaves to remote peers. `None` if this
+/// is [`NEARBY`], the algorithm that `auto` sets for near peers, or if NEARBY is not available. If
+/// `auto` is configured, the missing NEARBY is logged.
 pub(crate) fn system_default(config: &Config) -> Option<Arc<str>> {
     let system = millrace_sys::default_congestion().ok()?;
     if system == NEARBY {

@@ -37,7 +37,8 @@ pub(crate) fn run() -> Result<(), ProgramError> {
         format!("--admin={admin}"),
     ])?;
     let running = Running::start(config, None, false)?;
-    // Only now: `Running::start` blocks signals, and the threads of the site inherit that.
+    // The site starts after `Running::start`, which blocks signals, because the threads of the site
+    // inherit the blocked signals.
     demo_site::start(origin)?;
     let [ListenAddress::Tcp(address)] = running.addresses()[..] else {
         unreachable!("the demo listens on one TCP address");

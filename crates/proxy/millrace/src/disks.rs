@@ -25,8 +25,8 @@ type DiskMail = PeerMailboxes<WorkerMessage<OwnedFd>, EventWaker>;
 #[derive(Debug, Default)]
 pub(crate) struct DiskWaker(OnceLock<Mutex<DiskMail>>);
 
-/// Attempts to wake a worker whose mailbox is full, two seconds in all. If a worker hangs longer, its
-/// exchanges stop waiting by a timeout.
+/// Attempts to wake a worker whose mailbox is full, two seconds in all. If a worker hangs longer,
+/// its exchanges stop waiting by a timeout.
 const WAKE_TRIES_MAX: u32 = 2000;
 /// Interval between attempts to wake a worker.
 const WAKE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
@@ -35,8 +35,7 @@ const WAKE_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 const RECOVERY_WAIT: Duration = Duration::from_millis(300);
 /// Interval between attempts to lock disks that the predecessor still uses.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(20);
-/// Writes that wait for stuck disks may occupy this fraction of the cache's memory: one part of this
-/// many.
+/// Writes that wait for stuck disks may occupy the cache's memory divided by this.
 const STUCK_MEMORY_DIVISOR: u64 = 4;
 
 impl DiskWaker {

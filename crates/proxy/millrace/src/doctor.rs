@@ -64,7 +64,8 @@ struct Machine {
     pipe_pages: Option<u64>,
     /// RLIMIT_MEMLOCK in bytes, if the limit applies to this process.
     locked_memory: Option<u64>,
-    /// Bytes that an io_uring ring counts against RLIMIT_MEMLOCK; `None` if no ring could be created.
+    /// Bytes that an io_uring ring counts against RLIMIT_MEMLOCK; `None` if no ring could be
+    /// created.
     ring_bytes: Option<u64>,
     /// Whether not even one ring could be created for lack of locked memory.
     is_ring_refused: bool,

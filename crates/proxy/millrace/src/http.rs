@@ -173,7 +173,8 @@ impl Connection {
         let _ = self.socket.shutdown(Shutdown::Write).and_then(|()| self.discard(bytes_max));
     }
 
-    /// Reads and discards bytes until at least `bytes_min` are discarded; the last read may exceed it.
+    /// Reads and discards bytes until at least `bytes_min` are discarded; the last read may exceed
+    /// it.
     ///
     /// # Errors
     /// Those of the socket; [`ErrorKind::UnexpectedEof`] if the stream ends earlier.

@@ -43,8 +43,8 @@ pub(crate) enum SocketPurpose {
 #[derive(Default)]
 pub(crate) struct InheritedSockets {
     sockets: Vec<(SocketPurpose, ListenAddress, ListeningSocket)>,
-    /// Every configured address. A configured port 0 takes a socket with any port, but none at these
-    /// addresses.
+    /// Every configured address. A configured port 0 matches a socket with any port, except the
+    /// sockets at these addresses.
     configured: HashSet<ListenAddress>,
 }
 

@@ -99,9 +99,9 @@ impl Listeners {
         std::mem::take(&mut self.inherited).check_unused()
     }
 
-    /// Sets whether this process owns the files of Unix sockets and removes them at its end. It must
-    /// not own them while another process may continue with them. It never owns the files of a service
-    /// manager.
+    /// Sets whether this process owns the files of Unix sockets and removes them at its end. It
+    /// must not own them while another process may continue with them. It never owns the files of a
+    /// service manager.
     pub(crate) fn set_file_ownership(&mut self, owned: bool) {
         for open in &mut self.open {
             open.owns_file = owned && !open.borrowed;

@@ -35,7 +35,7 @@ pub(crate) enum MetricsFormat {
 }
 
 impl MetricsFormat {
-    /// The value of Content-Type.
+    /// Returns the value of Content-Type.
     pub(crate) fn content_type(self) -> &'static str {
         match self {
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",

@@ -22,7 +22,7 @@ use crate::threads::spawn;
 /// Interval between rounds during outages. The failures of one round share a line.
 const ROUND: Duration = Duration::from_secs(1);
 /// The minimum time between two lines about one origin. It doubles with each line up to
-/// [`INTERVAL_MAX`]. A line about a state that has lasted this long does not wait longer than this.
+/// [`INTERVAL_MAX`]. A changed state that has lasted this long is logged without the doubled wait.
 const INTERVAL: Duration = Duration::from_secs(5);
 /// The maximum of the doubled [`INTERVAL`].
 const INTERVAL_MAX: Duration = Duration::from_secs(320);

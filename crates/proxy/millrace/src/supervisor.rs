@@ -48,8 +48,8 @@ const IDLE_WAIT: Duration = Duration::from_secs(3600);
 /// Time that the workers get to abort the remaining exchanges after the drain deadline.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs a configuration until a signal or a successor ends the process. A reload reads `source` again. With
-/// `upgrade` the process takes over from a running one.
+/// Runs a configuration until a signal or a successor ends the process. A reload reads `source`
+/// again. With `upgrade` the process takes over from a running one.
 ///
 /// # Errors
 /// If the system refuses what the configuration needs, or if a second SIGINT ended the process.
@@ -162,8 +162,8 @@ impl Running {
         config.listeners.iter().map(|listener| listener.address.clone()).collect()
     }
 
-    /// Waits until a signal or a successor ends the process and it has drained. Calls `observe` with
-    /// the counters of the workers at least at the interval `interval`.
+    /// Waits until a signal or a successor ends the process and it has drained. Calls `observe`
+    /// with the counters of the workers at least once per `interval`.
     ///
     /// # Errors
     /// [`ProgramError::Interrupted`] after a second SIGINT; an error of waiting for signals.

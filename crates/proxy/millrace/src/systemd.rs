@@ -18,8 +18,9 @@ const ADDRESS_BYTES_MAX: usize = 108;
 /// Checks of the workers per watchdog timeout, so that a worker may miss a check without the
 /// service being restarted.
 const CHECKS_PER_WATCHDOG: u32 = 3;
-/// Heartbeats without a reply after which no more are sent to the workers. Far below the capacity of
-/// a mailbox, which they must not fill: not every service manager kills a process after the timeout.
+/// After this number of heartbeats without a reply, no more are sent to the workers. The number is
+/// far below the capacity of a mailbox. Some service managers do not kill a process after the
+/// timeout, so that heartbeats could fill the mailboxes.
 const MISSED_MAX: u64 = 16;
 
 /// The connection to the service manager, if there is one.

@@ -341,8 +341,9 @@ pub(crate) fn disk_files(config: &Config) -> u64 {
 }
 
 /// Returns the number of descriptors that each of `workers` may open. Those that are open now and
-/// the `files` of disks are subtracted first. A reserved ring is subtracted twice, as an open descriptor
-/// and as a part of the engine, which costs its worker one descriptor.
+/// the `files` of disks are subtracted first. A reserved ring is subtracted twice: as an open
+/// descriptor and in [`DESCRIPTORS_PER_ENGINE`]. So with engine uring each worker has one
+/// descriptor less than it could have.
 pub(crate) fn descriptors_per_worker(workers: usize, files: u64) -> u64 {
     let workers = workers as u64;
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;

@@ -439,8 +439,8 @@ fn start_with_log(origin: &TcpListener, words: &str) -> (Running, BufReader<Chil
     (running, log)
 }
 
-/// Sends a response with these fields and a body that follows once the client has the header section.
-/// Returns the program, which was started with `words`, and its record in the access log.
+/// Sends a response with these fields and a body that follows once the client has the header
+/// section. Returns the program, which was started with `words`, and its record in the access log.
 fn forwarded(body: usize, fields: &str, words: &str) -> (Running, String) {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let (running, mut log) = start_with_log(&origin, words);
@@ -459,13 +459,13 @@ fn forwarded(body: usize, fields: &str, words: &str) -> (Running, String) {
     (running, record)
 }
 
-/// The value of a number in a record.
+/// Returns the value of a number in a record.
 fn number_in(record: &str, name: &str) -> usize {
     let (_, rest) = record.split_once(&format!("\"{name}\":")).unwrap();
     rest.split_once([',', '}']).unwrap().0.parse().unwrap()
 }
 
-/// The spliced bytes of a body, from metrics and access log; the rest is copied.
+/// Returns the spliced bytes of a body, from metrics and access log; the rest is copied.
 fn spliced_of(body: usize, splice: &str) -> usize {
     let (running, record) = forwarded(body, "", &format!("--no-cache --splice {splice}"));
     let [copied, spliced, calls] =
@@ -536,8 +536,8 @@ fn bytes_of_a_cut_body_are_reported() {
     assert_eq!(metric(&running, "downloaded_bytes_total"), 20 * SENT);
 }
 
-/// Fetches a body of each length into the cache, then requests it three times more. Returns the bytes
-/// that were copied in each of these hits. The last hit is a range without the first byte.
+/// Fetches a body of each length into the cache, then requests it three times more. Returns the
+/// bytes that were copied in each of these hits. The last hit is a range without the first byte.
 fn copied_of_hits<const N: usize>(bodies: [usize; N], send: &str) -> [[usize; 3]; N] {
     let origin = TcpListener::bind("127.0.0.1:0").unwrap();
     let (running, mut log) = start_with_log(&origin, &format!("--cache-send {send}"));

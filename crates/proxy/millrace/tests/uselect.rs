@@ -126,7 +126,7 @@ fn exchange(client: &mut TcpStream, origin: &mut TcpStream) {
     assert_eq!(&body, b"ok");
 }
 
-/// The worker must be able to spin within its system call filter, whether that succeeds or not.
+/// The system call filter must not kill a spinning worker.
 #[test]
 fn workers_may_spin_before_they_sleep() {
     let folder = Folder::new("uselect-spin");

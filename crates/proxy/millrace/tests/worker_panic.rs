@@ -308,9 +308,9 @@ fn panic_worker(running: &Running, worker: usize) {
     }
 }
 
-/// One client makes its worker fetch, and clients of the other worker wait for the response. Then the
-/// fetching worker panics. All timeouts are longer than the test, so only the panic can end the waits.
-/// `read_beginning` reads the bytes that a client gets before the panic.
+/// One client makes its worker fetch, and clients of the other worker wait for the response. Then
+/// the fetching worker panics. All timeouts are longer than the test, so only the panic can end the
+/// waits. `read_beginning` reads the bytes that a client gets before the panic.
 fn panic_a_fetching_worker(engine: &str, target: &str, read_beginning: fn(&mut TcpStream)) {
     let gate = Gate::default();
     let running = start(engine, &gate, "--limit collapse_wait_ms=1h --limit idle_ms=1h");

@@ -1,4 +1,4 @@
-//! A user of the disks for tests.
+//! The callbacks of disks in tests, and helpers.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};

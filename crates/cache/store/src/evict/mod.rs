@@ -97,12 +97,13 @@ pub struct EvictionStats {
     pub expired: u64,
 }
 
-/// Two bits distinguish an object that is requested now and then from one that is requested always.
+/// The maximum of an entry's hit counter. Two bits suffice to distinguish an object that is
+/// requested now and then from one that is requested all the time.
 const HITS_MAX: u8 = 3;
 /// The maximum number of hit entries that stay in one eviction; the next one is evicted regardless
 /// of its hits. This bounds the work under the shard's lock.
 const MOVES_MAX: u32 = 64;
-/// The divisor for the capacity above which an object is stored only at its second request.
+/// An object larger than the capacity divided by this is stored only at its second request.
 const LARGE_DIVISOR: u64 = 32;
 /// The weights are adjusted to the mean size after this number of inserts.
 const WEIGHTS_UPDATE_INSERTS: u32 = 64;
@@ -292,8 +293,7 @@ impl Eviction {
         horizon.is_none_or(|horizon| self.main_weights.score(age, size) <= horizon / 2)
     }
 
-    /// Adjusts the weights: the size above which the weight hardly grows is the mean size of all
-    /// entries.
+    /// Adjusts the weights to the mean size of all entries: above it, a weight hardly grows.
     fn update_weights(&mut self) {
         self.main_weights = Weights::new(self.shared.mean_entry_bytes().max(1));
         self.probation_weights = self.main_weights.root();

@@ -1,7 +1,7 @@
 //! One queue of entries, oldest first, kept as one list per size class.
 //!
-//! A size class is a power of two of bytes. Within a class the oldest entry is evicted first.
-//! Among the oldest entries of all classes, the one that is oldest *for its size* is evicted first. A
+//! A size class is a power of two of bytes. Within a class the oldest entry is evicted first. Among
+//! the oldest entries of all classes, the one that is oldest *for its size* is evicted first. A
 //! weight per class makes their ages comparable. So a queue has exactly one next victim, found by
 //! looking at one entry per class.
 

@@ -63,8 +63,8 @@ mod tests {
         assert_eq!(Eviction::shards(64 * SHARD_BYTES_MIN).len(), 64);
     }
 
-    /// The age that one shard learned holds in the other, which may be skipped while its entries
-    /// are younger. A single shard may not be skipped.
+    /// An eviction in one shard sets the horizon of both. The other shard may be skipped while its
+    /// entries are younger than the horizon. A single shard is never skipped.
     #[test]
     fn a_shard_with_young_entries_may_be_skipped() {
         let mut shards = Eviction::split(1 << 20, 2);

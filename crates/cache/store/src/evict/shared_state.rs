@@ -40,12 +40,13 @@ const SHARE_INITIAL: u32 = SHARE_WHOLE / 10;
 const SHARE_MIN: u32 = SHARE_WHOLE / 20;
 /// The upper bound of the share of probation.
 const SHARE_MAX: u32 = SHARE_WHOLE / 5 * 4;
-/// An object that returns shows that its queue should be larger if at most this fraction of the
-/// cache's bytes was evicted from that queue since its own eviction: one part of this many.
+/// An object returns soon if its queue has evicted at most the cache's bytes divided by this since
+/// the eviction of the object. An early return shows that the queue should be larger.
 const NEAR_DIVISOR: u64 = 20;
-/// Each such return changes the share of probation by this number of mean entries, up to the
-/// maximum.
+/// Each early return changes the share of probation by this number of mean entries, up to
+/// [`STEP_MAX`].
 const STEP: u32 = 16;
+/// The maximum of one change of the share.
 const STEP_MAX: u32 = SHARE_WHOLE / 100;
 /// The number of returns from probation that one return from main outweighs.
 const MAIN_VOTES: u32 = 4;
@@ -100,8 +101,8 @@ impl SharedState {
         });
     }
 
-    /// If the object was evicted shortly before, a slightly larger share of its queue would have
-    /// kept it.
+    /// Applies `change` to the share of probation if the object was evicted shortly before: a
+    /// slightly larger share of its queue would have kept it.
     fn learn(&self, totals: &QueueTotals, mileage: u32, change: impl FnOnce(u32, u32) -> u32) {
         // As long as main evicts nothing, a return cannot show that main is too small.
         if self.main.horizon().is_none()

@@ -322,8 +322,8 @@ impl Cache {
         self.lock_shard_at(self.shard_index(key) as usize)
     }
 
-    /// The lock is poisoned only by a panic of its holder, which ends that worker. The shard is
-    /// consistent between two statements; at worst an object is lost.
+    /// Locks a shard. A poisoned lock is used: a panic of its holder ends that worker, and the
+    /// shard is consistent between any two statements. At worst an object is lost.
     pub(super) fn lock_shard_at(&self, index: usize) -> MutexGuard<'_, Shard> {
         self.shards[index].lock().unwrap_or_else(PoisonError::into_inner)
     }

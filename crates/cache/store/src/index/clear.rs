@@ -9,8 +9,7 @@ use super::cache::Cache;
 pub struct ClearReport {
     /// Objects.
     pub objects: usize,
-    /// Objects whose body was not whole: its filler is still active, or was lost without cutting
-    /// it.
+    /// Objects whose body was not whole: its filler is still active, or was lost without a cut.
     pub unfinished: usize,
     /// Fetch leases that had not ended.
     pub leases: usize,

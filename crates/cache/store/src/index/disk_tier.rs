@@ -11,10 +11,10 @@
 //! for a disk once and still finds nothing goes to the origin.
 //!
 //! **Purges**: the disks are notified first, then memory, in one *step*. Checking that an object in
-//! memory is unchanged and handing it to a disk is a step, too. Steps never overlap. So memory
-//! learns of a purge after every disk read that began before the purge: [`Cache::finish_load`]
-//! finds the lease outdated, or the sequence number of the purge above its own. An object that is
-//! handed to a disk after the purge has it applied already.
+//! memory is unchanged and handing it to a disk is a step, too. Steps never overlap. A load that
+//! found its response before the disks were notified read its sequence number before the purge got
+//! one. So [`Cache::finish_load`] finds either an outdated lease or a purge with a higher sequence
+//! number. An object that is handed to a disk after the purge has it applied already.
 
 mod admin;
 mod convert;
@@ -114,7 +114,7 @@ impl Cache {
     }
 }
 
-/// The cache as the disks call it.
+/// The callbacks from the disks to the cache.
 #[derive(Debug)]
 struct CacheCallbacks {
     /// Weak, because the cache owns the disks.
@@ -130,7 +130,7 @@ impl DiskCallbacks for CacheCallbacks {
     fn make_room(&self, error: AllocError) -> bool {
         let Some(cache) = self.cache.upgrade() else { return false };
         let now_ms = cache.disk_tier.now_ms.load(Ordering::Relaxed);
-        // A thread populates memory.
+        // The prefault thread will make memory ready.
         cache.make_memory_available(error, now_ms) || error == AllocError::NotReady
     }
 

@@ -49,8 +49,8 @@ impl FetchLease {
     }
 }
 
-/// Time after a failed fetch in which requests for the same key do not wait for each other. The next
-/// fetch may succeed, and trying one after the other would delay all of them.
+/// Time after a failed fetch in which requests for the same key do not wait for each other. If they
+/// fetched one after the other and each fetch failed, all of them would be delayed.
 pub const UNCOLLAPSED_MS: u64 = 1000;
 
 fn end(shard: &mut Shard, key: Key, number: u64, pass_until_ms: Option<u64>) -> EndedLease {

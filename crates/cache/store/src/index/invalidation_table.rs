@@ -11,8 +11,8 @@ use std::hash::Hash;
 pub(super) struct InvalidationTable<T, const MAX: usize> {
     /// `seqs.len() <= MAX`.
     seqs: HashMap<T, u64>,
-    /// The entries of `seqs`, oldest first, and outdated entries of items that were invalidated again;
-    /// `<= 2 * MAX + 1`.
+    /// The entries of `seqs`, oldest first, and outdated entries of items that were invalidated
+    /// again; `<= 2 * MAX + 1`.
     order: VecDeque<(u64, T)>,
     /// The sequence number of the last item that was dropped.
     dropped_seq: u64,

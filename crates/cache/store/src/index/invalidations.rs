@@ -1,10 +1,10 @@
 //! Recent purges and invalidations.
 //!
-//! Each purge and each invalidation by a tag has a sequence number. For a response, the number
-//! before the request was sent to its origin is known: every later purge or invalidation that
-//! matches the response applies to it. So purges apply to responses that are still being fetched.
-//! Tags that clients' requests invalidate (RFC 9875) are applied when a stored response is found,
-//! without walking over all stored responses.
+//! Each purge and each invalidation by a tag has a sequence number. Each response comes with the
+//! last number before its request was sent to the origin. Every purge or invalidation with a higher
+//! number that matches the response applies to it. So purges apply to responses that are still
+//! being fetched. Tags that clients' requests invalidate (RFC 9875) are applied when a stored
+//! response is found, without walking over all stored responses.
 //!
 //! All tables are bounded. When an item is dropped from a table, its number is kept, and every
 //! response that is older counts as invalidated. It is validated once more, which is never wrong.
@@ -46,9 +46,9 @@ struct RecentPurge {
     is_soft: bool,
 }
 
-/// Invalidated tags that are kept apart.
+/// The maximum number of invalidated tags in the table.
 const TAGS_MAX: usize = 4096;
-/// Purges with which responses that arrive are compared.
+/// The maximum number of recent purges. Each arriving response is compared with them.
 const PURGES_MAX: usize = 256;
 
 impl Invalidations {
@@ -95,7 +95,7 @@ impl Invalidations {
         }
     }
 
-    /// Applies to a response what happened since its request was sent to the origin.
+    /// Applies the purges and invalidations since number `since` to the metadata of a response.
     pub(super) fn apply_since(
         &self,
         meta: &mut Meta,

@@ -19,17 +19,18 @@ pub struct ObjectFiller {
     pub(super) object: Arc<Object>,
     /// `None` once it has ended.
     pub(super) filler: Option<Filler>,
-    /// The size with which the eviction counts the object.
+    /// The size of the object in the eviction policy.
     pub(super) size: u64,
     /// [`Cache::invalidation_seq`] when the object was stored.
     pub(super) stored_seq: u64,
     pub(super) is_kept: bool,
 }
 
-/// The initial size of an object of unknown length, and the step by which it grows.
+/// The initial size of an object of unknown length.
 pub(super) const FIRST_BYTES: u64 = 16 * 1024;
+/// The step by which the size of an object of unknown length grows.
 const GROWTH_BYTES: u64 = 256 * 1024;
-/// Evictions for one part of a body.
+/// The maximum number of evictions for one part of a body.
 pub(super) const EVICTIONS_MAX: usize = 64;
 /// Returns the memory kind of a body.
 pub(super) fn memory_kind(declared: Option<u64>) -> MemoryKind {
@@ -160,7 +161,8 @@ impl ObjectFiller {
     }
 
     /// Ends the body as cut. If a range request can fetch the rest of the same representation (RFC
-    /// 9111 section 3.3), the bytes that arrived are stored as a part. Returns the readers that waited.
+    /// 9111 section 3.3), the bytes that arrived are stored as a part. Returns the readers that
+    /// waited.
     #[must_use = "the waiters have to be woken"]
     pub fn cut(mut self) -> Vec<WaiterId> {
         let mut filler = self.filler.take().expect("it ends only once");

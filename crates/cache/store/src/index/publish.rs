@@ -12,7 +12,7 @@ use super::object_filler::{self, ObjectFiller};
 use super::shard::{ObjectSlot, Shard};
 use crate::object::Object;
 
-/// Why a response that may be stored is not.
+/// The reason why a response that may be stored is not stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreRefusal {
     /// It is too large for its value, and no request waits for it.

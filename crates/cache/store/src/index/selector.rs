@@ -5,7 +5,8 @@ use millrace_http_cache::{HashKey, TagHash, normalise_url, parse_uri_origin, tag
 /// A set of stored responses.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Selector {
-    /// Those of a URL in the form of cache keys. Their keys may have further parts.
+    /// The responses of a URL, which has the normal form of cache keys. The keys may have further
+    /// parts.
     Url(Vec<u8>),
     /// Those whose URL begins with this.
     Prefix(Vec<u8>),

@@ -24,8 +24,8 @@ pub(super) struct Shard {
     pub(super) counted_bytes: u64,
     /// Keys with [`KeyEntry::hit_for_pass_until_ms`], in the order in which they were marked.
     hit_for_pass_keys: VecDeque<Key>,
-    /// The last invalidation of each key. It is applied to responses that arrive without a lease,
-    /// about which no entry knows.
+    /// The last invalidation of each key. It also covers responses that are fetched without a
+    /// lease, which have no [`PendingFetch`].
     pub(super) invalidated_keys: InvalidationTable<Key, INVALIDATED_KEYS_MAX>,
 }
 
@@ -35,8 +35,8 @@ pub(super) struct KeyEntry {
     /// The newest is last.
     pub(super) objects: Vec<ObjectSlot>,
     pub(super) fetches: Vec<PendingFetch>,
-    /// The time until which responses of this key count as private, so that requests do not wait for
-    /// each other; 0 if they are not private.
+    /// The time until which responses of this key count as private, so that requests do not wait
+    /// for each other; 0 if they are not private.
     pub(super) hit_for_pass_until_ms: u64,
 }
 
@@ -265,10 +265,11 @@ fn expires(object: &Object) -> u32 {
     u32::try_from(end_s).unwrap_or(NEVER)
 }
 
-/// Keys of a shard that are marked as hit-for-pass. A client that requests ever new keys displaces
-/// only these marks.
+/// The maximum number of keys of a shard that are marked as hit-for-pass. A client that requests
+/// many different keys displaces only these marks.
 const HIT_FOR_PASS_MAX: usize = 4096;
 
-/// Invalidated keys of a shard that are kept apart. If more unsafe requests succeed in a shard
-/// while a response is being fetched, the response has to be validated before its next use.
+/// The maximum number of invalidated keys in the table of a shard. If more unsafe requests succeed
+/// in a shard while a response is being fetched, the response has to be validated before its next
+/// use.
 const INVALIDATED_KEYS_MAX: usize = 1024;

@@ -341,7 +341,7 @@ fn invalidation_covers_stored_and_arriving_responses() {
     assert!(matches!(look_up(&cache, key(1), "", Some(ME)), LookupResult::Validate { .. }));
 }
 
-/// Readers hold all of it: a response goes to its client without the cache.
+/// Readers hold all memory, so a response goes to its client without being stored.
 #[test]
 fn a_response_without_memory_is_not_stored_or_waited_for() {
     let bounds = Bounds { bytes: 8 << 20, object_bytes: 8 << 20, variants: 4, prefaults: true };

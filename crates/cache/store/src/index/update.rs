@@ -15,8 +15,8 @@ use crate::object::Object;
 
 impl Cache {
     /// Applies a 304 to a stored response and returns the result, which serves the request that
-    /// validated it in any case. It replaces the stored object only if that is unchanged: an
-    /// invalidation meanwhile may be newer than the 304. `since` is as in
+    /// validated it. The result replaces the stored object only if the object is unchanged, because
+    /// an invalidation meanwhile may be newer than the 304. `since` is as in
     /// [`NewEntry`](super::publish::NewEntry).
     pub fn update(
         &self,
@@ -81,7 +81,7 @@ impl Cache {
             Err(_) => false,
         };
         let stored = match freshened {
-            // It does not undo invalidations during the request.
+            // The update must not undo invalidations that happened during the request.
             Freshened::Updated(mut stored) if is_same_vary() => {
                 if self.lock_shard(key).invalidated_keys.has_any_since(&[key], since) {
                     stored.meta.invalidate();

@@ -14,8 +14,8 @@ use crate::options::{OptionRow, ValueType};
 use crate::raw::{RawTable, bounded};
 use crate::value::{Problem, check_bounds, parse_switch, write_size};
 
-/// Builds the settings of the cache of a process with this memory and number of workers; `None` if it
-/// has no cache.
+/// Builds the settings of the cache of a process with this memory and number of workers; `None` if
+/// it has no cache.
 pub(crate) fn build_settings(
     process: &RawTable,
     memory_bytes: u64,
@@ -44,8 +44,8 @@ pub(crate) fn build_settings(
     }))
 }
 
-/// The memory of the cache in bytes. It leaves the pools their minimum. To that end a percentage is
-/// reduced, and a size that is too large is an error.
+/// Returns the memory of the cache in bytes. It leaves the pools their minimum. To that end a
+/// percentage is reduced, and a size that is too large is an error.
 fn compute_cache_memory(
     process: &RawTable,
     memory_bytes: u64,
@@ -124,9 +124,9 @@ fn build_disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
     Ok(disks)
 }
 
-/// Builds the cache rules of a forward proxy or a route; `None` if it bypasses the cache. `space` is
-/// the key space of the service. `is_gateway`: the service is a reverse proxy, which removes fields
-/// that could change the response and are not in the cache key.
+/// Builds the cache rules of a forward proxy or a route; `None` if it bypasses the cache. `space`
+/// is the key space of the service. `is_gateway`: the service is a reverse proxy, which removes
+/// fields that could change the response and are not in the cache key.
 pub(crate) fn build_rules(
     values: &RawTable,
     is_gateway: bool,
@@ -292,7 +292,7 @@ cache = false
         names.iter().map(|name| name.as_bytes().into()).collect()
     }
 
-    /// The cache rules of each forward proxy and each route, in order.
+    /// Returns the cache rules of each forward proxy and each route, in order.
     fn routes(config: &Config) -> Vec<Option<Arc<CacheRoute>>> {
         let of_service = |service: &crate::Service| match &service.role {
             ServiceRole::Forward(_) => vec![service.cache.clone()],

@@ -43,14 +43,14 @@ pub enum CacheSend {
 }
 
 impl CacheSettings {
-    /// The size of the largest body that is stored, in bytes: the limit `object_bytes`, but at most an
-    /// eighth of the memory. Otherwise a few bodies could take all of it.
+    /// Returns the size of the largest body that is stored, in bytes: the limit `object_bytes`, but
+    /// at most an eighth of the memory. Otherwise a few bodies could take all of it.
     pub fn object_bytes_max(&self, limits: &Limits) -> u64 {
         limits.object_bytes.min(self.memory_bytes / OBJECT_SHARE)
     }
 }
 
-/// One object may take this fraction of the memory: one part of this many.
+/// The memory divided by this is the maximum size of one object.
 const OBJECT_SHARE: u64 = 8;
 
 /// A directory with stored responses.
@@ -69,8 +69,8 @@ pub struct CacheRoute {
     pub policy: CachePolicy,
     /// Which parts of a request are in the cache key.
     pub key: KeyParts,
-    /// Fields and cookies of requests that bypass the cache: these get no stored response, and their
-    /// responses are not stored.
+    /// Fields and cookies of requests that bypass the cache: these get no stored response, and
+    /// their responses are not stored.
     pub bypass: Features,
     /// Whether a response is received to its end, and stored, after its client has left.
     pub finishes_fetch: bool,

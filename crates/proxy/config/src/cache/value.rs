@@ -9,7 +9,8 @@ use crate::value::{
     parse_scaled, parse_size, parse_statuses, write_scaled, write_statuses,
 };
 
-/// The longest time of an option in seconds: ten years, far below the range of delta-seconds in HTTP.
+/// The longest time of an option in seconds: ten years, far below the range of delta-seconds in
+/// HTTP.
 const SECONDS_MAX: u32 = 3650 * 86_400;
 const UNITS: Units = &[("d", 86_400), ("h", 3600), ("m", 60), ("s", 1)];
 
@@ -50,8 +51,8 @@ pub(super) fn write_seconds(seconds: u32) -> String {
     write_scaled(seconds.into(), UNITS)
 }
 
-/// Parses `origin`, `default TIME` or `override TIME`. A status or a range before it, separated by a
-/// blank, restricts the rule to these statuses.
+/// Parses `origin`, `default TIME` or `override TIME`. A status or a range before it, separated by
+/// a blank, restricts the rule to these statuses.
 pub(super) fn parse_lifetime(text: &str) -> Result<(Option<(u16, u16)>, Ttl), Problem> {
     match text.split_once(' ') {
         Some((first, rest)) if text.starts_with(|first: char| first.is_ascii_digit()) => {

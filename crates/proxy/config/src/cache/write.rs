@@ -15,22 +15,22 @@ pub(crate) fn write_settings(out: &mut String, settings: Option<&CacheSettings>)
     write_key(out, "cache-send", basic_string(send_written(settings)));
 }
 
-/// The value of `disk-reads`.
+/// Returns the value of `disk-reads`.
 pub(crate) fn reads_written(settings: Option<&CacheSettings>) -> &'static str {
     keywords::DISK_READS.name(settings.is_some_and(|settings| settings.always_reads_disks))
 }
 
-/// The value of `cache-send`.
+/// Returns the value of `cache-send`.
 pub(crate) fn send_written(settings: Option<&CacheSettings>) -> &'static str {
     keywords::CACHE_SEND.name(settings.map_or(CacheSend::Auto, |settings| settings.send))
 }
 
-/// The value of `cache-memory`.
+/// Returns the value of `cache-memory`.
 pub(crate) fn memory_written(settings: Option<&CacheSettings>) -> String {
     write_size(settings.map_or(0, |settings| settings.memory_bytes))
 }
 
-/// A value of `disk`.
+/// Returns a value of `disk`.
 pub(crate) fn write_disk(disk: &Disk) -> String {
     format!("{}:{}", disk.folder.display(), write_size(disk.bytes))
 }
@@ -66,7 +66,7 @@ pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
     write_key(out, "cache-status", adds_cache_status);
 }
 
-/// An array of names; `None` if there are none.
+/// Returns an array of names; `None` if there are none.
 fn names(names: &[Box<[u8]>]) -> Option<String> {
     let texts = names.iter().map(|name| String::from_utf8_lossy(name).into_owned());
     (!names.is_empty()).then(|| string_array(texts))

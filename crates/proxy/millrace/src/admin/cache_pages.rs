@@ -326,8 +326,8 @@ impl ObjectSummary {
         page
     }
 
-    /// Returns the summary as a JSON object. If `object` is given, adds its header and its number of
-    /// tags.
+    /// Returns the summary as a JSON object. If `object` is given, adds its header and its number
+    /// of tags.
     fn json(&self, object: Option<&Object>) -> Value {
         let mut value = json!({
             "url": self.url,

@@ -28,7 +28,7 @@ struct Connections {
     threads: usize,
 }
 
-/// The permit of a connection. Dropping it releases the place.
+/// The permit of a connection. Dropping it makes the permit available again.
 pub(super) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     number: u64,

@@ -17,8 +17,8 @@ use crate::program_error::ProgramError;
 use crate::threads::spawn;
 use crate::{console, listeners};
 
-/// Permissions of a Unix socket file: only its owner and root may connect. Private reads and changes
-/// also check the user of the connecting process.
+/// Permissions of a Unix socket file: only its owner and root may connect. Requests for private
+/// pages or changes also require that the connecting process has the same user or is root.
 const UNIX_MODE: u32 = 0o600;
 /// Time between attempts to accept while the process has no free descriptor.
 const ACCEPT_PAUSE_MS: u32 = 100;
@@ -173,7 +173,9 @@ fn accept_connections(poller: &Poller, listeners: &[AdminListener], admin: &Arc<
         if events.any(|(token, _)| token == STOP) {
             return;
         }
-        // The poller is edge-triggered, so all listeners are tried, and again after an error.
+        // The poller is edge-triggered, so a listener with waiting connections causes no further
+        // event. Every listener is tried, and tried again after a pause if a connection may be
+        // left.
         let unfinished = listeners.iter().filter(|listener| !listener.accept_all(admin)).count();
         wait_ms_max = (unfinished > 0).then_some(ACCEPT_PAUSE_MS);
     }

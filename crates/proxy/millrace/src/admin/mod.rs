@@ -295,7 +295,8 @@ impl Admin {
             .and_then(|()| TakeoverChannel::from_admin_connection(&connection));
         if !channel.is_ok_and(|channel| takeover::offer_takeover(channel, &self.hooks.supervisor)) {
             self.handle_takeover_failure();
-            // In this order: the supervisor may be waiting for the end of the takeover.
+            // After the failure is recorded, because the supervisor may be waiting for the end of
+            // the takeover.
             self.hooks.supervisor.send(SupervisorRequest::Repoll);
         }
     }

@@ -38,10 +38,10 @@ impl<'a> Query<'a> {
         self.0.iter().find(|(other, _)| *other == name).map(|(_, value)| &value[..])
     }
 
-    /// Returns whether a name without a value is present.
+    /// Returns whether a flag is present: the name alone, or with an empty value or 1.
     ///
     /// # Errors
-    /// A response that refuses a value.
+    /// A response that refuses any other value.
     pub(super) fn flag(&self, name: &str) -> Result<bool, AdminResponse> {
         match self.get(name) {
             None => Ok(false),

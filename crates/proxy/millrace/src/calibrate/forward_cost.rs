@@ -1,4 +1,5 @@
-//! Measures the CPU time of forwarding the rest of a body, by receive and send and through a pipe.
+//! Measures the CPU time of forwarding the rest of a body ([`RestKind`]) in two ways: by receiving
+//! and sending it, and through a pipe.
 //!
 //! An engine has the middle of two connections, like a worker. The ends are plain sockets of this
 //! thread. Copying and splicing alternate, so that a disturbance affects both. The result is the
@@ -49,8 +50,8 @@ const WITH_HEADER_BYTES: usize = 4096;
 const REST_MAX: usize = Buffer::SIZE;
 
 /// Measures the cost of each cell over `W`. A cell is a kind of body and the length of its rest,
-/// `1..=REST_MAX` bytes.
-/// Takes little more CPU time than [`CPU_MAX`], and at most `timeout`.
+/// `1..=REST_MAX` bytes. The measurement takes little more CPU time than [`CPU_MAX`], and at most
+/// `timeout`.
 ///
 /// # Errors
 /// If the kernel refuses the engine, sockets, the loopback network or a pipe; [`Error::TimedOut`]

@@ -1,6 +1,6 @@
-//! Least privilege: when everything is open that needs the initial privileges, and before the first
-//! thread starts, the process gives up its user, its capabilities, and every file and system call
-//! that the configuration does not need. docs/design/security.md has the reasons.
+//! Least privilege. The process first opens everything that needs the initial privileges. Then,
+//! before its first thread starts, it gives up its user, its capabilities, and every file and
+//! system call that the configuration does not need. docs/design/security.md has the reasons.
 
 mod paths;
 mod report;
@@ -25,7 +25,7 @@ use paths::Paths;
 /// The remaining rights of the process.
 #[derive(Debug)]
 pub(crate) struct Confinement {
-    /// The user of the process, described.
+    /// A description of the user of the process.
     user: String,
     /// The remaining capabilities as a bit mask.
     capabilities: u64,
@@ -58,7 +58,7 @@ pub(crate) fn drop_privileges(
     engine: Engine,
     abstract_sockets: bool,
 ) -> Result<Confinement, ProgramError> {
-    // No thread of this program runs yet, so a library that was loaded before it started one.
+    // This program has not started a thread yet, so a second thread belongs to a preloaded library.
     if threads().is_some_and(|count| count > 1) {
         return Err(ProgramError::System(
             "cannot drop privileges: a preloaded library (LD_PRELOAD) has started a thread, which would \

@@ -125,7 +125,7 @@ impl Paths {
         self.0.iter().flat_map(PathNeed::grants).collect()
     }
 
-    /// Returns the first file that the grants in `left` (canonical folders) do not cover.
+    /// Returns the first file that the grants in `granted` (canonical folders) do not cover.
     pub(super) fn find_outside(&self, granted: &[(PathBuf, Grant)]) -> Option<&Path> {
         let is_granted = |(path, grant): (PathBuf, Grant)| {
             granted.iter().any(|(folder, granted)| *granted == grant && path.starts_with(folder))

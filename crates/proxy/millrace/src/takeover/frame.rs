@@ -105,7 +105,7 @@ impl TakeoverChannel {
         let bytes = [&[kind as u8, descriptors.len() as u8, high, low], text].concat();
         self.stream.set_write_timeout(Some(timeout))?;
         let sent = millrace_sys::send_with_descriptors(self.stream.as_fd(), &bytes, descriptors)?;
-        // A stream socket takes so few bytes at once unless the peer does not read.
+        // A frame is short, so the socket accepts it as a whole unless the peer does not read.
         if sent < bytes.len() { Err(ErrorKind::TimedOut.into()) } else { Ok(()) }
     }
 

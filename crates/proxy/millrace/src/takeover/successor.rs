@@ -101,7 +101,8 @@ impl Takeover {
             }
         })?;
         match self.channel.send(FrameKind::Ready, b"", &[], STEP_TIMEOUT) {
-            // EPIPE: the peer died or refused. `receive` finds out which: a refusal is its last frame.
+            // EPIPE: the peer died or refused. `receive` finds out which: a refusal is its last
+            // frame.
             Err(error) if error.kind() != ErrorKind::BrokenPipe => return Err(failed(error)),
             _ => {}
         }

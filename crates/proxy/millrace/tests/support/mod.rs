@@ -46,7 +46,7 @@ pub struct Running {
 }
 
 impl Running {
-    /// Starts millrace and reads log lines until it listens on `addresses` addresses.
+    /// Starts millrace and reads log lines until they report this number of listening addresses.
     pub fn start(arguments: &str, addresses: usize) -> Self {
         Self::start_by(command(arguments), addresses)
     }

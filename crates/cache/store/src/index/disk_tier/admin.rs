@@ -34,8 +34,8 @@ impl Cache {
         let mut is_durable = true;
         for subject in self.purge_targets(selector) {
             let reply = self.request_and_wait(deadline, |open, requester| {
-                // Without a step: the purge began in one, and the holder of a step may wait for the
-                // lock that is held here.
+                // Not in a step, unlike [`Cache::begin_purge`]: the holder of a step may wait for
+                // the lock that `with_disks` holds here.
                 open.disks.wait_for_room();
                 open.disks.purge(&subject, is_soft, requester);
                 true

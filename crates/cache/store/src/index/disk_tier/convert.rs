@@ -22,7 +22,7 @@ pub(super) fn url_tag(hash: &HashKey, url: &[u8]) -> TagHash {
     tag_hash(hash, None, &[b"\n", url].concat())
 }
 
-/// Returns the additional tag of a response on a disk.
+/// Returns the additional tag of a response on a disk, if its key has more than the URL.
 fn url_tag_of(hash: &HashKey, name: &[u8]) -> Option<TagHash> {
     let end = name.iter().position(|byte| *byte == b'\n')?;
     Some(url_tag(hash, &name[..end]))
@@ -47,7 +47,7 @@ pub(super) fn to_disk(key: Key, object: &Object, hash: &HashKey) -> Option<Store
     })
 }
 
-/// Converts a response that was read; `None` if this version did not write it.
+/// Converts a response that was read; `None` if another version of millrace wrote it.
 pub(super) fn from_disk(header: &StoredHeader, body: Arc<Body>, hash: &HashKey) -> Option<Object> {
     let meta = Meta::from_bytes(&header.meta, header.header.len())?;
     let vary = match &*header.vary {

@@ -20,8 +20,8 @@ impl Cache {
     /// waiter. Returns `false` if the request may not wait, no disk has the response, or the disk
     /// is overloaded.
     ///
-    /// The shard stays locked, at the cost of one more short lock: so if the disk refuses, no other
-    /// request waits for it already.
+    /// The shard stays locked during the request to the disk, which takes a short lock. Otherwise
+    /// another request could already wait for a load that the disk refuses.
     pub(in crate::index) fn start_load(
         &self,
         shard: &mut Shard,
@@ -137,8 +137,8 @@ impl Cache {
             return ended.waiters;
         };
         let meta = &mut object.stored.meta;
-        // The disk knows neither when it was made stale nor whether by a purge or by a client's
-        // request, after which no stale use is allowed.
+        // The disk does not record when and why the response became stale. The
+        // cause may have been an unsafe request of a client, after which no stale use is allowed.
         if ended.is_outdated || header.is_stale {
             meta.invalidate();
         }
@@ -164,8 +164,9 @@ impl Cache {
         ended.waiters
     }
 
-    /// Returns whether the disk still has the response with this id. Otherwise a newer one exists,
-    /// or existed and may have left memory already. A response that cannot be read is removed.
+    /// Returns whether the disk still has the response that was found. If not, it was purged, or a
+    /// newer one replaced it, which may have left memory already. A response that is not readable
+    /// is removed from the disk.
     fn check_on_disk(&self, hit: &DiskHit, is_readable: bool) -> bool {
         // As in `start_load`: a shard is locked, so this must not wait.
         let Ok(state) = self.disk_tier.state.try_read() else { return false };

@@ -12,7 +12,7 @@ use crate::index::shard::ObjectSlot;
 use crate::object::Object;
 
 impl Cache {
-    /// Stores an object on a disk whose body has just become whole. `since` is
+    /// Stores an object whose body has just become whole on a disk. `since` is
     /// [`Cache::invalidation_seq`] when it was stored in memory.
     ///
     /// It is written at once rather than at its eviction: popular objects stay in memory, and would
@@ -26,7 +26,7 @@ impl Cache {
         let mut meta = *object.meta();
         self.invalidations.apply_since(&mut meta, since, &object.name, &object.tags, 0);
         if meta != *object.meta() {
-            // It was purged, and the purge is about to find it.
+            // A purge covers the object and is about to remove it.
             return;
         }
         let Some(response) = to_disk(key, &object, &self.hash) else { return };
@@ -44,8 +44,8 @@ impl Cache {
             match slot.filter(|slot| Arc::ptr_eq(&slot.object, &object)) {
                 // A refused object is still in memory.
                 Some(slot) => slot.is_on_disk = open.disks.store(Box::new(response)).is_ok(),
-                // Meanwhile a 304 replaced the object, or it was evicted. The version on the disk is older
-                // than the response that was just received.
+                // Meanwhile a 304 replaced the object, or it was evicted. The version on the disk
+                // is older than the response that was just received.
                 None => open.disks.forget(response.id),
             }
         });

@@ -225,8 +225,8 @@ fn above_the_mark_requests_go_to_the_origin() {
     assert_eq!((disks.fetches_skipped, disks.stores_skipped, disks.stored), (1, 1, 0));
 }
 
-/// Many threads request at the same time what a disk has but refuses to load: no waiter is woken,
-/// because its thread is unknown.
+/// Two threads request a response that a disk has but refuses to load. No request may wait for that
+/// load, so the disk wakes no waiter.
 #[test]
 fn no_request_waits_for_a_refused_load() {
     let test = DiskTest::new();
