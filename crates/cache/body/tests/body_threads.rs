@@ -17,7 +17,7 @@ const SLAB_BYTES: usize = 16 << 20;
 /// How far behind a reader may be before the filler cuts it off, if the plan says so.
 const LAG_MAX: u64 = 300_000;
 
-/// What the filler does.
+/// The behaviour of the filler and its readers.
 #[derive(Clone, Copy, Debug)]
 struct Plan {
     readers: usize,
