@@ -1,11 +1,11 @@
-//! Proves that the simulator finds bugs (docs/design/faults.md). Each [`EngineFault`] is planted in
+//! Proves that the simulator finds bugs (docs/design/testing.md). Each [`EngineFault`] is planted in
 //! the engines of the simulated worlds, and seeds are played until one fails. Without a fault the
 //! same seeds pass.
 //!
 //! Bugs of the proxy are patches (`tests/faults`). `tests/faults/play` applies each to a copy of
 //! the source and runs the ignored test below, which has to fail there.
 //!
-//! Every fourth seed is a random scenario (docs/design/simulator.md), every eighth one a random
+//! Every fourth seed is a random scenario (docs/design/testing.md), every eighth one a random
 //! scenario of the cache. The others are the written scenarios in turn, each in a working world and
 //! in a hostile one. The seeds are the same for all faults, and are played in order. `FAULT=name`
 //! plants only the faults whose name contains it. `SCENARIO=name` plays only scenarios whose name

@@ -1,7 +1,7 @@
 //! Every scenario, against the real program and in the simulator.
 //!
 //! `SCENARIO=name` plays only scenarios whose name contains it. `SEEDS=n` plays n seeds of each
-//! (40). `SEED=n` plays only that seed, twice, and compares the runs. A failure prints the trace of
+//! (16). `SEED=n` plays only that seed, twice, and compares the runs. A failure prints the trace of
 //! the seed. `ENGINE=name` plays the real program only on that engine; without it, on each.
 
 use std::num::NonZero;
@@ -74,7 +74,7 @@ fn play_seeds(faults: Faults) {
 fn play_seeds_of(scenario: &Scenario, faults: Faults) -> Result<(), String> {
     let seeds = match number("SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SEEDS").unwrap_or(40),
+        None => 0..number("SEEDS").unwrap_or(16),
     };
     for seed in seeds {
         if faults == Faults::Benign && seed == 0 {

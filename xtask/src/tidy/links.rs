@@ -56,8 +56,8 @@ fn check_paths(tree: &Tree, path: &str, text: &str, defects: &mut Vec<Defect>) {
         let line = line.replace("\\-", "-");
         for (at, _) in line.match_indices("docs/") {
             // `../docs/…` and `](docs/…)` are links of documents.
-            let before = line[..at].chars().next_back();
-            if before.is_some_and(|c| is_of_path(c) || c == '(') {
+            let before = &line[..at];
+            if before.ends_with(is_of_path) || before.ends_with("](") {
                 continue;
             }
             let end = line[at..].find(|c| !is_of_path(c)).map_or(line.len(), |length| at + length);
@@ -122,6 +122,7 @@ mod tests {
             ("\n[x](b.md#no)", "link to b.md#no, a heading that does not exist"),
             ("[x](../docs/c.md)", "link to ../docs/c.md, which does not exist"),
             ("see docs/c.md.", "docs/c.md does not exist"),
+            ("a sentence (docs/c.md)", "docs/c.md does not exist"),
             (r"see docs/c\-d.md.", "docs/c-d.md does not exist"),
         ] {
             let found = defects(text);

@@ -386,7 +386,7 @@ impl Service {
     }
 }
 
-/// The targets that clients of a forward proxy may reach (docs/design/access.md).
+/// The targets that clients of a forward proxy may reach (docs/design/security.md).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TargetRules {
     /// Whether loopback, private and other special addresses may be reached.
