@@ -1,54 +1,33 @@
 //! Load shedding that needs a worker with a chosen amount of memory.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::from_arguments;
-use millrace_dns::ResolverConfig;
-use millrace_engine::{Address, MailboxSender, mailbox, mailbox_mesh};
-use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{
-    ActorSocket, Faults, RunOutcome, SimDetached, SimEngine, SimWaker, SimWorker, World, run,
-};
-use millrace_splice::Thresholds;
+use millrace_engine::{MailboxSender, mailbox, mailbox_mesh};
+use millrace_proxy::{SharedState, WorkerMessage};
+use millrace_sim::{ActorSocket, Faults, RunOutcome, SimWaker, World, run};
 
-struct Running(Worker<SimEngine>);
-
-impl SimWorker for Running {
-    fn run_turn(&mut self) -> bool {
-        self.0.run_turn()
-    }
-}
+use crate::{Message, Running, local, setup, shared_state};
 
 /// A worker with a fixed amount of memory, and its world.
 struct Fixture {
     world: World,
     worker: Running,
     shared: Arc<SharedState>,
-    outbox: MailboxSender<WorkerMessage<SimDetached>, SimWaker>,
+    outbox: MailboxSender<Message, SimWaker>,
 }
 
 impl Fixture {
     fn new(memory: usize) -> Self {
         let world = World::new(1, Faults::None);
-        let words = ["forward", "--listen", PROXY, "--workers", "1", "--access-log", "off"];
-        let shared = SharedState::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
+        let words = ["forward", "--listen", "127.0.0.1:2001", "--workers", "1"];
+        let config = from_arguments(words.into_iter().chain(["--access-log", "off"])).unwrap();
+        let shared = shared_state(1);
         let (outbox, inbox) = mailbox(4);
-        let setup = Setup {
-            config: Arc::new(from_arguments(words).unwrap()),
-            index: 0,
-            listeners: vec![(0, world.listen(&proxy()))],
-            inbox,
-            mail: mailbox_mesh(1, 4).pop().unwrap(),
-            shared: shared.clone(),
-            names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-            verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
-            descriptors: 100,
-            thresholds: Thresholds::FIXED,
-        };
-        let worker = Running(Worker::new(world.engine(memory), setup).unwrap());
+        let mailboxes = (inbox, mailbox_mesh(1, 4).pop().unwrap());
+        let setup = setup(&world, &shared, config, 0, &[(0, local(2001))], mailboxes);
+        let worker = Running::new(&world, memory, setup);
         Self { world, worker, shared, outbox }
     }
 
@@ -68,18 +47,13 @@ impl Fixture {
     }
 }
 
-fn proxy() -> Address {
-    Address::Tcp(PROXY.parse().unwrap())
-}
-
-const PROXY: &str = "127.0.0.1:2001";
-
 /// A drain waits for request headers that have begun. If memory runs short meanwhile, the worker
 /// sheds one such client, which frees enough.
 #[test]
 fn a_draining_worker_that_is_short_of_memory_sheds() {
     let mut fixture = Fixture::new(128 * 1024);
-    let clients: Vec<ActorSocket> = (0..4).map(|_| fixture.world.connect(&proxy(), None)).collect();
+    let clients: Vec<ActorSocket> =
+        (0..4).map(|_| fixture.world.connect(&local(2001), None)).collect();
     for client in &clients {
         fixture.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
     }
@@ -103,10 +77,11 @@ fn a_draining_worker_that_is_short_of_memory_sheds() {
 fn a_client_without_held_memory_is_not_shed_for_memory() {
     let mut fixture = Fixture::new(128 * 1024);
     for _ in 0..2 {
-        fixture.world.connect(&proxy(), None);
+        fixture.world.connect(&local(2001), None);
     }
     fixture.run(Duration::from_secs(8));
-    let clients: Vec<ActorSocket> = (0..4).map(|_| fixture.world.connect(&proxy(), None)).collect();
+    let clients: Vec<ActorSocket> =
+        (0..4).map(|_| fixture.world.connect(&local(2001), None)).collect();
     for client in &clients {
         fixture.write(*client, b"GET / HTTP/1.1\r\nX-A: ");
         fixture.write(*client, &[b'a'; 29_000]);

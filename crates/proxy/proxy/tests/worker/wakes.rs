@@ -1,34 +1,20 @@
 //! A worker that ends while a mailbox is full. Waiters of another worker are woken nevertheless,
 //! long before their own deadline.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::sync::Arc;
 use std::time::Duration;
 
 use iolite::Slab;
 use millrace_config::from_arguments;
-use millrace_dns::ResolverConfig;
-use millrace_engine::{
-    Address, Instant, MailboxReceiver, MailboxSender, PeerMailboxes, mailbox, mailbox_mesh,
-};
+use millrace_engine::{Instant, MailboxSender, mailbox, mailbox_mesh};
 use millrace_http_cache::HashKey;
-use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
+use millrace_proxy::{Setup, SharedState, WorkerMessage};
 use millrace_sim::{
-    Actor, ActorSocket, Faults, ReadResult, SimDetached, SimEngine, SimWaker, SimWorker, World, run,
+    Actor, ActorSocket, Faults, ReadResult, SimEngine, SimWaker, SimWorker, World, run,
 };
-use millrace_splice::Thresholds;
 use millrace_store::{Bounds, Cache};
 
-type Message = WorkerMessage<SimDetached>;
-
-struct Running(Worker<SimEngine>);
-
-impl SimWorker for Running {
-    fn run_turn(&mut self) -> bool {
-        self.0.run_turn()
-    }
-}
+use crate::{Mailboxes, Message, Running, SECOND, local};
 
 /// Stands in for a worker that has ended or is stopped.
 struct Gone;
@@ -93,7 +79,7 @@ impl Fixture {
     fn new() -> Self {
         let world = World::new(1, Faults::None);
         let origin = Origin {
-            listener: world.actor_listen(&address(4000)),
+            listener: world.actor_listen(&local(4000)),
             pending: Vec::new(),
             open: Vec::new(),
             responds: false,
@@ -107,13 +93,13 @@ impl Fixture {
         let mut mails = mailbox_mesh(2, 1).into_iter();
         let mut worker = |index| {
             let (outbox, inbox) = mailbox(4);
-            let setup = setup(&world, &shared, index, inbox, mails.next().unwrap());
-            (Running(Worker::new(world.engine(1 << 20), setup).unwrap()), outbox)
+            let setup = setup(&world, &shared, index, (inbox, mails.next().unwrap()));
+            (Running::new(&world, 1 << 20, setup), outbox)
         };
         let ((first, outbox), (second, _outbox)) = (worker(0), worker(1));
-        let waiting = [address(2002), address(2002)].map(|proxy| world.connect(&proxy, None));
+        let waiting = [local(2002), local(2002)].map(|proxy| world.connect(&proxy, None));
         let mut fixture = Self { world, first, second, origin, shared, outbox, _outbox, waiting };
-        let leader = fixture.world.connect(&address(2001), None);
+        let leader = fixture.world.connect(&local(2001), None);
         fixture.send_request(leader);
         for client in waiting {
             fixture.send_request(client);
@@ -155,34 +141,19 @@ fn received(world: &World, client: ActorSocket) -> Vec<u8> {
     }
 }
 
-fn address(port: u16) -> Address {
-    Address::Tcp(([127, 0, 0, 1], port).into())
-}
-
+/// Describes the worker with this index: a reverse proxy with one of two addresses.
 fn setup(
     world: &World,
     shared: &Arc<SharedState>,
-    index: usize,
-    inbox: MailboxReceiver<Message, SimWaker>,
-    mail: PeerMailboxes<Message, SimWaker>,
+    index: u16,
+    mailboxes: Mailboxes,
 ) -> Setup<SimEngine> {
     let words = ["boost", "--origin", "http://127.0.0.1:4000", "--workers", "2"];
     let listeners = ["--listen", "127.0.0.1:2001", "--listen", "127.0.0.1:2002"];
-    Setup {
-        config: Arc::new(from_arguments(words.into_iter().chain(listeners)).unwrap()),
-        index,
-        listeners: vec![(index as u16, world.listen(&address(2001 + index as u16)))],
-        inbox,
-        mail,
-        shared: shared.clone(),
-        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-        verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
-        descriptors: 100,
-        thresholds: Thresholds::FIXED,
-    }
+    let config = from_arguments(words.into_iter().chain(listeners)).unwrap();
+    let addresses = [(index, local(2001 + index))];
+    crate::setup(world, shared, config, index.into(), &addresses, mailboxes)
 }
-
-const SECOND: Duration = Duration::from_secs(1);
 
 /// One of the waiting exchanges fetches the response now. The other is woken and waits for that
 /// fetch.
@@ -208,8 +179,8 @@ fn a_replacement_worker_retries_wakes_to_a_full_mailbox() {
     fixture.stop_first();
     let Fixture { world, first, mut second, mut origin, shared, waiting, .. } = fixture;
     let salvage = first.0.into_salvage();
-    let setup = setup(&world, &shared, 0, salvage.inbox, salvage.mail);
-    let mut third = Running(Worker::new(world.engine(1 << 20), setup).unwrap());
+    let setup = setup(&world, &shared, 0, (salvage.inbox, salvage.mail));
+    let mut third = Running::new(&world, 1 << 20, setup);
     third.0.adopt_messages(salvage.messages);
     origin.responds = true;
     let mut workers: [&mut dyn SimWorker; 3] = [&mut Gone, &mut second, &mut third];

@@ -1,25 +1,18 @@
 //! Connections in transit between workers: one that arrives before the configuration with its
 //! listener, and one whose receiver ends before it admits the connection.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use millrace_config::{Config, ListenAddress, from_arguments};
-use millrace_dns::ResolverConfig;
 use millrace_engine::{
-    Address, CompletionEvent, Engine, Fd, MailboxSender, PeerMailboxes, Token, TokenKind, mailbox,
+    CompletionEvent, Engine, Fd, MailboxSender, PeerMailboxes, Token, TokenKind, mailbox,
     mailbox_mesh,
 };
-use millrace_proxy::{HandoverGuard, Setup, SharedState, Worker, WorkerMessage};
-use millrace_sim::{
-    ActorSocket, Faults, ReadResult, SimDetached, SimEngine, SimWaker, SimWorker, World, run,
-};
-use millrace_splice::Thresholds;
+use millrace_proxy::{HandoverGuard, SharedState, Worker, WorkerMessage};
+use millrace_sim::{ActorSocket, Faults, ReadResult, SimEngine, SimWaker, SimWorker, World, run};
 
-type Message = WorkerMessage<SimDetached>;
+use crate::{Message, Running, SECOND, local, setup, shared_state};
 
 /// The other worker, reduced to accepting a connection and handing it over.
 struct Donor {
@@ -39,19 +32,11 @@ impl SimWorker for Donor {
     }
 }
 
-struct Receiver(Worker<SimEngine>);
-
-impl SimWorker for Receiver {
-    fn run_turn(&mut self) -> bool {
-        self.0.run_turn()
-    }
-}
-
 /// A worker, a client whose connection the other worker has accepted, and the worker's mailboxes.
 struct Fixture {
     world: World,
     donor: Donor,
-    receiver: Receiver,
+    receiver: Running,
     shared: Arc<SharedState>,
     config: Config,
     outbox: MailboxSender<Message, SimWaker>,
@@ -66,8 +51,7 @@ impl Fixture {
     fn new() -> Self {
         let world = World::new(1, Faults::None);
         let mut engine = world.engine(1 << 20);
-        let any = Address::Tcp("127.0.0.1:0".parse().unwrap());
-        let listener = engine.adopt(world.listen(&any)).unwrap();
+        let listener = engine.adopt(world.listen(&local(0))).unwrap();
         engine.accept(&listener, Token::new(TokenKind::Listener, 0, 0));
         let client = world.connect(&engine.listener_address(&listener), None);
         let mut donor = Donor { engine, accepted: None };
@@ -75,12 +59,13 @@ impl Fixture {
 
         let words = ["forward", "--listen", "127.0.0.1:2001", "--workers", "2"];
         let config = from_arguments(words).unwrap();
-        let shared = SharedState::new(2, "millrace-test".to_owned(), None, None, |_| {}, None);
+        let shared = shared_state(2);
         let (outbox, inbox) = mailbox(4);
         let mut mails = mailbox_mesh(2, 4);
         let (mut mail, own) = (mails.pop().unwrap(), mails.pop().unwrap());
-        let setup = setup(&world, &shared, &config, inbox, own);
-        let receiver = Receiver(Worker::new(world.engine(1 << 20), setup).unwrap());
+        let addresses = [(0, local(2001))];
+        let setup = setup(&world, &shared, config.clone(), 0, &addresses, (inbox, own));
+        let receiver = Running::new(&world, 1 << 20, setup);
         let socket = donor.engine.detach(donor.accepted.take().unwrap());
         let counted = HandoverGuard::new(&shared.counters[0]);
         let message =
@@ -116,34 +101,6 @@ impl Fixture {
     }
 }
 
-fn setup(
-    world: &World,
-    shared: &Arc<SharedState>,
-    config: &Config,
-    inbox: millrace_engine::MailboxReceiver<Message, SimWaker>,
-    mail: PeerMailboxes<Message, SimWaker>,
-) -> Setup<SimEngine> {
-    let address = |address: &ListenAddress| match address {
-        ListenAddress::Tcp(address) => Address::Tcp(*address),
-        ListenAddress::Unix(_) => unreachable!("TCP is configured"),
-    };
-    let listeners = config.listeners.iter();
-    Setup {
-        config: Arc::new(config.clone()),
-        index: 0,
-        listeners: listeners.map(|it| (it.number, world.listen(&address(&it.address)))).collect(),
-        inbox,
-        mail,
-        shared: shared.clone(),
-        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-        verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
-        descriptors: 100,
-        thresholds: Thresholds::FIXED,
-    }
-}
-
-const SECOND: Duration = Duration::from_secs(1);
-
 #[test]
 fn a_connection_waits_for_the_configuration_that_has_its_listener() {
     let mut fixture = Fixture::new();
@@ -154,8 +111,7 @@ fn a_connection_waits_for_the_configuration_that_has_its_listener() {
         1,
         "it holds a descriptor"
     );
-    let listener = Address::Tcp("127.0.0.1:2002".parse().unwrap());
-    let sockets = vec![(1, fixture.world.listen(&listener))];
+    let sockets = vec![(1, fixture.world.listen(&local(2002)))];
     let message = WorkerMessage::Configure { config: Arc::new(fixture.second()), sockets };
     assert!(fixture.outbox.send(message).is_ok());
     fixture.outbox.flush();
@@ -176,7 +132,9 @@ fn a_replacement_worker_handles_the_unread_messages() {
         let Fixture { world, receiver, shared, .. } = fixture;
         let salvage = receiver.0.into_salvage();
         assert_eq!(salvage.messages.len(), usize::from(was_taken_out));
-        let setup = setup(&world, &shared, &config, salvage.inbox, salvage.mail);
+        let addresses = [(0, local(2001)), (1, local(2002))];
+        let mailboxes = (salvage.inbox, salvage.mail);
+        let setup = setup(&world, &shared, config, 0, &addresses, mailboxes);
         let mut successor = Worker::new(world.engine(1 << 20), setup).unwrap();
         successor.adopt_messages(salvage.messages);
         successor.run_turn();

@@ -1,49 +1,21 @@
 //! The access log record of an exchange whose request arrives slowly.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
-use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::from_arguments;
-use millrace_dns::ResolverConfig;
-use millrace_engine::{Address, Instant, mailbox, mailbox_mesh};
-use millrace_proxy::{Setup, SharedState, Worker};
-use millrace_sim::{Faults, ReadResult, SimDetached, SimEngine, SimWaker, SimWorker, World, run};
-use millrace_splice::Thresholds;
+use millrace_engine::{Instant, mailbox, mailbox_mesh};
+use millrace_sim::{Faults, ReadResult, World, run};
 
-struct Driven(Worker<SimEngine>);
-
-impl SimWorker for Driven {
-    fn run_turn(&mut self) -> bool {
-        self.0.run_turn()
-    }
-}
-
-const ADDRESS: &str = "127.0.0.1:2001";
-const SECOND: Duration = Duration::from_secs(1);
+use crate::{Running, SECOND, local, setup, shared_state};
 
 /// A forward proxy with an access log, in a world of its own.
-fn proxy(world: &World) -> Driven {
-    let words = ["forward", "--listen", ADDRESS, "--workers", "1", "--access-log", "/log"];
+fn proxy(world: &World) -> Running {
+    let words = ["forward", "--listen", "127.0.0.1:2001", "--workers", "1", "--access-log", "/log"];
     let config = from_arguments(words.into_iter().chain(["--log-format", "json"])).unwrap();
-    let shared = SharedState::new(1, "millrace-test".to_owned(), None, None, |_| {}, None);
     let (_, inbox) = mailbox(4);
-    let mail =
-        mailbox_mesh::<millrace_proxy::WorkerMessage<SimDetached>, SimWaker>(1, 4).pop().unwrap();
-    let setup = Setup {
-        config: Arc::new(config),
-        index: 0,
-        listeners: vec![(0, world.listen(&Address::Tcp(ADDRESS.parse().unwrap())))],
-        inbox,
-        mail,
-        shared,
-        names: Arc::new(ResolverConfig::parse(b"", b"", &[])),
-        verifier: millrace_proxy::auth::VerifierHandle::unavailable(),
-        descriptors: 100,
-        thresholds: Thresholds::FIXED,
-    };
-    Driven(Worker::new(world.engine(1 << 20), setup).unwrap())
+    let mailboxes = (inbox, mailbox_mesh(1, 4).pop().unwrap());
+    let setup = setup(world, &shared_state(1), config, 0, &[(0, local(2001))], mailboxes);
+    Running::new(world, 1 << 20, setup)
 }
 
 /// Returns the number after a key of a record.
@@ -60,8 +32,8 @@ fn milliseconds(duration: Duration) -> f64 {
 fn the_duration_begins_with_the_first_byte_of_the_request() {
     let world = World::new(1, Faults::None);
     let mut proxy = proxy(&world);
-    let client = world.connect(&Address::Tcp(ADDRESS.parse().unwrap()), None);
-    let go_on = |proxy: &mut Driven| -> Instant {
+    let client = world.connect(&local(2001), None);
+    let go_on = |proxy: &mut Running| -> Instant {
         run(&world, &mut [proxy], &mut [], SECOND, &mut |_| false);
         world.now()
     };
