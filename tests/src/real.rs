@@ -4,7 +4,7 @@
 //! `PATIENCE` bounds every wait, and no successful run comes near it. No outcome depends on the
 //! duration of a step.
 
-mod files;
+mod configurations;
 mod process;
 mod stream;
 
@@ -18,19 +18,20 @@ use std::time::{Duration, Instant};
 use millrace_engine::{Clock, EngineOptions, Error, UringEngine};
 
 use crate::scenario::{
-    End, Listen, Names, Need, OriginKind, Play, RequestScripts, Scenario, Script, ScriptSignals,
+    End, Listen, Need, OriginKind, Placeholders, Play, RequestScripts, Scenario, Script,
+    ScriptSignals,
 };
-use files::Files;
-use stream::{Accepting, Stream};
+use configurations::Configurations;
+use stream::{OriginListener, Stream};
 
 /// Limit of every wait, after which the run counts as hung.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a waiting thread checks for other events.
-const GLANCE: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The state that the threads of one run share.
 struct RealRun {
-    names: Names,
+    names: Placeholders,
     signals: ScriptSignals,
     begun: Instant,
     /// Whether all clients have ended, so that origins need not wait for connections.
@@ -74,7 +75,7 @@ pub fn play(scenario: &Scenario, program: &Path, engine: &str) -> Result<(), Str
 }
 
 fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> Result<(), String> {
-    let mut names = Names::default();
+    let mut names = Placeholders::default();
     names.set("users", &crate::simulated::users_file());
     let mut listeners = Vec::new();
     for origin in &scenario.origins {
@@ -90,8 +91,8 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
     for socket in &scenario.sockets {
         names.set(socket, &folder.join(socket).display().to_string());
     }
-    let files = Files::new(scenario, &names, listen, folder);
-    let mut process = files.start(program, engine)?;
+    let configurations = Configurations::new(scenario, &names, listen, folder);
+    let mut process = configurations.start(program, engine)?;
     names.set("proxy", process.address());
     let run = Arc::new(RealRun {
         names,
@@ -120,7 +121,7 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
             .collect();
         while !clients.iter().all(std::thread::ScopedJoinHandle::is_finished) {
             if let Some((request, name)) = run.signals.pending_reload() {
-                run.signals.finish_reload(request, files.reload(&mut process, &name));
+                run.signals.finish_reload(request, configurations.reload(&mut process, &name));
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -129,7 +130,7 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
                 run.fail("a client", Err("its thread panicked".to_owned()));
             }
         }
-        // The scripts of the origins end soon after this.
+        // The origins stop accepting, and stop waiting on connections whose scripts have ended.
         run.over.store(true, Ordering::Release);
     });
     let stopped = process.stop(PATIENCE);
@@ -164,11 +165,11 @@ fn ended_signal(client: &str) -> String {
     format!("client {client} has ended")
 }
 
-fn listen(kind: OriginKind, path: &PathBuf) -> std::io::Result<Accepting> {
+fn listen(kind: OriginKind, path: &PathBuf) -> std::io::Result<OriginListener> {
     match kind {
-        OriginKind::Tcp => TcpListener::bind("127.0.0.1:0").map(Accepting::Tcp),
-        OriginKind::Tcp6 => TcpListener::bind("[::1]:0").map(Accepting::Tcp),
-        OriginKind::Unix => UnixListener::bind(path).map(Accepting::Unix),
+        OriginKind::Tcp => TcpListener::bind("127.0.0.1:0").map(OriginListener::Tcp),
+        OriginKind::Tcp6 => TcpListener::bind("[::1]:0").map(OriginListener::Tcp),
+        OriginKind::Unix => UnixListener::bind(path).map(OriginListener::Unix),
         OriginKind::Refusing => stream::refusing(),
     }
 }
@@ -189,18 +190,18 @@ fn play_client(run: &RealRun, client: &crate::scenario::Client, at: &str) -> Res
     let mut stream = Stream::connect(at).map_err(|error| format!("connect: {error}"))?;
     let mut play = Play::new(&client.script, &run.names, &run.signals, false);
     let left = drive(run, &mut stream, &mut play)?;
-    if left == Leftover::Open && !play.inbox().is_empty() {
+    if left == ScriptEnd::Open && !play.inbox().is_empty() {
         return Err(format!("unexpected bytes: \"{}\"", play.inbox().escape_ascii()));
     }
     Ok(())
 }
 
-fn play_origin(run: &RealRun, origin: &crate::scenario::Origin, listener: &Accepting) {
+fn play_origin(run: &RealRun, origin: &crate::scenario::Origin, listener: &OriginListener) {
     let mut accepted = 0;
     let picks = &RequestScripts::new(origin.any.clone(), &run.names);
     std::thread::scope(|scope| {
         while !run.over.load(Ordering::Acquire) {
-            let Some(stream) = listener.accept(GLANCE) else { continue };
+            let Some(stream) = listener.accept(POLL_INTERVAL) else { continue };
             let script = origin.scripts.get(accepted).or(origin.each.as_ref());
             accepted += 1;
             let name = format!("{} connection {accepted}", origin.name);
@@ -227,12 +228,12 @@ fn play_origin(run: &RealRun, origin: &crate::scenario::Origin, listener: &Accep
 /// origin that has finished its script does not end connections by itself.
 fn play_accepted(run: &RealRun, mut stream: Stream, script: &Script) -> Result<(), String> {
     let mut play = Play::new(script, &run.names, &run.signals, false);
-    if drive(run, &mut stream, &mut play)? == Leftover::Closed {
+    if drive(run, &mut stream, &mut play)? == ScriptEnd::Closed {
         return Ok(());
     }
     let mut rest = play.inbox().to_vec();
     while rest.is_empty() && !run.over.load(Ordering::Acquire) {
-        match stream.read(GLANCE) {
+        match stream.read(POLL_INTERVAL) {
             Ok(Some(bytes)) if bytes.is_empty() => return Ok(()),
             Ok(Some(bytes)) => rest = bytes,
             Ok(None) => {}
@@ -252,13 +253,13 @@ fn play_requests(run: &RealRun, mut stream: Stream, picks: &RequestScripts) -> R
         if let Some(script) = picks.pick(&inbox)? {
             let mut play = Play::new(&script, &run.names, &run.signals, false);
             play.received(&inbox);
-            if drive(run, &mut stream, &mut play)? == Leftover::Closed {
+            if drive(run, &mut stream, &mut play)? == ScriptEnd::Closed {
                 return Ok(());
             }
             inbox = play.inbox().to_vec();
             continue;
         }
-        match stream.read(GLANCE) {
+        match stream.read(POLL_INTERVAL) {
             Ok(Some(bytes)) if bytes.is_empty() => return Ok(()),
             Ok(Some(bytes)) => inbox.extend(bytes),
             Ok(None) => {}
@@ -270,12 +271,12 @@ fn play_requests(run: &RealRun, mut stream: Stream, picks: &RequestScripts) -> R
 
 /// The state of a connection after its script.
 #[derive(PartialEq, Eq)]
-enum Leftover {
+enum ScriptEnd {
     Open,
     Closed,
 }
 
-fn drive(run: &RealRun, stream: &mut Stream, play: &mut Play) -> Result<Leftover, String> {
+fn drive(run: &RealRun, stream: &mut Stream, play: &mut Play) -> Result<ScriptEnd, String> {
     let begun = Instant::now();
     loop {
         if begun.elapsed() > PATIENCE || (run.has_failed() && begun.elapsed() > PATIENCE / 10) {
@@ -283,19 +284,19 @@ fn drive(run: &RealRun, stream: &mut Stream, play: &mut Play) -> Result<Leftover
             return Err(format!("line {}: timed out; received: \"{inbox}\"", play.line()));
         }
         match play.need(run.now()) {
-            Need::Write(bytes, _) => match stream.write(bytes, GLANCE) {
+            Need::Write(bytes, _) => match stream.write(bytes, POLL_INTERVAL) {
                 Ok(0) => std::thread::sleep(Duration::from_millis(1)),
                 Ok(count) => play.written(count),
                 Err(_) => play.broken(),
             },
-            Need::Read => read(stream, play, GLANCE),
+            Need::Read => read(stream, play, POLL_INTERVAL),
             Need::ReadUntil(until) => {
                 let left = Duration::from_millis(until.saturating_sub(run.now()).max(1));
-                read(stream, play, left.min(GLANCE));
+                read(stream, play, left.min(POLL_INTERVAL));
             }
             Need::Until(until) => {
                 let left = Duration::from_millis(until.saturating_sub(run.now()));
-                std::thread::sleep(left.min(GLANCE));
+                std::thread::sleep(left.min(POLL_INTERVAL));
             }
             Need::Signal => std::thread::sleep(Duration::from_millis(1)),
             Need::Finish => {
@@ -304,13 +305,13 @@ fn drive(run: &RealRun, stream: &mut Stream, play: &mut Play) -> Result<Leftover
             }
             Need::Close => {
                 stream.close();
-                return Ok(Leftover::Closed);
+                return Ok(ScriptEnd::Closed);
             }
             Need::Reset => {
                 stream.reset();
-                return Ok(Leftover::Closed);
+                return Ok(ScriptEnd::Closed);
             }
-            Need::Over => return Ok(Leftover::Open),
+            Need::Over => return Ok(ScriptEnd::Open),
             Need::Failed(why) => return Err(why),
         }
     }

@@ -1,17 +1,17 @@
 #![doc = include_str!("../scenarios/README.md")]
 
 mod check;
-mod names;
 mod parse;
 mod pick;
+mod placeholders;
 mod play;
 
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-pub use check::{Check, Expected, Extent, Subject};
-pub use names::Names;
+pub use check::{Check, Expected, ExpectedStart, MessagePart};
 pub use pick::RequestScripts;
+pub use placeholders::Placeholders;
 pub use play::{End, Need, Play, ReloadRequest, ScriptSignals};
 
 /// A scenario.
@@ -197,7 +197,7 @@ pub enum Piece {
 
 impl Script {
     /// Returns everything that the script sends, as text.
-    pub fn sent(&self, names: &Names) -> String {
+    pub fn sent(&self, names: &Placeholders) -> String {
         let mut sent = String::new();
         for step in &self.steps {
             if let Action::Send { pieces, .. } = &step.action {

@@ -39,7 +39,9 @@ pub use random::{
     random_cache_scenario, random_scenario, report, required_classes, search, shrink,
 };
 
-use crate::scenario::{Listen, Names, Origin, OriginKind, RequestScripts, Scenario, ScriptSignals};
+use crate::scenario::{
+    Listen, Origin, OriginKind, Placeholders, RequestScripts, Scenario, ScriptSignals,
+};
 use actors::ScenarioActors;
 use name_server::NameServer;
 use origin::ScriptedOrigin;
@@ -143,7 +145,7 @@ impl ScenarioRun {
             };
             world.set_plan(crowd);
         }
-        let (mut names, signals) = (Names::default(), ScriptSignals::default());
+        let (mut names, signals) = (Placeholders::default(), ScriptSignals::default());
         names.set("users", &users_file());
         let listeners: Vec<_> =
             scenario.origins.iter().map(|origin| listen(world, origin, &mut names)).collect();
@@ -305,7 +307,11 @@ fn requests_in(sent: &str, method: &str, target: &str) -> usize {
 }
 
 /// Opens an origin's address, and sets its placeholder.
-fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_sim::ActorSocket> {
+fn listen(
+    world: &World,
+    origin: &Origin,
+    names: &mut Placeholders,
+) -> Option<millrace_sim::ActorSocket> {
     let address = match origin.kind {
         OriginKind::Tcp | OriginKind::Refusing => Address::Tcp(local("127.0.0.1:0")),
         OriginKind::Tcp6 => Address::Tcp(local("[::1]:0")),
@@ -322,7 +328,12 @@ fn listen(world: &World, origin: &Origin, names: &mut Names) -> Option<millrace_
 
 /// Returns a complete command line: the proxy's own address first, and `workers` unless the command
 /// states the number.
-fn arguments(command: &[String], scenario: &Scenario, names: &Names, workers: &str) -> Vec<String> {
+fn arguments(
+    command: &[String],
+    scenario: &Scenario,
+    names: &Placeholders,
+    workers: &str,
+) -> Vec<String> {
     let listen = match &scenario.listen {
         Listen::Tcp(address) => address.clone(),
         Listen::Unix => "unix:/sim/proxy".to_owned(),
@@ -344,7 +355,7 @@ fn arguments(command: &[String], scenario: &Scenario, names: &Names, workers: &s
 fn configure(
     scenario: &Scenario,
     world: &World,
-    names: &mut Names,
+    names: &mut Placeholders,
     workers: &str,
 ) -> Result<(Config, Config), String> {
     let words = arguments(&scenario.command, scenario, names, workers);

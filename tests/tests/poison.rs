@@ -22,12 +22,12 @@ fn no_mutant_changes_another_clients_response() {
     });
     let mutants = number("MUTANTS").unwrap_or(6_000);
     for engine in real::engines() {
-        let tally = campaign::run(Plan { engine: Some(&engine), seed, mutants, only, class });
-        println!("attack: {engine}, {tally}");
-        assert!(tally.failures.is_empty(), "{}", tally.failures.join("\n"));
-        assert_eq!(tally.changed(), 0);
+        let stats = campaign::run(Plan { engine: Some(&engine), seed, mutants, only, class });
+        println!("attack: {engine}, {stats}");
+        assert!(stats.failures.is_empty(), "{}", stats.failures.join("\n"));
+        assert_eq!(stats.changed(), 0);
         if only.is_none() && class.is_none() && mutants >= 1_000 {
-            CLASSES.into_iter().for_each(|class| assert_shows(class, &tally, mutants));
+            CLASSES.into_iter().for_each(|class| assert_shows(class, &stats, mutants));
         }
     }
 }
@@ -35,8 +35,8 @@ fn no_mutant_changes_another_clients_response() {
 /// Asserts that the mutants of a class reach the origin and the cache. A program that refuses
 /// everything, or stores nothing, would change no response either. The limits are well below the
 /// counts of 100,000 mutants, which differ little between seeds.
-fn assert_shows(class: Class, tally: &CampaignStats, mutants: u64) {
-    let counts = tally.classes.get(&class).copied().unwrap_or_default();
+fn assert_shows(class: Class, stats: &CampaignStats, mutants: u64) {
+    let counts = stats.classes.get(&class).copied().unwrap_or_default();
     let ClassCounts { attacks, reached, responses, hits, refused, .. } = counts;
     // Percentages: attacks that reach the origin, hits, refusals. path-strict refuses most of the
     // paths that two programs may read differently.
@@ -55,9 +55,9 @@ fn assert_shows(class: Class, tally: &CampaignStats, mutants: u64) {
 #[test]
 fn a_cache_that_makes_every_mistake_is_detected() {
     let plan = Plan { engine: None, seed: 1, mutants: 1_000, only: None, class: None };
-    let tally = campaign::run(plan);
-    println!("attack: a naive cache, {tally}");
+    let stats = campaign::run(plan);
+    println!("attack: a naive cache, {stats}");
     for class in CLASSES {
-        assert!(tally.changed_by(class) > 0, "{class:?} finds nothing");
+        assert!(stats.changed_by(class) > 0, "{class:?} finds nothing");
     }
 }

@@ -50,7 +50,7 @@ pub(crate) fn play(script: &Script, exchanges: u32) {
     assert_eq!(exchanges as usize % (script.clients * script.pipelined as usize), 0);
     let worker = worker(&world, config.clone(), proxy);
     let pace = if script.clients > 1 { PACE } else { Duration::ZERO };
-    let mut worker = Paced { worker, world: world.clone(), pace, next: world.now() };
+    let mut worker = PacedWorker { worker, world: world.clone(), pace, next: world.now() };
     let done = Rc::new(Cell::new(0));
     let mut clients = Clients {
         script,
@@ -68,14 +68,14 @@ pub(crate) fn play(script: &Script, exchanges: u32) {
 }
 
 /// A worker that pauses after each turn, so that ready events accumulate.
-struct Paced {
+struct PacedWorker {
     worker: Worker<Border>,
     world: World,
     pace: Duration,
     next: Instant,
 }
 
-impl SimWorker for Paced {
+impl SimWorker for PacedWorker {
     fn run_turn(&mut self) -> bool {
         let now = self.world.now();
         if now < self.next {

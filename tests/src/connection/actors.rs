@@ -9,7 +9,7 @@ use std::time::Duration;
 use millrace_engine::{Address, Instant};
 use millrace_sim::{Actor, ActorSocket, ReadResult, World};
 
-use super::script::{Act, HOST, OWN, Script, sent_bytes};
+use super::script::{HOST, OWN, Script, SocketAction, sent_bytes};
 use crate::corpus::origin::{Seen, default_response};
 use crate::strict::{self, Ambiguity, Message, RequestContext};
 
@@ -26,7 +26,7 @@ pub(super) struct Actors {
     client: Sender,
     listener: ActorSocket,
     connections: Vec<Connection>,
-    responses: VecDeque<Vec<Act>>,
+    responses: VecDeque<Vec<SocketAction>>,
     /// All bytes that the client received.
     pub(super) received: Vec<u8>,
     /// The requests that reached the origin.
@@ -56,7 +56,7 @@ pub(super) struct OriginExchanges {
 struct Sender {
     /// `None` once it is closed.
     socket: Option<ActorSocket>,
-    acts: VecDeque<Act>,
+    actions: VecDeque<SocketAction>,
     /// The bytes of earlier acts that the kernel has not accepted yet.
     rest: Vec<u8>,
     /// Nothing is sent before this time.
@@ -104,13 +104,13 @@ impl Actors {
     pub(super) fn new(world: &World, script: &Script) -> Self {
         let listener = world.actor_listen(&Address::Tcp(address(HOST)));
         // A client that has sent everything ends its stream, so that every connection ends.
-        let mut acts: VecDeque<_> = script.client.iter().cloned().collect();
-        if !acts.iter().any(|act| matches!(act, Act::End | Act::Reset)) {
-            acts.push_back(Act::End);
+        let mut actions: VecDeque<_> = script.client.iter().cloned().collect();
+        if !actions.iter().any(|action| matches!(action, SocketAction::End | SocketAction::Reset)) {
+            actions.push_back(SocketAction::End);
         }
         let socket = world.connect(&Address::Tcp(address(OWN)), None);
         Self {
-            client: Sender::new(socket, acts, world),
+            client: Sender::new(socket, actions, world),
             listener,
             connections: Vec::new(),
             responses: script.responses.iter().cloned().collect(),
@@ -193,7 +193,7 @@ impl Actors {
                         self.respond(index, message.method(), message.target());
                     }
                     let connection = &mut self.connections[index];
-                    connection.sender.acts.retain(|act| *act != Act::Body);
+                    connection.sender.actions.retain(|action| *action != SocketAction::Body);
                     let exchanges = &mut self.exchanges[connection.number];
                     if let Some(requests) = exchanges.requests.last_mut() {
                         *requests = RequestContext::with(message.method());
@@ -210,7 +210,8 @@ impl Actors {
     /// Begins a response that does not wait for the end of its request.
     fn respond_early(&mut self, index: usize) {
         let connection = &self.connections[index];
-        let early = self.responses.front().is_some_and(|acts| acts.contains(&Act::Body));
+        let early =
+            self.responses.front().is_some_and(|actions| actions.contains(&SocketAction::Body));
         let end = connection.input.windows(4).position(|four| four == b"\r\n\r\n");
         if !connection.begun && early && end.is_some() {
             self.connections[index].begun = true;
@@ -219,22 +220,23 @@ impl Actors {
     }
 
     fn respond(&mut self, index: usize, method: &str, target: &str) {
-        let default = || vec![Act::Send(default_response(method, target))];
-        let acts = self.responses.pop_front().unwrap_or_else(default);
+        let default = || vec![SocketAction::Send(default_response(method, target))];
+        let actions = self.responses.pop_front().unwrap_or_else(default);
         let connection = &mut self.connections[index];
         let exchanges = &mut self.exchanges[connection.number];
         if !exchanges.ends {
-            exchanges.sent_bytes.extend(sent_bytes(&acts));
+            exchanges.sent_bytes.extend(sent_bytes(&actions));
         }
         exchanges.requests.push(RequestContext::with(method));
-        exchanges.ends |= acts.iter().any(|act| matches!(act, Act::End | Act::Reset));
-        connection.sender.acts.extend(acts);
+        exchanges.ends |=
+            actions.iter().any(|action| matches!(action, SocketAction::End | SocketAction::Reset));
+        connection.sender.actions.extend(actions);
     }
 }
 
 impl Sender {
-    fn new(socket: ActorSocket, acts: VecDeque<Act>, world: &World) -> Self {
-        Self { socket: Some(socket), acts, rest: Vec::new(), after: world.now() }
+    fn new(socket: ActorSocket, actions: VecDeque<SocketAction>, world: &World) -> Self {
+        Self { socket: Some(socket), actions, rest: Vec::new(), after: world.now() }
     }
 
     /// Sends what can be sent now. Returns when to try again.
@@ -247,24 +249,24 @@ impl Sender {
             return None;
         }
         if world.now() < self.after {
-            return Some(self.after).filter(|_| !self.acts.is_empty());
+            return Some(self.after).filter(|_| !self.actions.is_empty());
         }
-        match self.acts.front()? {
-            Act::Body => return None,
-            Act::Send(bytes) => {
+        match self.actions.front()? {
+            SocketAction::Body => return None,
+            SocketAction::Send(bytes) => {
                 self.rest.extend_from_slice(bytes);
-                self.acts.pop_front();
+                self.actions.pop_front();
                 if !self.flush(world, socket) {
                     return None;
                 }
             }
-            Act::End if client => {
+            SocketAction::End if client => {
                 world.shutdown_write(socket);
-                self.acts.clear();
+                self.actions.clear();
                 return None;
             }
-            Act::End => self.close(world),
-            Act::Reset => {
+            SocketAction::End => self.close(world),
+            SocketAction::Reset => {
                 world.reset(socket);
                 self.socket = None;
                 return None;
@@ -282,7 +284,7 @@ impl Sender {
                 Ok(count) => drop(self.rest.drain(..count)),
                 Err(_) => {
                     self.rest.clear();
-                    self.acts.clear();
+                    self.actions.clear();
                 }
             }
         }

@@ -35,7 +35,7 @@ const ALONE_MAX: usize = 200;
 
 /// One action on a socket.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) enum Act {
+pub(super) enum SocketAction {
     /// Send these bytes, then pause so that the other side reads them.
     Send(Vec<u8>),
     /// Wait for the end of the request.
@@ -54,8 +54,8 @@ pub(super) struct Script {
     pub(super) has_faults: bool,
     /// The seed of the world.
     pub(super) seed: u64,
-    pub(super) client: Vec<Act>,
-    pub(super) responses: Vec<Vec<Act>>,
+    pub(super) client: Vec<SocketAction>,
+    pub(super) responses: Vec<Vec<SocketAction>>,
 }
 
 impl Script {
@@ -77,11 +77,11 @@ impl Script {
         let mut bytes = rest.iter();
         while let Some(byte) = bytes.next() {
             let mark = if *byte == MARK { bytes.next() } else { None };
-            let act = match mark {
+            let action = match mark {
                 Some(b'o' | b'c' | b'|') => None,
-                Some(b'e') => Some(Act::End),
-                Some(b'r') => Some(Act::Reset),
-                Some(b'h') if !to_client => Some(Act::Body),
+                Some(b'e') => Some(SocketAction::End),
+                Some(b'r') => Some(SocketAction::Reset),
+                Some(b'h') if !to_client => Some(SocketAction::Body),
                 other => {
                     sent_bytes.push(*byte);
                     sent_bytes.extend(other);
@@ -89,7 +89,7 @@ impl Script {
                 }
             };
             script.push_bytes(to_client, &mut sent_bytes, flags & 2 != 0);
-            script.acts(to_client).extend(act);
+            script.actions(to_client).extend(action);
             match mark {
                 Some(b'o') => {
                     script.responses.push(Vec::new());
@@ -103,7 +103,7 @@ impl Script {
         script
     }
 
-    fn acts(&mut self, to_client: bool) -> &mut Vec<Act> {
+    fn actions(&mut self, to_client: bool) -> &mut Vec<SocketAction> {
         match self.responses.last_mut() {
             Some(response) if !to_client => response,
             _ => &mut self.client,
@@ -114,22 +114,22 @@ impl Script {
         let sent_bytes = std::mem::take(sent_bytes);
         let (singles, rest) =
             sent_bytes.split_at(if alone { sent_bytes.len().min(ALONE_MAX) } else { 0 });
-        let acts = self.acts(to_client);
-        acts.extend(singles.chunks(1).map(|byte| Act::Send(byte.to_owned())));
+        let actions = self.actions(to_client);
+        actions.extend(singles.chunks(1).map(|byte| SocketAction::Send(byte.to_owned())));
         if !rest.is_empty() {
-            acts.push(Act::Send(rest.to_owned()));
+            actions.push(SocketAction::Send(rest.to_owned()));
         }
     }
 }
 
 /// Returns all bytes that are sent. There are none after an end.
-pub(super) fn sent_bytes(acts: &[Act]) -> Vec<u8> {
+pub(super) fn sent_bytes(actions: &[SocketAction]) -> Vec<u8> {
     let mut all = Vec::new();
-    for act in acts {
-        match act {
-            Act::Send(bytes) => all.extend_from_slice(bytes),
-            Act::Body => {}
-            Act::End | Act::Reset => break,
+    for action in actions {
+        match action {
+            SocketAction::Send(bytes) => all.extend_from_slice(bytes),
+            SocketAction::Body => {}
+            SocketAction::End | SocketAction::Reset => break,
         }
     }
     all
@@ -175,15 +175,15 @@ mod tests {
     #[test]
     fn marks_split_the_bytes() {
         let script = Script::parse(b"\x04GE\xf5|T\xf5oHTTP\xf5h/1\xf5e\xf5c /\xf5x\xf5e");
-        let push_bytes = |bytes: &[u8]| Act::Send(bytes.to_owned());
+        let push_bytes = |bytes: &[u8]| SocketAction::Send(bytes.to_owned());
         assert!(script.has_faults && script.role == Role::Boost);
         assert_eq!(
             script.client,
-            [push_bytes(b"GE"), push_bytes(b"T"), push_bytes(b" /\xf5x"), Act::End]
+            [push_bytes(b"GE"), push_bytes(b"T"), push_bytes(b" /\xf5x"), SocketAction::End]
         );
         assert_eq!(
             script.responses,
-            [vec![push_bytes(b"HTTP"), Act::Body, push_bytes(b"/1"), Act::End]]
+            [vec![push_bytes(b"HTTP"), SocketAction::Body, push_bytes(b"/1"), SocketAction::End]]
         );
         assert_eq!(sent_bytes(&script.client), b"GET /\xf5x");
         assert_eq!(sent_bytes(&Script::parse(b"\0a\xf5eb").client), b"a");

@@ -14,10 +14,10 @@ use crate::strict::{self, Message, RequestContext};
 /// Returns the ambiguity in one of the interpretations, if none fits.
 pub(crate) fn read_responses(
     received: &[u8],
-    asked: &[RequestContext],
+    requests: &[RequestContext],
 ) -> Result<Vec<Message>, String> {
     let mut kinds: Vec<(RequestContext, usize)> = Vec::new();
-    for one in asked {
+    for one in requests {
         match kinds.iter_mut().find(|(kind, _)| kind == one) {
             Some((_, count)) => *count += 1,
             None => kinds.push((one.clone(), 1)),
@@ -54,14 +54,14 @@ impl Interpretations<'_> {
         }
         let head = rest.windows(4).position(|four| four == b"\r\n\r\n").unwrap_or(rest.len());
         let own = !rest[..head].windows(6).any(|six| six == b"\r\nVia:");
-        let asked = self.kinds.iter().enumerate().filter(|(kind, _)| left[*kind] > 0);
-        let asked = asked.map(|(kind, (asked, _))| (asked.clone(), Some(kind)));
+        let requests = self.kinds.iter().enumerate().filter(|(kind, _)| left[*kind] > 0);
+        let requests = requests.map(|(kind, (requests, _))| (requests.clone(), Some(kind)));
         let own = ["GET", "HEAD"]
             .iter()
             .filter(|_| own)
             .map(|method| (RequestContext::with(method), None));
-        for (asked, kind) in asked.chain(own).collect::<Vec<_>>() {
-            let result = match strict::response(rest, &asked, true) {
+        for (requests, kind) in requests.chain(own).collect::<Vec<_>>() {
+            let result = match strict::response(rest, &requests, true) {
                 // The bytes that follow are not HTTP.
                 Ok(Some(message)) if message.status() == 101 => Ok(vec![message]),
                 Ok(Some(message)) => {
@@ -95,8 +95,9 @@ mod tests {
     fn responses_may_come_in_any_order_that_fits() {
         let head = "HTTP/1.1 200 OK\r\nVia: 1.1 a\r\nContent-Length: 2\r\n\r\n";
         let own = "HTTP/1.1 400 Bad Request\r\nContent-Length: 2\r\n\r\nno";
-        let asked = ["GET", "HEAD"].map(RequestContext::with);
-        let check = |text: String| read_responses(text.as_bytes(), &asked).map(|read| read.len());
+        let requests = ["GET", "HEAD"].map(RequestContext::with);
+        let check =
+            |text: String| read_responses(text.as_bytes(), &requests).map(|read| read.len());
         assert_eq!(check(format!("{head}{head}ok")), Ok(2));
         assert_eq!(check(format!("{head}ok{head}{own}")), Ok(3));
         assert!(check(format!("{head}ok{head}ok{own}")).is_err());

@@ -191,7 +191,7 @@ mod tests {
         }
     }
 
-    /// [`names`] has only the names that the parser knows. Code that compares a name as text can
+    /// [`names`] takes the names of fields from the parser. Code that compares a name as text can
     /// read other fields, so none of these may be a list.
     #[test]
     fn only_fields_with_one_value_are_compared_as_text() {

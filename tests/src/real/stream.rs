@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 /// The address of an origin.
-pub(super) enum Accepting {
+pub(super) enum OriginListener {
     Tcp(TcpListener),
     Unix(UnixListener),
     /// Bound, so that no other program takes the port, but not listening.
@@ -17,16 +17,16 @@ pub(super) enum Accepting {
 }
 
 /// Returns a TCP port of 127.0.0.1 that refuses connections.
-pub(super) fn refusing() -> io::Result<Accepting> {
+pub(super) fn refusing() -> io::Result<OriginListener> {
     let (family, flags) = (AddressFamily::INET, SocketFlags::CLOEXEC);
     let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
     rustix::net::bind(&socket, &SocketAddr::from(([127, 0, 0, 1], 0)))?;
     let address = rustix::net::getsockname(&socket)?;
     let address = SocketAddr::try_from(address).map_err(|_| ErrorKind::AddrNotAvailable)?;
-    Ok(Accepting::Refusing(socket, address))
+    Ok(OriginListener::Refusing(socket, address))
 }
 
-impl Accepting {
+impl OriginListener {
     /// Returns the address as in a command line: `HOST:PORT`, or `unix:PATH`.
     pub(super) fn address(&self) -> String {
         match self {

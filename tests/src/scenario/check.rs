@@ -1,15 +1,15 @@
 //! The expectations of a message, which is parsed by [`crate::strict`].
 
-use super::{Names, Piece};
+use super::{Piece, Placeholders};
 use crate::strict::{self, Field, Framing, Message, RequestContext};
 
 /// An expected message.
 #[derive(Clone, Debug)]
 pub struct Expected {
     /// Its first line.
-    pub subject: Subject,
+    pub start: ExpectedStart,
     /// How much of the message is expected.
-    pub extent: Extent,
+    pub part: MessagePart,
     /// The expectations of its fields.
     pub checks: Vec<Check>,
     /// Its content; `None`: any.
@@ -18,7 +18,7 @@ pub struct Expected {
 
 /// How much of a message is expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Extent {
+pub enum MessagePart {
     /// The whole message.
     Whole,
     /// Only the header section. The next steps read the bytes that follow.
@@ -31,7 +31,7 @@ pub enum Extent {
 
 /// A first line.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub enum Subject {
+pub enum ExpectedStart {
     /// A request.
     Request {
         /// Exactly this method.
@@ -83,12 +83,12 @@ impl Expected {
     /// [`Expected::body`]. `ended` means that no more bytes will arrive.
     pub(super) fn match_bytes(
         &self,
-        names: &Names,
+        names: &Placeholders,
         body: Option<&[u8]>,
         input: &[u8],
         ended: bool,
     ) -> MatchResult {
-        if self.extent == Extent::Header {
+        if self.part == MessagePart::Header {
             return self.match_header(names, input, ended);
         }
         // The strict parser restarts at each call. To avoid quadratic work it is not called while a
@@ -97,9 +97,9 @@ impl Expected {
         if !ended && input.len() > 8192 && input.len() < least {
             return MatchResult::More;
         }
-        let parsed = match &self.subject {
-            Subject::Request { .. } => strict::request(input),
-            Subject::Response { method, old, .. } => strict::response(
+        let parsed = match &self.start {
+            ExpectedStart::Request { .. } => strict::request(input),
+            ExpectedStart::Response { method, old, .. } => strict::response(
                 input,
                 &RequestContext { method: method.clone(), old: *old },
                 ended,
@@ -128,9 +128,9 @@ impl Expected {
         let Some(header) = header_length(input) else { return Ok(()) };
         let text = String::from_utf8_lossy(&input[..header]).to_ascii_lowercase();
         let status = text.split(' ').nth(1).and_then(|word| word.parse::<u16>().ok());
-        match (&self.subject, status) {
-            (Subject::Response { .. }, Some(408 | 502..=504)) => return Ok(()),
-            (Subject::Response { status: wanted, .. }, Some(status)) if *wanted != status => {
+        match (&self.start, status) {
+            (ExpectedStart::Response { .. }, Some(408 | 502..=504)) => return Ok(()),
+            (ExpectedStart::Response { status: wanted, .. }, Some(status)) if *wanted != status => {
                 return Err(format!("status {status} instead of {wanted}: {}", excerpt(input)));
             }
             _ => {}
@@ -145,7 +145,7 @@ impl Expected {
         }
     }
 
-    fn match_header(&self, names: &Names, input: &[u8], ended: bool) -> MatchResult {
+    fn match_header(&self, names: &Placeholders, input: &[u8], ended: bool) -> MatchResult {
         let Some(length) = header_length(input) else {
             let error = || MatchResult::Failed(format!("no complete header: {}", excerpt(input)));
             return if ended { error() } else { MatchResult::More };
@@ -158,11 +158,11 @@ impl Expected {
             value: value.trim().as_bytes().to_vec(),
         });
         let fields: Vec<Field> = fields.collect();
-        let wanted = match &self.subject {
-            Subject::Request { method, target } => {
+        let wanted = match &self.start {
+            ExpectedStart::Request { method, target } => {
                 format!("{method} {} HTTP/1.1", names.fill(target))
             }
-            Subject::Response { status, .. } => format!("HTTP/1.1 {status} "),
+            ExpectedStart::Response { status, .. } => format!("HTTP/1.1 {status} "),
         };
         let error = (!first.starts_with(&wanted))
             .then(|| format!("`{first}` instead of `{wanted}`"))
@@ -181,21 +181,26 @@ impl Expected {
         }
     }
 
-    fn start_error(&self, names: &Names, message: &Message) -> Option<String> {
-        match &self.subject {
-            Subject::Request { method, target } => {
+    fn start_error(&self, names: &Placeholders, message: &Message) -> Option<String> {
+        match &self.start {
+            ExpectedStart::Request { method, target } => {
                 let target = names.fill(target);
                 let right = message.method() == method && message.target() == target;
                 (!right).then(|| {
                     format!("{} {} for {method} {target}", message.method(), message.target())
                 })
             }
-            Subject::Response { status, .. } => (message.status() != *status)
+            ExpectedStart::Response { status, .. } => (message.status() != *status)
                 .then(|| format!("status {} instead of {status}", message.status())),
         }
     }
 
-    fn error(&self, names: &Names, body: Option<&[u8]>, message: &Message) -> Option<String> {
+    fn error(
+        &self,
+        names: &Placeholders,
+        body: Option<&[u8]>,
+        message: &Message,
+    ) -> Option<String> {
         let framing = Some(message.framing);
         let checks = self.checks.iter();
         let mut error = checks
@@ -219,7 +224,7 @@ impl Expected {
 impl Check {
     fn error(
         &self,
-        names: &Names,
+        names: &Placeholders,
         fields: &[Field],
         trailers: &[Field],
         framing: Option<Framing>,

@@ -1,8 +1,8 @@
 //! Parses a scenario, line by line.
 
 use super::{
-    Action, Check, Client, End, Expected, Extent, Listen, Origin, OriginKind, Piece, Scenario,
-    Script, Step, Subject,
+    Action, Check, Client, End, Expected, ExpectedStart, Listen, MessagePart, Origin, OriginKind,
+    Piece, Scenario, Script, Step,
 };
 
 /// The item that the next steps belong to.
@@ -259,14 +259,14 @@ fn send_for(text: &str) -> Result<Action, String> {
 
 fn expect(text: &str) -> Result<Action, String> {
     let extents = [
-        ("header of ", Extent::Header),
-        ("truncated ", Extent::Truncated),
-        ("fin-truncated ", Extent::FinTruncated),
+        ("header of ", MessagePart::Header),
+        ("truncated ", MessagePart::Truncated),
+        ("fin-truncated ", MessagePart::FinTruncated),
     ];
     let given = extents.into_iter().find_map(|(word, it)| Some((text.strip_prefix(word)?, it)));
-    let (text, extent) = given.unwrap_or((text, Extent::Whole));
+    let (text, part) = given.unwrap_or((text, MessagePart::Whole));
     let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
-    let subject = match word {
+    let start = match word {
         "bytes" => return Ok(Action::Bytes(pieces(rest)?)),
         "nothing" => {
             let time =
@@ -275,15 +275,15 @@ fn expect(text: &str) -> Result<Action, String> {
         }
         "request" => {
             let (method, target) = rest.split_once(' ').ok_or("a request needs a target")?;
-            Subject::Request { method: method.to_owned(), target: target.to_owned() }
+            ExpectedStart::Request { method: method.to_owned(), target: target.to_owned() }
         }
         "response" => response(&rest.split_whitespace().collect::<Vec<_>>())?,
         _ => return Err(format!("unknown expectation `{text}`")),
     };
-    Ok(Action::Message(Expected { subject, extent, checks: Vec::new(), body: Some(Vec::new()) }))
+    Ok(Action::Message(Expected { start, part, checks: Vec::new(), body: Some(Vec::new()) }))
 }
 
-fn response(words: &[&str]) -> Result<Subject, String> {
+fn response(words: &[&str]) -> Result<ExpectedStart, String> {
     let (status, method_text) = match words {
         [status] => (*status, "GET"),
         [status, "to", method_text] => (*status, *method_text),
@@ -294,7 +294,7 @@ fn response(words: &[&str]) -> Result<Subject, String> {
         Some(method) => (method, true),
         None => (method_text, false),
     };
-    Ok(Subject::Response { status, method: method.to_owned(), old })
+    Ok(ExpectedStart::Response { status, method: method.to_owned(), old })
 }
 
 fn pieces(text: &str) -> Result<Vec<Piece>, String> {
@@ -374,7 +374,7 @@ fn descriptors(scenario: &mut Scenario, count: &str, assumed: &str) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::scenario::Names;
+    use crate::scenario::Placeholders;
 
     const EXAMPLE: &str = r#"
 # A comment.
@@ -402,7 +402,7 @@ client c2 after c1
         assert_eq!(scenario.origins[0].scripts[0].steps.len(), 2);
         assert!(scenario.origins[0].each.is_some());
         assert_eq!(scenario.clients[1].after, ["c1"]);
-        let mut names = Names::default();
+        let mut names = Placeholders::default();
         names.set("o1", "127.0.0.1:80");
         assert_eq!(names.fill("http://{o1}/{o1.port}/{x}"), "http://127.0.0.1:80/80/{x}");
         let Action::Send { pieces, .. } = &scenario.clients[0].script.steps[0].action else {

@@ -6,19 +6,19 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use super::check::next_request;
-use super::{Action, Names, Script, Subject};
+use super::{Action, ExpectedStart, Placeholders, Script};
 
 /// Scripts that begin with requests, and how often each request arrived.
 #[derive(Debug)]
 pub struct RequestScripts {
     scripts: Vec<Script>,
-    names: Names,
+    names: Placeholders,
     seen: Mutex<BTreeMap<(String, String), usize>>,
 }
 
 impl RequestScripts {
     /// Creates a selection from these scripts.
-    pub fn new(scripts: Vec<Script>, names: &Names) -> Self {
+    pub fn new(scripts: Vec<Script>, names: &Placeholders) -> Self {
         Self { scripts, names: names.clone(), seen: Mutex::default() }
     }
 
@@ -76,9 +76,9 @@ impl RequestScripts {
 /// Returns method and target of the request that a step expects.
 fn request_of(action: &Action) -> Option<(&str, &str)> {
     match action {
-        Action::Message(expected) => match &expected.subject {
-            Subject::Request { method, target } => Some((method, target)),
-            Subject::Response { .. } => None,
+        Action::Message(expected) => match &expected.start {
+            ExpectedStart::Request { method, target } => Some((method, target)),
+            ExpectedStart::Response { .. } => None,
         },
         _ => None,
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::check::{MatchResult, excerpt};
-use super::{Action, Expected, Extent, Names, Piece, Script, Step};
+use super::{Action, Expected, MessagePart, Piece, Placeholders, Script, Step};
 
 /// Signals between scripts, and their reload requests to the runner.
 #[derive(Clone, Default, Debug)]
@@ -80,8 +80,8 @@ pub enum End {
 /// The next need of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Need<'a> {
-    /// Write these bytes, and report progress by [`Play::written`]. The time, in milliseconds, is
-    /// when the step gives up; `None`: it waits until all bytes are written or writing fails.
+    /// Write these bytes, and report progress by [`Play::written`]. At the time in milliseconds the
+    /// step ends, even if bytes are left; `None`: without limit.
     Write(&'a [u8], Option<u64>),
     /// More bytes, or the end.
     Read,
@@ -109,7 +109,7 @@ pub struct Play {
     steps: Arc<[Step]>,
     /// `at <= steps.len()`.
     step_index: usize,
-    names: Names,
+    names: Placeholders,
     signals: ScriptSignals,
     /// Whether the world has hostile faults: see [`Play::given_up`].
     hostile: bool,
@@ -130,7 +130,12 @@ pub struct Play {
 
 impl Play {
     /// Creates a play at the first step of `script`.
-    pub fn new(script: &Script, names: &Names, signals: &ScriptSignals, hostile: bool) -> Self {
+    pub fn new(
+        script: &Script,
+        names: &Placeholders,
+        signals: &ScriptSignals,
+        hostile: bool,
+    ) -> Self {
         Self {
             steps: script.steps.clone().into(),
             step_index: 0,
@@ -339,7 +344,7 @@ impl Play {
         if let Some(pieces) = &expected.body {
             self.bytes.get_or_insert_with(|| self.names.bytes(pieces));
         }
-        if matches!(expected.extent, Extent::Truncated | Extent::FinTruncated) {
+        if matches!(expected.part, MessagePart::Truncated | MessagePart::FinTruncated) {
             return self.try_truncated(expected);
         }
         let ended = self.end == Some(End::Finished);
@@ -365,7 +370,7 @@ impl Play {
         let Some(end) = self.end else { return StepResult::Wait(StepWait::Read) };
         let body = self.bytes.as_deref();
         let finished = end == End::Finished;
-        if expected.extent == Extent::FinTruncated && !finished {
+        if expected.part == MessagePart::FinTruncated && !finished {
             return StepResult::Failed(format!("{end:?} after {}", excerpt(&self.inbox)));
         }
         if matches!(

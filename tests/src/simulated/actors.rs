@@ -10,7 +10,7 @@ use millrace_sim::{Actor, World};
 use super::origin::ScriptedOrigin;
 use super::reload::Reloader;
 use super::script_actor::ScriptActor;
-use crate::scenario::{Client, Names, Play, ScriptSignals};
+use crate::scenario::{Client, Placeholders, Play, ScriptSignals};
 
 /// All actors except the proxy.
 pub(super) struct ScenarioActors {
@@ -18,7 +18,7 @@ pub(super) struct ScenarioActors {
     pub(super) origins: Vec<ScriptedOrigin>,
     pub(super) proxy: Address,
     pub(super) reloader: Reloader,
-    pub(super) names: Names,
+    pub(super) names: Placeholders,
     pub(super) signals: ScriptSignals,
     pub(super) hostile: bool,
     pub(super) failures: Vec<String>,

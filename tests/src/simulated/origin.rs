@@ -12,13 +12,13 @@ use millrace_engine::Instant;
 use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::script_actor::ScriptActor;
-use crate::scenario::{Names, Origin, Play, RequestScripts, Script, ScriptSignals};
+use crate::scenario::{Origin, Placeholders, Play, RequestScripts, Script, ScriptSignals};
 
 /// An origin and its connections.
 pub(super) struct ScriptedOrigin {
     origin: Origin,
     listener: Option<ActorSocket>,
-    names: Names,
+    names: Placeholders,
     signals: ScriptSignals,
     hostile: bool,
     /// Selects responses by request.
@@ -48,7 +48,7 @@ impl ScriptedOrigin {
     pub(super) fn new(
         origin: &Origin,
         listener: Option<ActorSocket>,
-        names: &Names,
+        names: &Placeholders,
         signals: &ScriptSignals,
         common: Option<&Rc<RequestScripts>>,
     ) -> Self {

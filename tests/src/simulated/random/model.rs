@@ -73,7 +73,7 @@ impl WaitLimits {
         let ms = |ms: u64| Duration::from_millis(ms) + slack;
         let tries = limits.retries + 1;
         // The proxy checks the pace of a client each time a limit expires. One byte at the
-        // beginning of such a period extends it by another one, hence the factors 2 and 3.
+        // beginning of such a period extends it by another one. The factors allow for that.
         let exchange = limits.head_ms
             + 2 * limits.body_ms
             + 3 * limits.send_ms

@@ -54,20 +54,20 @@ struct Pair {
 }
 
 impl Relay {
-    fn new(world: &World, origin: u16, edits: [Edit; 2], keeps: bool) -> Self {
+    fn new(world: &World, origin: u16, edits: [Edit; 2], hides_end: bool) -> Self {
         let address = |port: u16| Address::Tcp(([127, 0, 0, 1], port).into());
         let listener = world.actor_listen(&address(0));
-        Self { listener, origin: address(origin), edits, hides_end: keeps, pairs: Vec::new() }
+        Self { listener, origin: address(origin), edits, hides_end: hides_end, pairs: Vec::new() }
     }
 
-    fn pass(&mut self, world: &World, at: usize, from: usize) {
+    fn relay_bytes(&mut self, world: &World, at: usize, from: usize) {
         loop {
             let Pair { sockets, ended } = &mut self.pairs[at];
-            let (own, other) = (sockets[from], sockets[1 - from]);
-            match world.read(own, 64 * 1024) {
+            let (own_response, other) = (sockets[from], sockets[1 - from]);
+            match world.read(own_response, 64 * 1024) {
                 ReadResult::Bytes(bytes) => {
-                    for does in (self.edits[from])(&bytes) {
-                        match does {
+                    for action in (self.edits[from])(&bytes) {
+                        match action {
                             Forward(bytes) => write(world, other, &bytes),
                             Repeat(bytes) => {
                                 let other = world.connect(&self.origin, None);
@@ -105,8 +105,8 @@ impl Actor for Relay {
             self.pairs.push(Pair { sockets: [client, origin], ended: [false; 2] });
         }
         for at in 0..self.pairs.len() {
-            self.pass(world, at, 0);
-            self.pass(world, at, 1);
+            self.relay_bytes(world, at, 0);
+            self.relay_bytes(world, at, 1);
         }
         self.pairs.retain(|pair| {
             let over = pair.ended == [true; 2];
@@ -139,7 +139,11 @@ impl Actor for RelayedActors {
 
 /// Plays a scenario with a relay in place of the proxy, and returns the failure that the model
 /// reports.
-fn failure_before(scenario: &RandomScenario, edits: [Edit; 2], keeps: bool) -> Option<Failure> {
+fn failure_with_relay(
+    scenario: &RandomScenario,
+    edits: [Edit; 2],
+    hides_end: bool,
+) -> Option<Failure> {
     let world = World::new(1, Faults::None);
     let waits = WaitLimits::new(&Limits::default(), scenario, &world.plan());
     let model = ExchangeModel::new(Rc::new(scenario.clone()), waits);
@@ -147,7 +151,7 @@ fn failure_before(scenario: &RandomScenario, edits: [Edit; 2], keeps: bool) -> O
     let actors = actors.map(|(at, origin)| RandomOrigin::new(origin, at, &model, &world));
     let (origins, ports): (Vec<RandomOrigin>, Vec<u16>) = actors.unzip();
     let authorities: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
-    let mut relay = Relay::new(&world, ports[0], edits, keeps);
+    let mut relay = Relay::new(&world, ports[0], edits, hides_end);
     let clients = scenario.connections.iter().enumerate();
     let clients = clients
         .map(|(at, plan)| RandomClient::new(plan, at, &authorities, &model, &world))
@@ -165,12 +169,12 @@ fn failure_before(scenario: &RandomScenario, edits: [Edit; 2], keeps: bool) -> O
     model.failure()
 }
 
-fn honest(bytes: &[u8]) -> Vec<RelayAction> {
+fn unchanged(bytes: &[u8]) -> Vec<RelayAction> {
     vec![Forward(bytes.to_vec())]
 }
 
 /// Returns `bytes` with the first `old` in them replaced.
-fn with(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
+fn replace_first(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
     let at = bytes.windows(old.len()).position(|part| part == old.as_bytes());
     let mut bytes = bytes.to_vec();
     if let Some(at) = at {
@@ -180,7 +184,7 @@ fn with(bytes: &[u8], old: &str, new: &str) -> Vec<u8> {
 }
 
 fn replaced(bytes: &[u8], old: &str, new: &str) -> Vec<RelayAction> {
-    vec![Forward(with(bytes, old, new))]
+    vec![Forward(replace_first(bytes, old, new))]
 }
 
 /// Changes a byte in the middle of the body, if there is a body.
@@ -200,16 +204,16 @@ fn half(bytes: &[u8]) -> Vec<u8> {
 }
 
 /// Cuts a chunk of 5,000 bytes to 1,000, and appends the last chunk.
-fn closed_off(bytes: &[u8]) -> Vec<RelayAction> {
-    let bytes = with(bytes, "1388\r\n", "3e8\r\n");
+fn truncate_chunks(bytes: &[u8]) -> Vec<RelayAction> {
+    let bytes = replace_first(bytes, "1388\r\n", "3e8\r\n");
     let Some(at) = bytes.windows(5).position(|part| part == b"3e8\r\n") else {
-        return honest(&bytes);
+        return unchanged(&bytes);
     };
     vec![Forward(bytes[..at + 5 + 1000].to_vec()), Forward(b"\r\n0\r\n\r\n".to_vec())]
 }
 
 /// Returns a response of the proxy's own, with this sentence.
-fn own(reason: Reason, text: &str) -> Vec<u8> {
+fn own_response(reason: Reason, text: &str) -> Vec<u8> {
     format!(
         "HTTP/1.1 {} No\r\nProxy-Status: millrace; error=x; details=\"{}\"\r\n\
          Content-Length: {}\r\n\r\n{text}",
@@ -221,7 +225,7 @@ fn own(reason: Reason, text: &str) -> Vec<u8> {
 }
 
 fn refused(_: &[u8]) -> Vec<RelayAction> {
-    vec![Forward(own(Reason::OriginClosed, &format!("{}\n", Reason::OriginClosed.text())))]
+    vec![Forward(own_response(Reason::OriginClosed, &format!("{}\n", Reason::OriginClosed.text())))]
 }
 
 fn get() -> RandomScenario {
@@ -294,28 +298,32 @@ fn a_relay_without_mistakes_passes() {
     for scenario in
         [get(), post(), chunked(get()), chunked(post()), until_close(), head, many, two()]
     {
-        assert_eq!(failure_before(&scenario, [honest, honest], false), None, "{scenario}");
+        assert_eq!(
+            failure_with_relay(&scenario, [unchanged, unchanged], false),
+            None,
+            "{scenario}"
+        );
     }
-    assert_eq!(failure_before(&tunnel(), [honest, honest], false), None);
+    assert_eq!(failure_with_relay(&tunnel(), [unchanged, unchanged], false), None);
 }
 
 /// Plays a scenario with a relay that makes these edits. The model has to report this kind of
 /// failure.
 fn check(name: &str, scenario: &RandomScenario, up: Edit, down: Edit, kind: &str) {
-    let failure = failure_before(scenario, [up, down], false);
+    let failure = failure_with_relay(scenario, [up, down], false);
     assert_eq!(failure.as_ref().map(|failure| failure.kind), Some(kind), "{name}: {failure:?}");
 }
 
 #[test]
 fn a_changed_byte_is_reported() {
-    check("a response", &get(), honest, corrupted, "wrong-bytes");
-    check("chunks of a response", &chunked(get()), honest, corrupted, "wrong-bytes");
-    check("a request", &post(), corrupted, honest, "wrong-bytes");
-    check("chunks of a request", &chunked(post()), corrupted, honest, "wrong-bytes");
-    check("a tunnel's response", &tunnel(), honest, corrupted, "wrong-bytes");
-    check("a tunnel's request", &tunnel(), corrupted, honest, "wrong-bytes");
-    let sentence: Edit = |_| vec![Forward(own(Reason::OriginClosed, "Something else."))];
-    check("the proxy's own response", &hard(get()), honest, sentence, "wrong-bytes");
+    check("a response", &get(), unchanged, corrupted, "wrong-bytes");
+    check("chunks of a response", &chunked(get()), unchanged, corrupted, "wrong-bytes");
+    check("a request", &post(), corrupted, unchanged, "wrong-bytes");
+    check("chunks of a request", &chunked(post()), corrupted, unchanged, "wrong-bytes");
+    check("a tunnel's response", &tunnel(), unchanged, corrupted, "wrong-bytes");
+    check("a tunnel's request", &tunnel(), corrupted, unchanged, "wrong-bytes");
+    let sentence: Edit = |_| vec![Forward(own_response(Reason::OriginClosed, "Something else."))];
+    check("the proxy's own response", &hard(get()), unchanged, sentence, "wrong-bytes");
 }
 
 #[test]
@@ -323,65 +331,84 @@ fn a_wrong_response_is_reported() {
     check(
         "of another request",
         &get(),
-        honest,
+        unchanged,
         |it| replaced(it, "X-Id: 1", "X-Id: 2"),
         "wrong-response",
     );
-    check("another status", &get(), honest, |it| replaced(it, "200", "201"), "wrong-response");
-    check("without an id", &get(), honest, |it| replaced(it, "X-Id: 1\r\n", ""), "wrong-response");
+    check("another status", &get(), unchanged, |it| replaced(it, "200", "201"), "wrong-response");
+    check(
+        "without an id",
+        &get(),
+        unchanged,
+        |it| replaced(it, "X-Id: 1\r\n", ""),
+        "wrong-response",
+    );
     let interim: Edit = |bytes| {
         let interim = wire::interim(1, 103, HeaderSyntax::Strict);
         vec![Forward(interim.clone()), Forward(interim), Forward(bytes.to_vec())]
     };
-    check("interim responses", &get(), honest, interim, "wrong-response");
-    let reason: Edit = |_| vec![Forward(with(&own(Reason::OriginClosed, "no"), "502", "503"))];
-    check("a reason with another status", &hard(get()), honest, reason, "wrong-response");
-    check("an ambiguous length", &get(), honest, |it| replaced(it, "h: 5", "h: +5"), "ambiguous");
-    check("a refusal of a well-behaved client", &get(), honest, refused, "unserved");
-    check("no response", &get(), honest, |_| vec![End], "unserved");
-    check("no response and no end", &get(), honest, |_| Vec::new(), "overdue");
+    check("interim responses", &get(), unchanged, interim, "wrong-response");
+    let reason: Edit =
+        |_| vec![Forward(replace_first(&own_response(Reason::OriginClosed, "no"), "502", "503"))];
+    check("a reason with another status", &hard(get()), unchanged, reason, "wrong-response");
+    check(
+        "an ambiguous length",
+        &get(),
+        unchanged,
+        |it| replaced(it, "h: 5", "h: +5"),
+        "ambiguous",
+    );
+    check("a refusal of a well-behaved client", &get(), unchanged, refused, "unserved");
+    check("no response", &get(), unchanged, |_| vec![End], "unserved");
+    check("no response and no end", &get(), unchanged, |_| Vec::new(), "overdue");
     let idle = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Idles);
-    check("extra bytes", &idle, honest, |it| vec![Forward([it, b"x"].concat())], "unasked");
+    check("extra bytes", &idle, unchanged, |it| vec![Forward([it, b"x"].concat())], "unasked");
     let switch: Edit = |_| {
         let head = "HTTP/1.1 101 Now\r\nX-Id: 1\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\n";
         vec![Forward(head.into())]
     };
-    check("an unrequested 101", &get(), honest, switch, "unasked");
+    check("an unrequested 101", &get(), unchanged, switch, "unasked");
     let mut switches = hard(tunnel());
     switches.connections[0].requests[0].response.fault = Some(ResponseFault::UnrequestedUpgrade);
-    check("a 101 to another protocol", &switches, honest, honest, "ambiguous");
+    check("a 101 to another protocol", &switches, unchanged, unchanged, "ambiguous");
 }
 
 #[test]
 fn truncation_that_looks_complete_is_reported() {
     let cut: Edit = |it| vec![Forward(half(it)), End];
     // The framing shows the cut, but the scenario has no fault that explains it.
-    check("a length", &get(), honest, cut, "unserved");
-    check("until close", &until_close(), honest, cut, "looks-whole");
-    check("a tunnel's response", &tunnel(), honest, cut, "looks-whole");
+    check("a length", &get(), unchanged, cut, "unserved");
+    check("until close", &until_close(), unchanged, cut, "looks-whole");
+    check("a tunnel's response", &tunnel(), unchanged, cut, "looks-whole");
     let cut_up: Edit =
-        |it| if it.starts_with(b"GET") { honest(it) } else { vec![Forward(half(it)), End] };
-    check("a tunnel's request", &tunnel(), cut_up, honest, "looks-whole");
-    check("a response's chunks", &chunked(get()), honest, closed_off, "looks-whole");
-    check("a request's chunks", &chunked(post()), closed_off, honest, "looks-whole");
-    let sentence: Edit = |_| vec![Forward(own(Reason::OriginClosed, "The origin"))];
-    check("the proxy's own response", &hard(get()), honest, sentence, "looks-whole");
+        |it| if it.starts_with(b"GET") { unchanged(it) } else { vec![Forward(half(it)), End] };
+    check("a tunnel's request", &tunnel(), cut_up, unchanged, "looks-whole");
+    check("a response's chunks", &chunked(get()), unchanged, truncate_chunks, "looks-whole");
+    check("a request's chunks", &chunked(post()), truncate_chunks, unchanged, "looks-whole");
+    let sentence: Edit = |_| vec![Forward(own_response(Reason::OriginClosed, "The origin"))];
+    check("the proxy's own response", &hard(get()), unchanged, sentence, "looks-whole");
 }
 
 #[test]
 fn a_wrong_request_is_reported() {
-    check("an ambiguous length", &post(), |it| replaced(it, "h: 5", "h: +5"), honest, "ambiguous");
+    check(
+        "an ambiguous length",
+        &post(),
+        |it| replaced(it, "h: 5", "h: +5"),
+        unchanged,
+        "ambiguous",
+    );
     let invented: Edit = |it| replaced(it, "X-Id: 1", "X-Id: 77");
-    check("a request that no client sent", &get(), invented, honest, "unasked");
-    check("another method", &get(), |it| replaced(it, "GET", "PUT"), honest, "unasked");
-    check("a request before the response", &pipelined(two()), honest, honest, "unasked");
+    check("a request that no client sent", &get(), invented, unchanged, "unasked");
+    check("another method", &get(), |it| replaced(it, "GET", "PUT"), unchanged, "unasked");
+    check("a request before the response", &pipelined(two()), unchanged, unchanged, "unasked");
     let again: Edit = |it| vec![Forward(it.to_vec()), Repeat(it.to_vec())];
-    check("a POST twice", &post(), again, honest, "repeated");
+    check("a POST twice", &post(), again, unchanged, "repeated");
     let often: Edit = |it| {
         let more = (0..3).map(|_| Repeat(it.to_vec()));
         [Forward(it.to_vec())].into_iter().chain(more).collect()
     };
-    check("a GET too often", &get(), often, honest, "repeated");
+    check("a GET too often", &get(), often, unchanged, "repeated");
     let mut forward = two();
     forward.proxy.forward = true;
     forward.origins.push(forward.origins[0]);
@@ -390,32 +417,39 @@ fn a_wrong_request_is_reported() {
         let path = it.windows(3).position(|part| part == b"/r/").expect("a target");
         vec![Forward([b"GET ", &it[path..]].concat())]
     };
-    check("a request for another origin", &forward, rerouted, honest, "misrouted");
+    check("a request for another origin", &forward, rerouted, unchanged, "misrouted");
 }
 
 #[test]
 fn forwarded_malformed_requests_are_reported_even_if_repaired() {
     let head = malformed(Malformation::Head(10));
-    check("unchanged", &head, honest, honest, "ambiguous");
-    check("a header", &head, |it| replaced(it, "Host :", "Host:"), honest, "smuggled");
+    check("unchanged", &head, unchanged, unchanged, "ambiguous");
+    check("a header", &head, |it| replaced(it, "Host :", "Host:"), unchanged, "smuggled");
     let dropped: Edit = |it| {
         let end = it.windows(4).position(|four| four == b"\r\n\r\n").expect("a header") + 4;
         vec![Forward(it[end..].to_vec())]
     };
-    check("the request behind a malformed header", &pipelined(head), dropped, honest, "smuggled");
+    check(
+        "the request behind a malformed header",
+        &pipelined(head),
+        dropped,
+        unchanged,
+        "smuggled",
+    );
     let mut body = malformed(Malformation::Body(5));
     body.connections[0].requests[0].method = Method::Post;
-    check("a chunk", &body, |it| replaced(it, "5\nhello", "5\r\nhello"), honest, "smuggled");
+    check("a chunk", &body, |it| replaced(it, "5\nhello", "5\r\nhello"), unchanged, "smuggled");
 }
 
 #[test]
 fn use_of_an_ended_connection_is_reported() {
-    let failure = failure_before(&get(), [honest, honest], true).expect("a connection without end");
+    let failure =
+        failure_with_relay(&get(), [unchanged, unchanged], true).expect("a connection without end");
     assert_eq!(failure.kind, "overdue", "{}", failure.details);
     let mut malformed = hard(two());
     malformed.connections[0].requests[0].response.fault = Some(ResponseFault::Head(0));
     let failure =
-        failure_before(&malformed, [honest, refused], false).expect("a malformed response");
+        failure_with_relay(&malformed, [unchanged, refused], false).expect("a malformed response");
     assert_eq!(failure.kind, "stale-connection", "{}", failure.details);
     // The second request follows a response that was complete long before its upload ended.
     let mut early = plain_scenario(
@@ -425,16 +459,17 @@ fn use_of_an_ended_connection_is_reported() {
     early.connections[0].requests[0].response.early = true;
     let pause = Break { at: 400, how: BreakKind::Pause(5000) };
     early.connections[0].requests[0].breaks = Some(pause);
-    let failure = failure_before(&hard(early), [honest, honest], false).expect("an early response");
+    let failure =
+        failure_with_relay(&hard(early), [unchanged, unchanged], false).expect("an early response");
     assert_eq!(failure.kind, "stale-connection", "{}", failure.details);
-    for (behaviour, keeps) in
+    for (behaviour, hides_end) in
         [(OriginBehaviour::EndsIdle(10), true), (OriginBehaviour::SendsUnrequested(10), false)]
     {
         let strays: Edit = |bytes| match bytes.starts_with(b"HTTP/1.1 200") {
-            true => honest(bytes),
+            true => unchanged(bytes),
             false => Vec::new(),
         };
-        let failure = failure_before(&hard(pausing(behaviour)), [honest, strays], keeps);
+        let failure = failure_with_relay(&hard(pausing(behaviour)), [unchanged, strays], hides_end);
         let failure = failure.expect("a connection that has ended");
         assert_eq!(failure.kind, "stale-connection", "{behaviour:?}: {}", failure.details);
     }

@@ -76,7 +76,7 @@ impl ResponseRecord {
     pub(super) fn bytes_before_break(&self) -> Option<usize> {
         let Break { at, how } = self.plan.breaks.filter(|_| !self.completed)?;
         let length = self.plan.length;
-        let came = match self.plan.frame {
+        let sent = match self.plan.frame {
             BodyFraming::Length | BodyFraming::UntilClose => at % length.max(1),
             BodyFraming::Chunks(size) => {
                 // Chunk lines contain no x, so counting x counts payload bytes.
@@ -84,7 +84,7 @@ impl ResponseRecord {
                 coded[..at % coded.len()].iter().filter(|byte| **byte == b'x').count()
             }
         };
-        (how != BreakKind::Reset).then_some(came)
+        (how != BreakKind::Reset).then_some(sent)
     }
 
     fn ends_by_close(&self) -> bool {

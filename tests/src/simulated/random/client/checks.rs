@@ -129,7 +129,7 @@ impl RandomClient {
         let check_header = request.method == Method::Head;
         let want = if check_header { String::new() } else { format!("{}\n", reason.text()) };
         self.progress = ResponseProgress::Own { got: 0, want: want.into_bytes() };
-        // The proxy may refuse a HEAD before it has read the whole method. It then sends a body.
+        // The proxy may refuse a HEAD before it has read the whole header. It then sends a body.
         self.ignores_rest |= check_header && self.closing;
         self.model.cover(format!("proxy: responds {status} itself"));
         self.model.cover(format!("proxy: reports {}", reason.word()));

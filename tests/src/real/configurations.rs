@@ -6,18 +6,23 @@ use std::path::{Path, PathBuf};
 use millrace_config as config;
 
 use super::process::Process;
-use crate::scenario::{Names, Scenario};
+use crate::scenario::{Placeholders, Scenario};
 
 /// The configurations of a scenario.
-pub(super) struct Files {
+pub(super) struct Configurations {
     /// The commands by name. The name of the initial one is empty.
     commands: Vec<(String, Vec<String>)>,
     file: PathBuf,
 }
 
-impl Files {
+impl Configurations {
     /// Returns the configurations for a program that listens at `listen`, with a file in `folder`.
-    pub(super) fn new(scenario: &Scenario, names: &Names, listen: String, folder: &Path) -> Self {
+    pub(super) fn new(
+        scenario: &Scenario,
+        names: &Placeholders,
+        listen: String,
+        folder: &Path,
+    ) -> Self {
         let own = [("".to_owned(), scenario.command.clone())];
         let commands = own.iter().chain(&scenario.reloads).map(|(name, command)| {
             let mut words: Vec<String> = command.iter().map(|word| names.fill(word)).collect();

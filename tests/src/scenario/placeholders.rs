@@ -6,9 +6,9 @@ use super::{Piece, pattern};
 
 /// Placeholders and their values.
 #[derive(Clone, Default, Debug)]
-pub struct Names(BTreeMap<String, String>);
+pub struct Placeholders(BTreeMap<String, String>);
 
-impl Names {
+impl Placeholders {
     /// Sets `{name}` to `address`, and `{name.port}` to the part after its last colon.
     pub fn set(&mut self, name: &str, address: &str) {
         let port = address.rsplit(':').next().unwrap_or_default();
