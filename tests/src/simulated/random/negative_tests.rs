@@ -57,7 +57,7 @@ impl Relay {
     fn new(world: &World, origin: u16, edits: [Edit; 2], hides_end: bool) -> Self {
         let address = |port: u16| Address::Tcp(([127, 0, 0, 1], port).into());
         let listener = world.actor_listen(&address(0));
-        Self { listener, origin: address(origin), edits, hides_end: hides_end, pairs: Vec::new() }
+        Self { listener, origin: address(origin), edits, hides_end, pairs: Vec::new() }
     }
 
     fn relay_bytes(&mut self, world: &World, at: usize, from: usize) {
