@@ -162,14 +162,14 @@ fn wait_for_predecessor(
 /// Logs the number of stored responses that belong to none of `spaces`, the cache spaces of the
 /// configured services.
 fn report_unmatched(cache: &Cache, spaces: &[SpaceTag]) {
-    let what = match cache.recovered_outside(spaces) {
+    let count_text = match cache.recovered_outside(spaces) {
         0 => return,
         1 => "up to 1 stored response on disk matches no service".to_owned(),
         count => format!("up to {count} stored responses on disk match no service"),
     };
     console::log(&format!(
-        "{what}: its name or its target rules have changed (they stay unused until the disk needs \
-         their room)"
+        "{count_text}: the name or the target rules of a service have changed (unused responses \
+         stay on disk until it needs their space)"
     ));
 }
 
