@@ -26,8 +26,9 @@ class Cut(Exception):
 
 
 class Transfer:
-    """A transfer that a seed and a number determine: `down` bytes from the origin, `up` bytes to it.
-    The side `cut_by` resets its connection at `cut_at` bytes, and then sets `was_cut`."""
+    """A transfer that is determined by a seed and a number: `down` bytes from the origin, `up`
+    bytes to it. The side `cut_by` resets its connection at `cut_at` bytes, and then sets
+    `was_cut`."""
 
     def __init__(self, seed, number, kinds=KINDS):
         dice = random.Random(f"{seed} {number}")

@@ -132,8 +132,8 @@ class Peer:
 
     @contextlib.contextmanager
     def started(self, role, origin, other=0):
-        """Starts the peer before the origin at this port, for `retry` also before a second one. Yields
-        its address."""
+        """Starts the peer before the origin at this port, for `retry` also before a second one.
+        Yields its address."""
         port = free_port()
         user = "user root;" if os.getuid() == 0 else ""
         with tempfile.TemporaryDirectory(prefix="behaviour-") as run:
@@ -200,8 +200,8 @@ class Ours:
 
     @contextlib.contextmanager
     def started(self, role, origin, other=0):
-        """Starts the peer before the origin at this port, for `retry` also before a second one. Yields
-        its address."""
+        """Starts the peer before the origin at this port, for `retry` also before a second one.
+        Yields its address."""
         ports = {"connect": [], "retry": [origin, other]}.get(role, [origin])
         origins = [word for port in ports for word in ("--origin", f"http://127.0.0.1:{port}")]
         command = "boost" if origins else "forward"

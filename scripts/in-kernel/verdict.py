@@ -8,7 +8,8 @@ the mark; * if the packet reaches beyond the limit: a verdict is about whole pac
 
 A packet may begin with bytes that were received before, if TCP sent them again while the socket was
 in use. The kernel keeps the whole packet. recv(2) skips the old bytes, but nothing skips them for a
-verdict (Linux 6.18), so the verdict cuts them off. With an option it keeps them, to show the effect.
+verdict (Linux 6.18), so the verdict cuts them off. With `keeps_overlaps` it keeps them, to show the
+effect.
 
 Offsets are those of `struct flow` in maps.h.
 """

@@ -15,7 +15,7 @@ class UnixConnection(wire.Connection):
 
     def __init__(self, path):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(wire.PATIENCE_SECONDS)
+        self.socket.settimeout(wire.TIMEOUT_SECONDS)
         self.socket.connect(str(path))
         self.held = b""
 
@@ -33,9 +33,10 @@ def send_request(connection, method, path, host, *fields):
 
 class Admin(InteropCase):
     def start(self, *options):
-        self.door = self.folder / "admin.sock"
+        self.admin_path = self.folder / "admin.sock"
         proxy = self.boost(
-            self.origin().url, "--admin", "127.0.0.1:0", "--admin", f"unix:{self.door}", *options
+            self.origin().url, "--admin", "127.0.0.1:0", "--admin", f"unix:{self.admin_path}",
+            *options,
         )
         output = re.compile(r"^millrace: admin at 127\.0\.0\.1:(\d+)$")
         self.port = int(next(filter(None, map(output.match, proxy.lines)))[1])
@@ -52,7 +53,7 @@ class Admin(InteropCase):
         return send_request(connection, method, path, host or f"127.0.0.1:{self.port}", *fields)
 
     def unix(self, method, path, *fields):
-        return send_request(UnixConnection(self.door), method, path, "millrace", *fields)
+        return send_request(UnixConnection(self.admin_path), method, path, "millrace", *fields)
 
     def test_a_change_over_tcp_needs_the_token(self):
         """A change is refused if no token is configured, if the request has none, and if it is
@@ -70,7 +71,7 @@ class Admin(InteropCase):
         self.assertEqual(self.tcp("GET", "/healthz")[2], "ok\n")
         self.assertEqual(self.tcp("POST", "/drain", f"Authorization: Bearer {TOKEN}")[0], 202)
         self.assertEqual(proxy.wait(), 0)
-        self.assertFalse(self.door.exists(), "the socket's file is removed at the end")
+        self.assertFalse(self.admin_path.exists(), "the socket's file is removed at the end")
 
     def test_pages_of_other_sites_are_refused(self):
         """A foreign host name (DNS rebinding) is refused. Requests of another site's page are
@@ -88,7 +89,7 @@ class Admin(InteropCase):
     def test_a_unix_socket_needs_no_token(self):
         log = self.folder / "access.log"
         proxy = self.start("--access-log", log)
-        self.assertEqual(stat.S_IMODE(self.door.stat().st_mode), 0o600)
+        self.assertEqual(stat.S_IMODE(self.admin_path.stat().st_mode), 0o600)
         self.assertIn("millrace_connections_accepted_total", self.unix("GET", "/metrics")[2])
         self.assertEqual(wire.get(proxy.address, "/one").status, 200)
         self.wait_until("the record is written", lambda: "/one" in log.read_text())
@@ -97,7 +98,7 @@ class Admin(InteropCase):
         self.wait_until("the log is there again", log.exists)
         self.assertEqual(self.unix("POST", "/drain")[0], 202)
         self.assertEqual(proxy.wait(), 0)
-        self.assertFalse(self.door.exists())
+        self.assertFalse(self.admin_path.exists())
 
     def test_other_hosts_and_methods_are_refused(self):
         self.start()

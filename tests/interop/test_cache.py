@@ -23,7 +23,7 @@ class Cache(ShopCase):
         token.write_text(TOKEN + "\n")
         self.token = token
         self.proxy = self.boost(
-            self.shop.url, "--admin", f"unix:{self.door}", "--admin", "127.0.0.1:0",
+            self.shop.url, "--admin", f"unix:{self.admin_path}", "--admin", "127.0.0.1:0",
             "--admin-token-file", token, "--workers", "2",
         )
         output = re.compile(r"^millrace: admin at (127\.0\.0\.1:\d+)$")

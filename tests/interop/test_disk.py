@@ -29,10 +29,10 @@ class Disk(ShopCase):
         words = []
         for disk in disks or [self.disk]:
             words += ["--disk", f"{disk}:{size}"]
-        self.door.unlink(missing_ok=True)
+        self.admin_path.unlink(missing_ok=True)
         proxy = self.boost(
             self.shop.url, *words, "--memory", "256M", "--workers", "2",
-            "--admin", f"unix:{self.door}", *options, **how,
+            "--admin", f"unix:{self.admin_path}", *options, **how,
         )
         self.wait_until("the disk is recovered", lambda: not self.stat("disk_recovering"))
         return proxy
@@ -100,10 +100,10 @@ class Disk(ShopCase):
 
     def run_file(self, text):
         """Starts a process with this configuration and the disk."""
-        self.door.unlink(missing_ok=True)
+        self.admin_path.unlink(missing_ok=True)
         file = self.folder / "millrace.toml"
         head = f'disk = "{self.disk}:64M"\nmemory = "256M"\nworkers = 2\n'
-        head += f'admin = "unix:{self.door}"\n'
+        head += f'admin = "unix:{self.admin_path}"\n'
         file.write_text(head + text)
         proxy = self.millrace("run", file)
         self.wait_until("the disk is recovered", lambda: not self.stat("disk_recovering"))
@@ -285,7 +285,7 @@ class Disk(ShopCase):
         self.assert_from_disk(self.start(**how), "/a", b"one")
 
     def refused(self, disk, output, status=1):
-        self.door.unlink(missing_ok=True)
+        self.admin_path.unlink(missing_ok=True)
         words = ("boost", "--origin", self.shop.url, "--listen", "127.0.0.1:0")
         done = subprocess.run(
             [program(), *words, "--disk", f"{disk}:64M"], stdin=subprocess.DEVNULL,
@@ -301,7 +301,7 @@ class Disk(ShopCase):
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         words = ("boost", "--origin", self.shop.url, "--listen", f"127.0.0.1:{port}")
-        more = ("--disk", f"{self.disk}:64M", "--admin", f"unix:{self.door}")
+        more = ("--disk", f"{self.disk}:64M", "--admin", f"unix:{self.admin_path}")
         old = Millrace(*words, *more)
         self.addCleanup(self._end, old)
         self.fill(old, {"/a": b"one", "/b": b"two"})
@@ -313,7 +313,7 @@ class Disk(ShopCase):
         self.assert_from_disk(new, "/a", b"one")
         self.cache("purge", "http://shop/b")
         self.kill(new)
-        self.door.unlink(missing_ok=True)
+        self.admin_path.unlink(missing_ok=True)
         new = Millrace(*words, *more)
         self.addCleanup(self._end, new)
         self.assertIn("fwd=uri-miss", self.get(new, "/b")[1])

@@ -6,7 +6,7 @@ import http.client
 import os
 import threading
 
-from support.case import LOOKED_INTO
+from support.case import INSPECTABLE
 from support.copies import PART, Copies, Memory, marked
 from support.scripted import Response
 from support.shop import ShopCase
@@ -52,7 +52,7 @@ class OneCopy(ShopCase):
         # Only objects below 1/32 of the cache are stored at the first request.
         self.proxy = self.boost(
             self.shop.url, "--memory", "8G", "--cache-memory", "4G", "--workers", "2",
-            *LOOKED_INTO,
+            *INSPECTABLE,
         )
         self.pid = self.proxy.process.pid
 

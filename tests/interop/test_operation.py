@@ -303,7 +303,7 @@ class Outages(InteropCase):
 
     def setUp(self):
         super().setUp()
-        self.door = self.folder / "admin.sock"
+        self.admin_path = self.folder / "admin.sock"
         self.bound = socket.socket()
         self.addCleanup(self.bound.close)
         self.bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -311,14 +311,14 @@ class Outages(InteropCase):
         self.name = "http://127.0.0.1:%d" % self.bound.getsockname()[1]
 
     def start(self, *options):
-        options = ("--admin", f"unix:{self.door}", "--no-cache", *options)
+        options = ("--admin", f"unix:{self.admin_path}", "--no-cache", *options)
         return self.boost(self.name, *options)
 
     def samples(self):
         """Returns the values of the metrics page by name and labels."""
         connection = wire.Connection.__new__(wire.Connection)
         connection.socket, connection.held = socket.socket(socket.AF_UNIX), b""
-        connection.socket.connect(str(self.door))
+        connection.socket.connect(str(self.admin_path))
         connection.get("/metrics", host="millrace")
         lines = connection.read_response().body.decode().splitlines()
         connection.close()
@@ -367,7 +367,7 @@ class Outages(InteropCase):
         self.assertEqual(len(self.output(proxy)), 2, proxy.lines)
 
     def test_the_targets_of_a_forward_proxy_are_counted_and_not_logged(self):
-        proxy = self.forward("--admin", f"unix:{self.door}")
+        proxy = self.forward("--admin", f"unix:{self.admin_path}")
         for _ in range(3):
             self.assertEqual(wire.get(proxy.address, self.name + "/").status, 502)
         # A request is counted when it has ended. The client may have its response earlier.

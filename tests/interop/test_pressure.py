@@ -7,7 +7,7 @@ import threading
 import time
 
 from support import pattern, wire
-from support.case import LOOKED_INTO, InteropCase
+from support.case import INSPECTABLE, InteropCase
 
 MEGABYTE = 1 << 20
 GIGABYTE = 1 << 30
@@ -22,7 +22,7 @@ class Stalls(InteropCase):
     def setUp(self):
         super().setUp()
         self.slow = self.origin()
-        self.proxy = self.boost(self.slow.url, *LOOKED_INTO)
+        self.proxy = self.boost(self.slow.url, *INSPECTABLE)
 
     def warm_up(self):
         """Makes a download and an upload, so that pools and libraries have allocated their
@@ -180,7 +180,7 @@ class Crowds(InteropCase):
         gets its response; one line reports it; afterwards the proxy works as before."""
         self.need_descriptors(4096)
         digest = pattern.write(self.site / "small", 20_000)
-        proxy = self.boost(self.nginx().url, *LOOKED_INTO, descriptors_max=512)
+        proxy = self.boost(self.nginx().url, *INSPECTABLE, descriptors_max=512)
         # The proxy accepts no client before each has sent its request. A client that is accepted
         # and sends nothing for a second may be closed, and this process may take longer than that.
         proxy.pause()

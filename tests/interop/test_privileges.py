@@ -319,12 +319,12 @@ class FilesAfterStart(Case):
         the file is reloaded in between."""
         user, _ = ordinary()
         folder = self.folder_of("service", user)
-        file, door = folder / "run.toml", folder / "admin.sock"
+        file, admin_path = folder / "run.toml", folder / "admin.sock"
         origin = self.origin()
 
         def configure(fields):
             file.write_text(
-                f"""admin = ["unix:{door}", "127.0.0.1:0"]
+                f"""admin = ["unix:{admin_path}", "127.0.0.1:0"]
 access-log = "{folder}/access.log"
 limits.fields = {fields}
 [[boost]]
@@ -347,9 +347,9 @@ origins = "{origin.url}"
             for _ in range(10):
                 self.assertEqual(wire.get(address, "/small").status, 200)
             configure(101 + count)
-            self.assertEqual(self.send_request(door, "POST /reload")[:12], b"HTTP/1.1 200")
+            self.assertEqual(self.send_request(admin_path, "POST /reload")[:12], b"HTTP/1.1 200")
         self.assertEqual(running.stop(), 0)
-        self.assertFalse(door.exists() or (folder / "http.sock").exists())
+        self.assertFalse(admin_path.exists() or (folder / "http.sock").exists())
         self.assertEqual(len((folder / "access.log").read_text().splitlines()), 20)
 
     def send_request(self, path, line, *, user=None):
@@ -368,14 +368,15 @@ origins = "{origin.url}"
         """Even if the file of the socket allows all users: the kernel reports the user of the
         peer."""
         folder = self.folder_of("service", 0)
-        door = folder / "admin.sock"
-        proxy = self.forward("--admin", f"unix:{door}")
-        door.chmod(0o666)
+        admin_path = folder / "admin.sock"
+        proxy = self.forward("--admin", f"unix:{admin_path}")
+        admin_path.chmod(0o666)
         for call in ("drain", "reload", "log/reopen", "upgrade"):
-            output = self.send_request(door, f"POST /{call}", user=4321)
+            output = self.send_request(admin_path, f"POST /{call}", user=4321)
             self.assertEqual(output[:12], b"HTTP/1.1 403", call)
             self.assertIn(b"permission denied (allowed: the same user, root)", output)
-        self.assertEqual(self.send_request(door, "GET /healthz", user=4321)[:12], b"HTTP/1.1 200")
+        output = self.send_request(admin_path, "GET /healthz", user=4321)
+        self.assertEqual(output[:12], b"HTTP/1.1 200")
         self.assertIsNone(proxy.process.poll())
 
 

@@ -27,7 +27,7 @@ class Manager:
     def __init__(self, case, *, abstract=False, watchdog_us=None):
         self.case = case
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self.socket.settimeout(wire.PATIENCE_SECONDS)
+        self.socket.settimeout(wire.TIMEOUT_SECONDS)
         case.addCleanup(self.socket.close)
         name = str(case.folder / "notify")
         self.address = f"\0{name}" if abstract else name
@@ -60,10 +60,10 @@ class Manager:
 
 class Notified(InteropCase):
     def words(self, *more):
-        self.door = self.folder / "admin.sock"
+        self.admin_path = self.folder / "admin.sock"
         return (
             *("boost", "--origin", "http://127.0.0.1:9", "--listen", "127.0.0.1:0"),
-            *("--admin", f"unix:{self.door}", *more),
+            *("--admin", f"unix:{self.admin_path}", *more),
         )
 
     def test_ready_and_stopping(self):
@@ -106,7 +106,7 @@ class Notified(InteropCase):
                     received += 1
             # All workers may have replied to the previous message.
             self.assertLessEqual(received, 2)
-            manager.socket.settimeout(wire.PATIENCE_SECONDS)
+            manager.socket.settimeout(wire.TIMEOUT_SECONDS)
         self.assertEqual(manager.received(), {"WATCHDOG": "1"})
 
     def thread(self, process, name):
@@ -119,8 +119,8 @@ class Notified(InteropCase):
     def test_reloads_by_signal_and_admin_address_are_notified(self):
         """RELOADING and READY are sent before and after a reload, by signal or at the admin
         address."""
-        file, door = self.folder / "run.toml", self.folder / "admin.sock"
-        file.write_text(f'admin = "unix:{door}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
+        file, admin_path = self.folder / "run.toml", self.folder / "admin.sock"
+        file.write_text(f'admin = "unix:{admin_path}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
         manager = Manager(self)
         process = manager.start("run", file)
         self.assertEqual(manager.received()["READY"], "1")
@@ -129,7 +129,7 @@ class Notified(InteropCase):
             process.send_signal(signal.SIGHUP)
 
         def by_admin():
-            self.assertEqual(self.reload_at(door), status)
+            self.assertEqual(self.reload_at(admin_path), status)
 
         for reload in (by_signal, by_admin):
             for text, status in ((file.read_text(), 200), ("nonsense", 422)):
@@ -155,7 +155,7 @@ class Notified(InteropCase):
                 count += 1
         except BlockingIOError:
             pass
-        manager.socket.settimeout(wire.PATIENCE_SECONDS)
+        manager.socket.settimeout(wire.TIMEOUT_SECONDS)
         return count
 
     def test_an_upgrade_changes_the_main_process(self):
@@ -282,13 +282,13 @@ class Activated(InteropCase):
     def test_an_upgrade_passes_borrowed_sockets_on(self):
         """The sockets of a service manager stay its own through an upgrade."""
         manager, origin = Manager(self), self.origin()
-        path, door = self.folder / "http.sock", self.folder / "admin.sock"
+        path, admin_path = self.folder / "http.sock", self.folder / "admin.sock"
         unix = socket.socket(socket.AF_UNIX)
         self.addCleanup(unix.close)
         unix.bind(str(path))
         unix.listen(10)
         words = ("boost", "--origin", origin.url, "--listen", f"unix:{path}")
-        words += ("--admin", f"unix:{door}")
+        words += ("--admin", f"unix:{admin_path}")
         old = manager.start(*words, passed=(unix,))
         self.assertEqual(manager.received()["READY"], "1")
         new = manager.start(*words, "--upgrade", notify=False)
@@ -298,7 +298,7 @@ class Activated(InteropCase):
         new.terminate()
         self.assertEqual(new.wait(60), 0)
         self.assertTrue(path.exists())
-        self.assertFalse(door.exists())
+        self.assertFalse(admin_path.exists())
 
 
 class Rotation(InteropCase):

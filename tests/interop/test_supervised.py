@@ -28,7 +28,7 @@ class SupervisedCase(InteropCase):
         self.address = "127.0.0.1", free_port()
         self.home = self.folder / "service"
         self.home.mkdir()
-        self.unix, self.door = self.home / "http.sock", self.home / "admin.sock"
+        self.unix, self.admin_path = self.home / "http.sock", self.home / "admin.sock"
         self.file = self.home / "millrace.toml"
         self.configure()
 
@@ -37,7 +37,7 @@ class SupervisedCase(InteropCase):
         self.file.write_text(
             f"""workers = 2
 engine = "{engine}"
-admin = "unix:{self.door}"
+admin = "unix:{self.admin_path}"
 {top}
 [[boost]]
 listen = ["127.0.0.1:{self.address[1]}", "unix:{self.unix}"]
@@ -64,7 +64,7 @@ origins = "{self.plain.url}"
         left = [path.name for path in processes if self.belongs(path, service)]
         self.assertEqual(left, [], "processes of the service")
         self.assertEqual(self.unix.exists(), bool(passed), "a service manager's file is its own")
-        self.assertFalse(self.door.exists())
+        self.assertFalse(self.admin_path.exists())
         if not passed:
             with self.assertRaises(ConnectionRefusedError):
                 socket.create_connection(self.address, 10)
@@ -86,7 +86,7 @@ origins = "{self.plain.url}"
     def at_unix(self, path, target):
         """Returns the response of a request at a Unix socket."""
         with socket.socket(socket.AF_UNIX) as client:
-            client.settimeout(wire.PATIENCE_SECONDS)
+            client.settimeout(wire.TIMEOUT_SECONDS)
             client.connect(str(path))
             client.sendall(
                 f"GET {target} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode()
@@ -97,7 +97,7 @@ origins = "{self.plain.url}"
         """Checks TCP, a WebSocket, the Unix socket and the admin socket."""
         self.assertEqual(wire.get(self.address, "/").status, 200)
         self.assert_echoes(self.open_websocket())
-        for path, target in ((self.unix, "/"), (self.door, "/healthz")):
+        for path, target in ((self.unix, "/"), (self.admin_path, "/healthz")):
             self.assertRegex(self.at_unix(path, target), rb"\AHTTP/1.1 200 ")
 
     def open_websocket(self):

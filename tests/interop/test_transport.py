@@ -9,7 +9,7 @@ import time
 import unittest
 
 from support import sockets, wire
-from support.case import LOOKED_INTO, InteropCase
+from support.case import INSPECTABLE, InteropCase
 from support.millrace import program
 from support.namespace import add_address, counted, isolated, mounted, set_system
 
@@ -25,7 +25,7 @@ class Congestion(InteropCase):
         request."""
         origin = self.origin()
         listen = ("--listen", f"{host}:0")
-        proxy = self.millrace("boost", "--origin", origin.url, *listen, *options, *LOOKED_INTO)
+        proxy = self.millrace("boost", "--origin", origin.url, *listen, *options, *INSPECTABLE)
         client = wire.Connection(proxy.address)
         self.addCleanup(client.close)
         client.get("/bytes/10")
@@ -106,7 +106,7 @@ class Latency(InteropCase):
         """Starts a reverse proxy before an origin of its own, and connects to it."""
         origin = SplitOrigin(self.body)
         self.addCleanup(origin.stop)
-        proxy = self.boost(origin.url, "--workers", "1", *LOOKED_INTO)
+        proxy = self.boost(origin.url, "--workers", "1", *INSPECTABLE)
         client = wire.Connection(proxy.address)
         self.addCleanup(client.close)
         client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

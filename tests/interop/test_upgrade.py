@@ -77,7 +77,7 @@ class Upgrade(InteropCase):
         self.echo = websocket.EchoOrigin()
         self.addCleanup(self.echo.stop)
         self.port = free_port()
-        self.door, self.unix = self.folder / "admin.sock", self.folder / "http.sock"
+        self.admin_path, self.unix = self.folder / "admin.sock", self.folder / "http.sock"
         self.address = "127.0.0.1", self.port
 
     def start(self, *options, origin=None, binary=None):
@@ -85,7 +85,7 @@ class Upgrade(InteropCase):
         words = [
             *("boost", "--origin", origin or self.origin_url),
             *("--listen", f"127.0.0.1:{self.port}", "--listen", f"unix:{self.unix}"),
-            *("--admin", f"unix:{self.door}", "--limit", "drain_ms=20s", *options),
+            *("--admin", f"unix:{self.admin_path}", "--limit", "drain_ms=20s", *options),
         ]
         started = Millrace(*words, binary=binary)
         self.addCleanup(self._end, started)
@@ -126,7 +126,7 @@ class Upgrade(InteropCase):
         self.assertEqual([each for client in failed for each in client], [])
         self.assertGreater(sum(counts), 1000)
         self.assertEqual(running.stop(), 0)
-        self.assertFalse(self.unix.exists() or self.door.exists())
+        self.assertFalse(self.unix.exists() or self.admin_path.exists())
 
     def test_tunnels_live_until_the_drain_limit(self):
         """Open WebSockets stay connected to the old process until its drain limit."""
@@ -161,8 +161,8 @@ class Upgrade(InteropCase):
     def test_a_successor_that_fails_changes_nothing(self):
         running = self.start("--workers", "2")
         load = Load(self.address)
-        door = ("--admin", f"unix:{self.door}")
-        service = ("boost", "--origin", self.origin_url, "--upgrade", *door)
+        admin_path = ("--admin", f"unix:{self.admin_path}")
+        service = ("boost", "--origin", self.origin_url, "--upgrade", *admin_path)
         self.fails(*service, "--listen", "unix:/nowhere/at/all", part="/nowhere/at: No such file")
         self.fails(*service, "--listen", f"unix:{self.folder}", part="address already in use")
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -172,7 +172,7 @@ class Upgrade(InteropCase):
         self.fails(*service, *log, part="access log")
         self.fails("boost", "--origin", self.origin_url, "--upgrade",
                    part="--upgrade: no admin Unix socket")
-        self.fails("boost", "--origin", "https://a", "--upgrade", *door, part="TLS")
+        self.fails("boost", "--origin", "https://a", "--upgrade", *admin_path, part="TLS")
         nobody = f"unix:{self.folder / 'nobody'}"
         self.fails("forward", "--upgrade", "--admin", nobody, part="cannot take over from")
         self.wait_until("more requests are made", lambda: load.count > 200)
@@ -183,8 +183,8 @@ class Upgrade(InteropCase):
                          running.lines)
 
     def forward_words(self, *more):
-        door = ("--admin", f"unix:{self.door}", "--limit", "drain_ms=1s")
-        return ("forward", "--listen", f"127.0.0.1:{self.port}", *door, *more)
+        admin_path = ("--admin", f"unix:{self.admin_path}", "--limit", "drain_ms=1s")
+        return ("forward", "--listen", f"127.0.0.1:{self.port}", *admin_path, *more)
 
     def test_failed_takeovers_with_more_workers_lose_no_client(self):
         """Clients connect all the time, while upgrades to more workers fail because of their access
@@ -232,8 +232,8 @@ class Upgrade(InteropCase):
         """Performs a takeover up to the offer. Returns the connection and the descriptors."""
         client = socket.socket(socket.AF_UNIX)
         self.addCleanup(client.close)
-        client.settimeout(wire.PATIENCE_SECONDS)
-        client.connect(str(self.door))
+        client.settimeout(wire.TIMEOUT_SECONDS)
+        client.connect(str(self.admin_path))
         client.sendall(
             f"POST /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n"
             f"Upgrade: {PROTOCOL}\r\n\r\n".encode()
@@ -274,7 +274,7 @@ class Upgrade(InteropCase):
         has already reported that it listens."""
         for reads_report in (False, True):
             admin = socket.socket(socket.AF_UNIX)
-            admin.bind(str(self.door))
+            admin.bind(str(self.admin_path))
             admin.listen()
             served = threading.Thread(
                 target=self.offer_and_die, args=(admin, reads_report), daemon=True
@@ -285,7 +285,7 @@ class Upgrade(InteropCase):
             self.assertEqual(wire.get(self.address, "/").status, 200)
             self.assertTrue(any("ended before it had drained" in x for x in new.lines), new.lines)
             self.assertEqual(new.stop(), 0)
-            self.assertFalse(self.door.exists())
+            self.assertFalse(self.admin_path.exists())
 
     def offer_and_die(self, admin, reads_report):
         """Acts as a running process that has only an admin address, and ends during the
@@ -338,7 +338,7 @@ class Upgrade(InteropCase):
             client.close()
             self.ended(running)
             self.assertEqual(any("has taken over" in x for x in running.lines), succeeds)
-            for file in (self.unix, self.door):
+            for file in (self.unix, self.admin_path):
                 self.assertEqual(file.exists(), succeeds, "they are the new one's")
                 file.unlink(missing_ok=True)
 
@@ -350,7 +350,8 @@ class Upgrade(InteropCase):
         running.terminate()
         self.wait_until("it drains", lambda: any("draining" in x for x in running.lines))
         self.fails(
-            *("boost", "--origin", self.origin_url, "--upgrade", "--admin", f"unix:{self.door}"),
+            *("boost", "--origin", self.origin_url, "--upgrade"),
+            *("--admin", f"unix:{self.admin_path}"),
             part="409: this process is draining, so no other process can take over",
         )
         frames.send(websocket.TEXT, b"still")
@@ -363,7 +364,7 @@ class Upgrade(InteropCase):
         """A reload during an upgrade is refused with the reason, because the new process may have
         read the file before."""
         file = self.folder / "run.toml"
-        file.write_text(f'admin = "unix:{self.door}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
+        file.write_text(f'admin = "unix:{self.admin_path}"\n[[forward]]\nlisten = "127.0.0.1:0"\n')
         running = self.millrace("run", file)
         client, _ = self.takeover()
         running.process.send_signal(signal.SIGHUP)
@@ -380,7 +381,8 @@ class Upgrade(InteropCase):
         running = self.start()
         client, _ = self.takeover()
         self.fails(
-            *("boost", "--origin", self.origin_url, "--upgrade", "--admin", f"unix:{self.door}"),
+            *("boost", "--origin", self.origin_url, "--upgrade"),
+            *("--admin", f"unix:{self.admin_path}"),
             part="409: another process is taking over",
         )
         client.close()
@@ -399,7 +401,7 @@ class Upgrade(InteropCase):
                 [
                     *(program(), "boost", "--origin", self.origin_url, "--engine", "epoll"),
                     *("--listen", f"127.0.0.1:{self.port}", "--listen", f"unix:{self.unix}"),
-                    *("--admin", f"unix:{self.door}", "--upgrade"),
+                    *("--admin", f"unix:{self.admin_path}", "--upgrade"),
                 ],
                 stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
             )
@@ -421,7 +423,7 @@ class Upgrade(InteropCase):
         self.start()
         for version, status in (("millrace-takeover/2", b"426"), ("websocket", b"426")):
             with socket.socket(socket.AF_UNIX) as client:
-                client.connect(str(self.door))
+                client.connect(str(self.admin_path))
                 client.sendall(
                     f"POST /upgrade HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\n"
                     f"Upgrade: {version}\r\n\r\n".encode()

@@ -127,7 +127,7 @@ def end(connection, how):
     connection.close()
 
 
-NOTHING = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+EMPTY_RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 class CutOrigin(Listener):
@@ -143,7 +143,7 @@ class CutOrigin(Listener):
         head = header_of(connection)
         cut = self.cuts.get(head.split(b" ")[1].decode())
         if not cut:
-            return connection.sendall(NOTHING)
+            return connection.sendall(EMPTY_RESPONSE)
         header, coded = cut.header(), cut.coded()
         connection.sendall(header + coded)
         taken = acknowledged(connection, len(header) + len(coded))

@@ -17,7 +17,7 @@ from .origin import Origin
 COMMAND_SECONDS_MAX = 300
 # Options for tests that read the memory or descriptors of millrace. Its sandbox hides them from its
 # own user.
-LOOKED_INTO = () if os.getuid() == 0 else ("--sandbox", "off")
+INSPECTABLE = () if os.getuid() == 0 else ("--sandbox", "off")
 
 
 class InteropCase(unittest.TestCase):

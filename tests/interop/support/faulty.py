@@ -7,7 +7,7 @@ import socket
 
 from .server import Listener
 
-PATIENCE_SECONDS = 30
+TIMEOUT_SECONDS = 30
 
 # If `passes` is true, the client receives the response in the strict form. Otherwise it receives
 # 502, or, if the fault is in the body, a response that is visibly cut. `method` is that of the
@@ -207,7 +207,7 @@ def unchunked(data):
 
 def fetch(address, target, *, method="GET", host="interop.test"):
     """Makes one request on a connection of its own and returns the result."""
-    with socket.create_connection(address, PATIENCE_SECONDS) as connection:
+    with socket.create_connection(address, TIMEOUT_SECONDS) as connection:
         head = f" HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
         connection.sendall(method.encode() + b" " + target + head)
         data = b""

@@ -19,7 +19,7 @@ NAMES = (
 Registers = ctypes.c_ulonglong * len(NAMES)
 ARGUMENTS = ("rdi", "rsi", "rdx", "r10", "r8", "r9")
 # Distance below the stack pointer, beyond the red zone of the ABI.
-OUT_OF_THE_WAY = 16384
+STACK_GAP_BYTES = 16384
 
 WAITS_FOR_SIGNALS = "128 "
 SECONDS_MAX = 60
@@ -70,7 +70,7 @@ def call(process, number, *arguments):
         memory.seek(at["rip"] - 2)
         assert memory.read(2) == b"\x0f\x05", "it waits in a system call"
         values = dict(at, rax=number, orig_rax=(1 << 64) - 1, rip=at["rip"] - 2)
-        place = at["rsp"] - OUT_OF_THE_WAY
+        place = at["rsp"] - STACK_GAP_BYTES
         for name, value in zip(ARGUMENTS, arguments):
             if isinstance(value, bytes):
                 memory.seek(place)

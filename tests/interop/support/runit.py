@@ -11,7 +11,7 @@ from . import PROJECT
 from .sockets import passing_on
 
 COMMAND = "/usr/bin/millrace run /etc/millrace/millrace.toml"
-PATIENCE_SECONDS = 60
+TIMEOUT_SECONDS = 60
 
 
 class Service:
@@ -54,7 +54,7 @@ class Service:
 
     def wait_for_start(self, number):
         """Waits until `number` processes have reported that they serve."""
-        end = time.monotonic() + PATIENCE_SECONDS
+        end = time.monotonic() + TIMEOUT_SECONDS
         while self.starts() < number:
             if time.monotonic() > end or self.process.poll() is not None:
                 raise RuntimeError(f"runsv does not get it to serve: {self.lines[-10:]}")
@@ -70,11 +70,11 @@ class Service:
             self.process.send_signal(signal.SIGCONT)
             self.process.terminate()
         try:
-            status = self.process.wait(PATIENCE_SECONDS)
+            status = self.process.wait(TIMEOUT_SECONDS)
         except subprocess.TimeoutExpired:
             self.kill()
             self.process.kill()
             raise
-        self.reader.join(PATIENCE_SECONDS)
+        self.reader.join(TIMEOUT_SECONDS)
         self.process.stdout.close()
         return status

@@ -10,8 +10,8 @@ from .scripted import Scripted
 
 
 class ShopCase(InteropCase):
-    """`responses` maps paths to the origin's responses. `door` is the admin socket of the millrace
-    that a test starts."""
+    """`responses` maps paths to the origin's responses. `admin_path` is the path of the admin
+    socket."""
 
     programs = ("curl",)
 
@@ -20,7 +20,7 @@ class ShopCase(InteropCase):
         self.shop = Scripted()
         self.addCleanup(self.shop.stop)
         self.responses = self.shop.responses
-        self.door = self.folder / "admin.sock"
+        self.admin_path = self.folder / "admin.sock"
 
     def curl(self, proxy, path, *arguments):
         """Makes one request by curl. Returns the status, the fields (names in lower case) and the
@@ -37,9 +37,9 @@ class ShopCase(InteropCase):
         return int(lines[0].split()[1]), {k.lower(): v for k, v in fields.items()}, content
 
     def cache(self, *words, admin=None, fails=False):
-        """Runs `millrace cache` with the admin address `admin`; the default is `door`. Returns its
+        """Runs `millrace cache` with the admin address `admin` (default: `admin_path`). Returns its
         output, or its error if `fails` is true. `fails` may be the expected status."""
-        command = [program(), "cache", *words, "--admin", admin or f"unix:{self.door}"]
+        command = [program(), "cache", *words, "--admin", admin or f"unix:{self.admin_path}"]
         done = subprocess.run(
             list(map(str, command)), stdin=subprocess.DEVNULL, capture_output=True,
             text=True, timeout=COMMAND_SECONDS_MAX, check=False,

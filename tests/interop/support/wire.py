@@ -4,7 +4,7 @@ repairs no faults."""
 import hashlib
 import socket
 
-PATIENCE_SECONDS = 120
+TIMEOUT_SECONDS = 120
 
 
 class Response:
@@ -26,7 +26,7 @@ class Connection:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
         if segment:
             self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
-        self.socket.settimeout(PATIENCE_SECONDS)
+        self.socket.settimeout(TIMEOUT_SECONDS)
         self.socket.connect(address)
         self.held = b""
 
