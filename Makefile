@@ -9,9 +9,6 @@
 PACKAGES = $(shell rustc --version | \
 	awk '{ split($$2, version, "."); if (version[1] > 1 || version[2] >= 91) print "--workspace" }')
 
-# The rules of the source tree that hold.
-RULES = cycles,groups,driver,sizes,predicates,collisions,links,ports,lines
-
 help: ## Print this menu.
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -34,7 +31,7 @@ package: ## Package the libraries for crates.io and the crates they need, and bu
 
 check: ## In two minutes: format, structure, clippy, unit tests, a few seeds of each scenario.
 	@scripts/step format cargo fmt --all --check
-	@scripts/step structure cargo xtask tidy --only $(RULES)
+	@scripts/step structure cargo xtask tidy
 	@scripts/step clippy cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
 	@scripts/step 'unit tests' cargo test --quiet $(PACKAGES) --lib --bins
 	@SEEDS=2 scripts/step 'simulated scenarios' \
@@ -63,7 +60,7 @@ cargo-test:
 lint: ## Formatting, clippy and rustdoc, each warning an error; structure, language, documents.
 	@scripts/setup build
 	@scripts/step format cargo fmt --all --check
-	@scripts/step structure cargo xtask tidy --only $(RULES)
+	@scripts/step structure cargo xtask tidy
 	@scripts/step 'planted faults apply' tests/faults/play --check
 	@scripts/step clippy cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
 # The documentation is for developers of millrace, so it contains and links to private items.
