@@ -19,11 +19,11 @@ pub const WRNORM: u32 = 0x100;
 /// POLLRDHUP: the peer has ended its direction.
 pub const RDHUP: u32 = 0x2000;
 
-/// EPOLLEXCLUSIVE for a [`crate::Watcher`]: the kernel's instance reports the descriptor, to one of
-/// the threads that wait.
+/// EPOLLEXCLUSIVE: an event wakes one or more, not necessarily all, of the epoll instances that
+/// contain the descriptor. A [`crate::Watcher`] passes the descriptor to its epoll instance.
 pub const EXCLUSIVE: u32 = 1 << 28;
-/// EPOLLWAKEUP for a [`crate::Watcher`]: the kernel's instance reports the descriptor, and keeps
-/// the machine awake.
+/// EPOLLWAKEUP: an event keeps the machine awake until it is processed. A [`crate::Watcher`] passes
+/// the descriptor to its epoll instance.
 pub const WAKEUP: u32 = 1 << 29;
 /// EPOLLONESHOT: reported once, until it is modified.
 pub const ONESHOT: u32 = 1 << 30;

@@ -12,8 +12,8 @@ use crate::sleeper::Sleeper;
 impl Sleeper {
     /// Calls poll(2) for the collected descriptors, the ring, the daemon connection and
     /// `writable_epoll`. Returns true if poll(2) must be called for more descriptors, because the
-    /// kernel reported send space that memory does not show. It does this at most once for each
-    /// descriptor and wait.
+    /// kernel reported send space that memory does not show. Each descriptor causes this at most
+    /// once per wait.
     pub(crate) fn poll(
         &mut self,
         region: &ProcessRegion,

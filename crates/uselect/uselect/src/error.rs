@@ -23,7 +23,7 @@ pub enum Error {
     Daemon,
     /// The daemon did not reply in time, or closed the connection. A retry is sound.
     NoReply,
-    /// The daemon sent what this version does not understand.
+    /// This version does not understand a reply of the daemon.
     Protocol,
     /// An io_uring with the features of Linux 6.0 is not available.
     NoRing(Errno),

@@ -70,8 +70,8 @@ impl<T: SharedMemory> Mapping<T> {
     }
 
     fn from_start(start: *mut T, bytes: usize) -> Self {
-        let start = NonNull::new(start).expect("mmap gives no address 0");
-        assert!(start.is_aligned(), "pages are aligned for everything");
+        let start = NonNull::new(start).expect("mmap(2) never returns address 0");
+        assert!(start.is_aligned(), "a mapping begins at a page");
         Self { start, bytes, marker: PhantomData }
     }
 
@@ -221,8 +221,8 @@ pub(crate) fn is_peer_closed(fd: BorrowedFd<'_>) -> bool {
     ppoll(&mut fds, Some(Duration::ZERO), None).is_ok_and(|count| count > 0)
 }
 
-/// Borrows a descriptor for a call by its number. The caller guarantees that the number is the
-/// intended descriptor. If it is not open, the kernel returns EBADF.
+/// Borrows a descriptor, given by its number, for one call. The caller guarantees that the number
+/// is the intended descriptor. If it is not open, the kernel returns EBADF.
 pub(crate) fn borrow_fd<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
     // SAFETY: the number is not -1. If it is not open, the call that uses it fails, as poll(2)
     // does.
@@ -242,8 +242,8 @@ const SYNCHRONOUS: [i32; 6] =
 /// signal handler ran then: a system call in place of `work` would have failed with EINTR. Returns
 /// `None` without running `work` if a seccomp filter refuses to change the mask.
 ///
-/// Ignored signals are delayed too. In a program of several threads the kernel may deliver such a
-/// signal to another thread, whose epoll_wait(2) then ends.
+/// Ignored signals are delayed too. In a program of several threads, the kernel may then deliver
+/// such a signal to another thread and interrupt its epoll_wait(2).
 pub(crate) fn with_signals_blocked(work: impl FnOnce()) -> Option<bool> {
     let synchronous = SYNCHRONOUS.iter().fold(0, |set, signal| set | 1 << (signal - 1));
     let before = set_mask(SignalSet(!synchronous))?;
@@ -277,8 +277,8 @@ pub(crate) fn sched_yield() {
     unsafe { libc::syscall(libc::SYS_sched_yield) };
 }
 
-/// Calls poll(2), or ppoll(2) with a mask. This does not use the C library, because a preloaded
-/// library may replace its function, nor `rustix`, whose function takes no mask.
+/// Calls poll(2), or ppoll(2) with a mask. Makes the system call directly: a preloaded library may
+/// replace the function of the C library, and that of `rustix` takes no mask.
 pub(crate) fn ppoll(
     fds: &mut [PollFd],
     timeout: Option<Duration>,

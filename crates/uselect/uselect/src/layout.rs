@@ -13,12 +13,13 @@ pub const WORDS: usize = SOCKETS / 64;
 /// How many threads can open or accept tracked sockets at the same time. Further threads get
 /// untracked sockets.
 pub const THREADS: usize = 1024;
-/// The number of slots that a thread may use: those from its thread ID modulo [`THREADS`] on.
+/// The number of slots that a thread may use. They are adjacent and begin at its thread ID modulo
+/// [`THREADS`].
 pub const PROBES: usize = 8;
 /// How many processes can be registered at the same time.
 pub const REGIONS: u32 = 256;
 /// How many threads of a process can sleep at the same time, each woken by its own ring. Further
-/// threads sleep in the system call that they replace.
+/// threads sleep in poll(2) or epoll_wait(2).
 pub const SLEEPERS: usize = 64;
 /// A bit of a socket's word beside those of poll(2): memory does not show whether the socket is
 /// readable, so the kernel must be called.
@@ -71,12 +72,12 @@ pub struct ThreadSlot {
 /// The wake-up state of a sleeper.
 #[repr(C)]
 pub struct SleeperFlag {
-    /// 1: the thread sleeps or is about to. The side that sets it to 0 wakes the thread by its
-    /// ring.
+    /// 1: the thread sleeps or is about to. A program that clears it wakes the thread by its ring.
+    /// The thread clears it when its sleep ends.
     pub sleeping: AtomicU32,
     padding: u32,
-    /// One bit for each word of [`WritablePages::changed`]: the programs have set a bit of that
-    /// word for a descriptor in which this sleeper is interested. A watcher clears the bit here.
+    /// One bit for each word of [`WritablePages::changed`]. The programs set it when they set a bit
+    /// of that word and this sleeper is interested in the descriptor. A watcher clears it.
     pub changed_words: [AtomicU64; WORDS / 64],
     more_padding: [u32; 14],
 }

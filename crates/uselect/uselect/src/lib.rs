@@ -2,9 +2,10 @@
 //! that the kernel keeps up to date, without a system call while a socket is ready.
 //!
 //! The design is section 2 of "Kernel Support for Faster Web Proxies". `docs/design/uselect.md`
-//! describes it for a kernel without a module. The daemon `uselectd` (`crates/uselect/uselectd`)
-//! loads eBPF programs and gives a process its memory; the process needs no privilege. Without the
-//! daemon, io_uring can still show which sockets are idle ([`Tracker::multishot`]).
+//! describes how this crate implements it without a kernel module. The daemon `uselectd`
+//! (`crates/uselect/uselectd`) loads eBPF programs and shares memory with the process, which needs
+//! no privilege. Without the daemon, io_uring can still show which sockets are idle
+//! ([`Tracker::multishot`]).
 //!
 //! The crate never reads the bytes of a socket. If a descriptor is not tracked, or its state is not
 //! certain, the crate calls poll(2).

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-/// The number of consecutive waits that memory alone may serve. The next wait also calls the kernel
-/// for descriptors that are not tracked, and to update the state of the sockets that the wait
-/// reports. This is MaxPass in the paper. [`crate::Tracker::set_kernel_check_interval`] changes it.
+/// The number of consecutive waits that memory alone may serve (MaxPass in the paper). The next
+/// wait also calls poll(2) for the descriptors that are not tracked, and updates the recorded state
+/// of the ready sockets. [`crate::Tracker::set_kernel_check_interval`] changes it.
 pub const KERNEL_CHECK_WAITS_MAX: u32 = 64;
 /// The time for which memory alone may serve waits, if some descriptors are not tracked. The next
 /// wait checks these descriptors too.
@@ -14,13 +14,14 @@ pub const KERNEL_CHECK_TIME_MAX: Duration = Duration::from_millis(10);
 pub const DAEMON_CHECK_WAITS_MAX: u32 = 256;
 /// Events that one wait for an epoll instance stores at most. The next wait returns the rest.
 pub(crate) const EVENTS_MAX: usize = 256;
-/// Sockets that one system call arms. More sockets take more calls.
+/// Multishot polls that one io_uring_enter(2) submits. More polls take more calls.
 pub(crate) const REQUESTS_MAX: u32 = 256;
 /// Completions that a multishot ring holds. If the completion queue overflows, the kernel ends a
 /// multishot poll. The library then calls poll(2) for that socket until the socket is armed again.
 pub(crate) const COMPLETIONS_MAX: u32 = 32 << 10;
-/// How long the close of a descriptor waits for a busy thread that armed it. After that, the
-/// connection ends when that thread next enters the kernel.
+/// How long [`crate::Tracker::untrack`] waits for io_uring to release a socket. A thread that
+/// submitted the socket's poll and does not enter the kernel delays this. After the limit, the
+/// kernel closes the connection only when that thread enters it.
 pub(crate) const DISARM_TIME_MAX: Duration = Duration::from_millis(10);
 /// The smallest number of entries for which upoll uses the poll cache. With fewer entries, a scan
 /// of each entry is as fast and needs no memory.
@@ -28,10 +29,11 @@ pub(crate) const POLL_CACHE_ENTRIES_MIN: usize = 64;
 /// How long a registration waits for the daemon, which may still be loading its programs. Then it
 /// fails with [`crate::Error::NoReply`].
 pub(crate) const REPLY_TIME_MAX: Duration = Duration::from_secs(10);
-/// How long a thread waits for a new ring. Then it sleeps in the system call.
+/// How long a thread waits for the wake-up ring that it requested from the daemon. After that, its
+/// wait is the plain system call.
 pub(crate) const RING_REPLY_TIME_MAX: Duration = Duration::from_secs(1);
-/// How long a new watcher retries to get a sleeper. Then it uses the kernel's instance only, for
-/// its lifetime.
+/// How long a new watcher retries to get a sleeper. After that, it keeps all descriptors in its
+/// epoll instance.
 pub(crate) const WATCHER_SLEEPER_TIME_MAX: Duration = Duration::from_secs(4);
 /// The pause between attempts of a new watcher to get a sleeper, while another thread requests a
 /// ring.

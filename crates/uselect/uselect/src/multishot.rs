@@ -1,8 +1,8 @@
 //! `Multishot`: finds idle sockets without any privilege, by multishot polls of io_uring.
 //!
 //! A socket is idle if poll(2) found it not ready and the ring has completed no poll of it since.
-//! Only other sockets are passed to poll(2). So a set bit of a socket means "something happened
-//! since poll(2) last found nothing". It is a hint that costs no system call.
+//! Only other sockets are passed to poll(2). The bitmaps hold hints: a set bit means that something
+//! happened since poll(2) last found nothing. To read them costs no system call.
 //!
 //! When poll(2) finds a socket not ready, the socket is armed: a multishot poll of the ring reports
 //! its edges for as long as it is tracked. The poll keeps the socket open, so it must be cancelled
@@ -62,8 +62,9 @@ struct HintTable {
     /// How often a socket of this descriptor was untracked. Completions of earlier generations are
     /// dropped.
     generation: [AtomicU32; SOCKETS],
-    /// How often hints were set. A thread that clears hints after poll(2) found nothing sets them
-    /// again if this has changed since. A thread that sets hints increments this first.
+    /// How often hints were set. A thread reads this before poll(2), and clears hints afterwards.
+    /// If this has changed meanwhile, it sets them again. A thread that sets hints increments this
+    /// first.
     changes: [AtomicU32; SOCKETS],
 }
 
@@ -228,7 +229,8 @@ impl Multishot {
         };
         mark_bitmap(&self.table.read, bits::IN | bits::RDHUP | bits::HUP | bits::ERR);
         mark_bitmap(&self.table.write, bits::OUT | bits::ERR);
-        // A wake-up for bytes may include urgent data.
+        // The kernel sets POLLPRI in each wake-up for received bytes, which may include urgent
+        // data.
         mark_bitmap(&self.table.urgent, bits::PRI | bits::ERR);
         mark_bitmap(&self.table.except, bits::HUP | bits::ERR);
     }
@@ -257,8 +259,8 @@ impl Multishot {
         self.is_asleep.swap(false, Ordering::SeqCst);
     }
 
-    /// Calls poll(2) for the poll set. The ring's descriptor in it is readable if something happens
-    /// to any other socket.
+    /// Calls poll(2) for the poll set and for the ring, which is readable if something happens to
+    /// any other socket.
     pub(crate) fn poll(
         &self,
         poller: &mut HintPoller,
@@ -405,7 +407,7 @@ mod tests {
         }
         let tracker = Tracker::with_multishot(multishot);
         for round in 0..20 {
-            // Repeats until no wait needs a system call.
+            // These waits arm the sockets, until no wait needs a system call.
             let readable = |revents: u16| count_readable(&tracker, &pairs, revents);
             for _ in 0..100 {
                 assert_eq!(readable(0), 0);

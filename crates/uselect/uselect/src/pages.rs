@@ -130,7 +130,8 @@ impl SharedPages {
         self.writable.descriptor[index].store(0, Ordering::Relaxed);
         self.writable.index[fd].store(0, Ordering::Relaxed);
         self.clear_interest(fd);
-        // As above. The word of an unused index is 0, so the bits are cleared.
+        // As above. The descriptor now has index 0, whose word is always 0, so the bits are
+        // cleared.
         fence(Ordering::SeqCst);
         self.sync_bitmaps(fd);
     }

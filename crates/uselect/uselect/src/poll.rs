@@ -21,8 +21,9 @@ impl Tracker {
     ///
     /// While a tracked socket is ready, most waits make no system call. Every
     /// [`crate::KERNEL_CHECK_WAITS_MAX`] waits, and after [`crate::KERNEL_CHECK_TIME_MAX`] if some
-    /// descriptors are not tracked, a wait calls the kernel too. With a timeout of zero no system
-    /// call is made if all descriptors are tracked and no entry waits for missing send space.
+    /// descriptors are not tracked, a wait calls the kernel too. A wait with a timeout of zero and
+    /// no mask makes no system call if memory shows that no entry is ready. Memory cannot show this
+    /// for an entry that waits for missing send space.
     ///
     /// # Errors
     /// Those of poll(2), including EINTR.
@@ -36,8 +37,8 @@ impl Tracker {
     }
 
     /// Like [`Tracker::upoll`], but calls `on_untracked` with each descriptor that is not tracked,
-    /// and maybe with others, before the kernel is called for it. The function may track it
-    /// ([`Tracker::track`]).
+    /// and maybe with others, before it calls the kernel for them. The function may track the
+    /// descriptor ([`Tracker::track`]).
     ///
     /// # Errors
     /// Those of [`Tracker::upoll`].

@@ -36,8 +36,8 @@ pub(crate) struct PollCache {
 pub(crate) struct ReaderWord {
     /// Descriptors with an entry that waits only to receive.
     pub(crate) readers: u64,
-    /// The [`crate::view::BlockingWait::stamp`] that was read before the interest in all readers
-    /// was published; `None` if the readers have changed since.
+    /// The value of [`crate::view::BlockingWait::stamp`] when the interest in all readers was last
+    /// published; `None` if the readers have changed since.
     pub(crate) stamp: Option<InterestStamp>,
 }
 
@@ -100,8 +100,8 @@ impl PollCache {
         self.others[at / 64] |= 1 << (at % 64);
     }
 
-    /// Records that the interest in all readers of a word was published, and that the stamp was
-    /// this before.
+    /// Records that the interest in all readers of a word is published. `stamp` was read before the
+    /// first of them was published.
     pub(crate) fn set_stamp(&mut self, word: usize, stamp: InterestStamp) {
         self.words[word].stamp = Some(stamp);
     }

@@ -5,12 +5,12 @@ use std::time::Duration;
 use crate::kernel::{self, Result, SignalSet};
 use crate::pollfd::PollFd;
 
-/// Descriptors whose readiness is not known from memory. `fds.len() == entries.len()`.
+/// Descriptors whose readiness is not known from memory.
 #[derive(Default)]
 pub(crate) struct PollSet {
     /// The descriptors. While poll(2) runs, the library's own descriptors follow them.
     pub(crate) fds: Vec<PollFd>,
-    /// By descriptor, the index of its entry in the wait.
+    /// For each element of `fds`, the index of its entry in the wait.
     pub(crate) entries: Vec<u32>,
 }
 

@@ -25,8 +25,9 @@ use crate::ring_requests::RingRequests;
 use crate::sleeper::Sleeper;
 use crate::sleeper_pool::SleeperPool;
 
-/// The events with which the connection to the daemon is watched: none, because a hang-up is always
-/// reported. Bytes on it belong to the thread that requested a ring.
+/// The events for which the connection to the daemon is polled: none, because a hang-up is always
+/// reported. POLLIN is left out, because only the thread that requested a ring reads from the
+/// connection.
 pub(crate) const HANGUP_ONLY: u32 = 0;
 
 thread_local! {
@@ -42,7 +43,7 @@ pub(crate) struct ProcessRegion {
     /// tracking, has ended.
     registration: InternalFd,
     is_lost: AtomicBool,
-    /// The number of waits, by which the daemon is checked at intervals.
+    /// The number of waits, for the daemon check in [`ProcessRegion::check_live`].
     waits: AtomicU32,
     /// 1 in the process that registered, 0 in its children.
     is_own_process: Mapping<AtomicU8>,
@@ -117,8 +118,8 @@ impl ProcessRegion {
     }
 
     /// Returns a sleeper for this thread. Returns `None` if all are in use, the daemon sends no
-    /// ring, or another thread is requesting a ring. It does not wait for that thread, because a
-    /// signal handler may have interrupted it.
+    /// ring, or another thread is requesting a ring. It does not wait for the other request,
+    /// because it may run in a signal handler that interrupted that request.
     pub(crate) fn take_sleeper(&self) -> Option<Box<Sleeper>> {
         self.sleepers.take().or_else(|| {
             let mut rings = self.rings.try_lock().ok()?;
@@ -206,8 +207,9 @@ impl ProcessRegion {
         let slots = (0..PROBES).map(near);
         let own = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
         if let (Some(slot), true) = (own, IS_ARMED.get()) {
-            // A signal handler opens a socket inside a call that opens one. The outer socket must
-            // not get the index that the handler's call offers; it is tracked later.
+            // This is a signal handler that interrupted a call that opens a socket. Its socket must
+            // not get the index that the interrupted call offered, so that offer is withdrawn.
+            // `open` tracks the outer socket later.
             slot.armed.store(0, Ordering::Relaxed);
             return None;
         }
@@ -314,8 +316,8 @@ impl ProcessRegion {
         let Some(index) = self.pages.index(fd).filter(|_| self.mode == TrackingMode::Lean) else {
             return;
         };
-        // The end of the stream may follow these bytes: its event came earlier. Urgent data ends a
-        // receive before the buffer is full.
+        // The end of the stream may follow these bytes: RDHUP is recorded when the FIN arrives,
+        // before the bytes are read. Urgent data ends a receive before the buffer is full.
         let has_more = self.pages.word(index).events() & (bits::RDHUP | bits::PRI) != 0;
         let is_drained = got.is_some_and(|got| 0 < got && got < max);
         if !is_drained || has_more {
@@ -332,7 +334,8 @@ impl ProcessRegion {
     }
 }
 
-/// A lock-free queue, because a signal handler may close descriptors.
+/// Returns all indices as free. The queue is lock-free, because a signal handler may close
+/// descriptors.
 fn free_indices() -> ArrayQueue<u32> {
     let free = ArrayQueue::new(SOCKETS);
     for index in 1..SOCKETS as u32 {

@@ -61,9 +61,9 @@ pub enum TrackingMode {
     /// The kernel clears them whenever the process receives or sends. Memory shows what poll(2)
     /// would return.
     Exact = 0,
-    /// The process clears them. The kernel only sets them, which saves the programs at each receive
-    /// and send. This is sufficient for a process that waits for edges and then reads until nothing
-    /// is left. Other processes must use [`crate::TrackedSocket::receive`] and
+    /// The process clears them. The kernel only sets them, so no eBPF program runs when the process
+    /// receives or sends. This is sufficient for a process that waits for edges and then reads
+    /// until nothing is left. Other processes must use [`crate::TrackedSocket::receive`] and
     /// [`crate::TrackedSocket::send`].
     Lean = 1,
 }

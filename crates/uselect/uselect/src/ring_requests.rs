@@ -25,7 +25,7 @@ pub(crate) struct RingRequests {
     is_outstanding: bool,
     /// No ring is requested before this time.
     retry_at: Option<Instant>,
-    /// How long a reply is waited for.
+    /// How long to wait for a reply.
     reply_time_max: Duration,
 }
 

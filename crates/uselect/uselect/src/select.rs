@@ -57,7 +57,7 @@ impl Tracker {
     ) -> Result<usize> {
         let words = sets.read.len().max(sets.write.len()).max(sets.except.len());
         REQUESTED.with(|saved| {
-            // It still holds the bits of this thread's last wait.
+            // The vector still holds the bits of this thread's last wait.
             let mut requested = saved.take();
             requested.clear();
             let mut select = SelectCall { sets, requested, words };
@@ -177,7 +177,8 @@ impl SelectCall<'_, '_> {
 }
 
 impl WaitCall for SelectCall<'_, '_> {
-    /// The first scan counts, adjusts and saves in one pass, as in the paper.
+    /// The first scan saves the requested bits, replaces them with the ready ones, and counts
+    /// these, all in one pass as in the paper.
     fn scan_memory(&mut self, view: MemoryView<'_>) -> MemoryScan {
         let mut scan = MemoryScan::default();
         for at in 0..self.words {
@@ -210,7 +211,7 @@ impl WaitCall for SelectCall<'_, '_> {
             for bit in bit_positions(word_scan.lacking_space) {
                 blocking.watch_writable((at * 64) as i32 + bit as i32, 0);
             }
-            // Includes descriptors that stopped being known in between.
+            // Includes descriptors whose state became unknown after `before` was read.
             for bit in bit_positions(word_scan.unknown() | before.unknown()) {
                 blocking.poll_set().add((at * 64) as i32 + bit as i32, word_scan.events(bit), 0);
             }

@@ -67,7 +67,8 @@ impl Sleeper {
         }
     }
 
-    /// Begins a new sleep with an empty poll set and no published descriptors.
+    /// Forgets the poll set and the published descriptors of the previous sleep. Stored interests
+    /// stay.
     pub(crate) fn clear(&mut self) {
         self.poll_set.clear();
         self.published_now.0.clear();
@@ -91,8 +92,8 @@ impl Sleeper {
         pages.writable.sleeper[self.number].sleeping.swap(0, Ordering::SeqCst);
     }
 
-    /// Returns a bit for each word of `WritablePages::changed`: whether a descriptor of that word
-    /// in which this sleeper is interested has changed.
+    /// Returns one bit for each word of `WritablePages::changed`. It is set if a descriptor of that
+    /// word, in which this sleeper is interested, has changed.
     pub(crate) fn changed_words<'a>(&self, pages: &'a SharedPages) -> &'a [AtomicU64] {
         &pages.writable.sleeper[self.number].changed_words
     }
@@ -130,8 +131,9 @@ impl Sleeper {
             return pages.replace_interest(fd, found, wanted);
         }
         // Pairs with `begin_sleep` of the other sleeper. One of three things is true: it sees this
-        // count, it sees that its interest is gone, or this thread sees that it sleeps. To restore
-        // its interest afterwards would be too late for events in between.
+        // count, it sees that its interest is gone, or this thread sees that it sleeps. To replace
+        // the interest first, and restore it if the other one sleeps, would lose the events in
+        // between.
         pages.replacing_threads[other].fetch_add(1, Ordering::SeqCst);
         let is_asleep = pages.writable.sleeper[other].sleeping.load(Ordering::SeqCst) == 1;
         let is_replaced = !is_asleep && pages.replace_interest(fd, found, wanted);
@@ -160,8 +162,8 @@ impl Sleeper {
         interest & !0xFFFF == PERSISTENT | (self.number as u32) << 16
     }
 
-    /// Returns the stored form of an interest. It includes the bits for which the library must call
-    /// the kernel: the kernel may then return any of the requested events.
+    /// Returns the stored form of an interest. It includes the bits that make the library call
+    /// poll(2), because poll(2) may then return any of the requested events.
     fn interest(&self, events: u32) -> u32 {
         (self.number as u32) << 16
             | (events | bits::ALWAYS_REPORTED | bits::PRI | UNCERTAIN) & 0xFFFF
@@ -179,8 +181,9 @@ impl Sleeper {
         }
     }
 
-    /// Lets the kernel report when a socket has send space. If epoll_ctl(2) fails, the socket is
-    /// added to the poll set.
+    /// Requests a wake-up when a socket has send space. If epoll_ctl(2) fails, or the kernel has
+    /// reported send space during this wait that memory does not show, the socket is added to the
+    /// poll set.
     pub(crate) fn watch_writable(&mut self, fd: i32, entry: usize) {
         if self.writable_epoll.is_none() {
             self.writable_epoll = Epoll::new().ok();

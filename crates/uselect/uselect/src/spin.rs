@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 use crate::adaptive_gate::{AdaptiveGate, AttemptResult};
 use crate::kernel;
 
-/// Spinning of waits. A wake-up costs the sender of a packet some microseconds, and the sleeper its
-/// place on the processor. To read memory costs tens of nanoseconds. So if the next event is near,
-/// it is cheaper to spin until it comes. Waits stop spinning when recent attempts found nothing, or
-/// when another thread needs the processor, which involuntary context switches show.
+/// Spins before a wait sleeps. A wake-up costs the sender of a packet some microseconds, and the
+/// sleeper may lose its processor. Reading memory takes tens of nanoseconds. So if the next event
+/// is near, it is cheaper to spin until it comes. Waits stop spinning when recent attempts found
+/// nothing, or when another thread needs the processor, which involuntary context switches show.
 #[derive(Default)]
 pub(crate) struct Spin {
     max_ns: AtomicU64,

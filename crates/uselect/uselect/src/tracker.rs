@@ -247,18 +247,18 @@ impl Tracker {
         }
     }
 
-    /// Records a receive that the caller made by its own system call. Required in lean mode. It
-    /// returned `got` of at most `max` bytes, `None` if it failed. If more bytes may be there, the
-    /// kernel updates the state.
+    /// Records a receive that the caller made by its own system call. Required in lean mode. `got`
+    /// is the result of that call for at most `max` bytes, `None` if it failed. If more bytes may
+    /// be there, the kernel updates the state.
     pub fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
         if let Some(region) = self.0.live_region() {
             region.end_receive(fd, got, max);
         }
     }
 
-    /// Records a send that the caller made by its own system call. Required in lean mode. It took
-    /// `sent` of `count` bytes, `None` if it failed. If it took fewer, also call
-    /// [`crate::Watcher::report_short_send`].
+    /// Records a send that the caller made by its own system call. Required in lean mode. `sent` is
+    /// the result of that call for `count` bytes, `None` if it failed. If it is less than `count`,
+    /// also call [`crate::Watcher::report_short_send`].
     pub fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
         if let Some(region) = self.0.live_region() {
             region.end_send(fd, sent, count);
@@ -334,8 +334,8 @@ impl TrackerShared {
         }
     }
 
-    /// Returns the memory by which a wait that begins now can be served, or `None` if it must be
-    /// the system call.
+    /// Returns the memory for a wait that begins now, or `None` if the wait must be the system
+    /// call.
     #[inline]
     pub(crate) fn begin_view(&self) -> Option<MemoryView<'_>> {
         match &self.memory {

@@ -177,7 +177,7 @@ impl<'a> BlockingWait<'a> {
         }
     }
 
-    /// Ends the wait and returns its sleeper.
+    /// Ends the wait and puts its sleeper back into the pool.
     pub(crate) fn finish(self) {
         match self {
             Self::Region(region, sleeper) => region.return_sleeper(sleeper),

@@ -13,14 +13,14 @@ use crate::yield_before_sleep::Yielded;
 pub(crate) trait WaitCall {
     /// Stores what memory shows, in one pass.
     fn scan_memory(&mut self, view: MemoryView<'_>) -> MemoryScan;
-    /// Like [`WaitCall::scan_memory`], and also publishes the interest in each descriptor or adds
-    /// it to the poll set. Returns the number of results.
+    /// Publishes the interest in each descriptor, or adds the descriptor to the poll set. Then
+    /// reads memory again, and returns the number of results.
     fn prepare_sleep(&mut self, blocking: &mut BlockingWait<'_>) -> usize;
     /// Adds the results of poll(2) for the poll set to those of a scan. Returns the number of added
     /// results.
     ///
     /// # Errors
-    /// EBADF if a descriptor is not open, for a call that fails then (select(2)).
+    /// EBADF in uselect, if a descriptor is not open.
     fn add_polled(&mut self, poll_set: &PollSet) -> Result<usize>;
     /// Updates the words of the tracked descriptors that are ready.
     fn refresh_ready(&self, view: MemoryView<'_>);
@@ -92,7 +92,7 @@ fn sleep_and_scan(
     loop {
         let had_no_time = sleep_max == Some(Duration::ZERO);
         // If there are hints, the first round calls poll(2) for them without sleeping, in place of
-        // a spin. A wait with hints after that sleeps.
+        // a spin. Later rounds with hints sleep without a spin.
         if shared.spin.begin_spin(sleep_max)
             && match found.has_hints {
                 true => is_first_round,

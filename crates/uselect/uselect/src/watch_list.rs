@@ -52,7 +52,7 @@ pub(crate) struct WatchList {
     pending: Vec<u64>,
     /// By descriptor, whether it is in the kernel's instance. `in_kernel.len() == in_memory.len()`.
     in_kernel: Vec<u64>,
-    /// By word of `pending`, whether it has a bit.
+    /// By word of `pending`, whether it has a set bit.
     pending_words: Vec<u64>,
     /// The descriptor at which the next scan begins, so that low descriptors do not always come
     /// first.
@@ -348,9 +348,9 @@ impl WatchList {
             self.watch_writable(wake_epoll, fd);
         }
         let found = ready & (entry.events | bits::ALWAYS_REPORTED) & 0xFFFF;
-        // In lean mode the programs set the bits after the word, and reporting clears them. A scan
-        // between the two may have counted the event without its bits. So a bit that is set belongs
-        // to an unreported event.
+        // In lean mode a program stores the word first and sets the bits later, and this function
+        // clears the bits that it reports. A scan after the first step counts the event, but finds
+        // no bit to report. So a set bit belongs to an event that was not reported yet.
         let is_unreported =
             region.mode == TrackingMode::Lean && found & (bits::READABLE | bits::WRITABLE) != 0;
         let is_new = word.edges() != entry.edges || entry.must_report || is_unreported;

@@ -1,5 +1,5 @@
-//! `Watcher`: waits like epoll(7) for the changes of a set of descriptors, which the paper leaves
-//! as future work.
+//! `Watcher`: waits like epoll(7) for events of a set of descriptors that it keeps between waits.
+//! The paper leaves such an interface as future work.
 
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,8 +20,8 @@ use crate::watch_list::{DescriptorEvent, WatchList};
 use crate::yield_before_sleep::YieldBeforeSleep;
 
 /// A set of descriptors, each with bits of epoll(7) and the caller's data. Tracked descriptors are
-/// in memory, all others in an epoll instance of the kernel. All methods are thread-safe, also
-/// while another thread waits.
+/// in memory, all others in an epoll instance ("the kernel's instance"). All methods are
+/// thread-safe, also while another thread waits.
 ///
 /// A descriptor stays where it was added: one that is tracked later stays in the kernel's instance
 /// until it is removed. Call [`Watcher::remove_closing`] and [`Tracker::untrack`] before a
@@ -30,7 +30,7 @@ pub struct Watcher {
     tracker: Tracker,
     /// The epoll instance with the descriptors that are not in memory.
     kernel_set: Epoll,
-    /// `None` if nothing is tracked, or no sleeper was available.
+    /// `None` if the process is not registered, or no sleeper was available.
     memory: Option<WatcherMemory>,
     kernel_check: KernelCheckInterval,
     yielding: YieldBeforeSleep,
@@ -40,8 +40,8 @@ pub struct Watcher {
 struct WatcherMemory {
     /// Taken out when the watcher is dropped.
     sleeper: Option<Box<Sleeper>>,
-    /// The epoll instance on which a thread sleeps: the ring, the daemon, `kernel_set`, `wakeup`,
-    /// and sockets that lack send space.
+    /// The epoll instance on which a thread sleeps. It contains the ring, the daemon connection,
+    /// `kernel_set`, `wakeup`, and sockets that lack send space.
     wake_epoll: Epoll,
     /// The eventfd that makes a sleeping thread scan memory again.
     wakeup: InternalFd,
@@ -57,8 +57,8 @@ struct LockedList<'a> {
     is_in_memory: bool,
 }
 
-/// Data of the ring in `wake_epoll`. The data of a socket that waits for send space is its
-/// descriptor.
+/// The epoll data of the ring in `wake_epoll`; those of the other descriptors follow. A socket that
+/// waits for send space has its descriptor as data.
 const RING: u64 = 1 << 32;
 const DAEMON: u64 = 2 << 32;
 const KERNEL_SET: u64 = 3 << 32;
@@ -143,7 +143,7 @@ impl Watcher {
     pub fn remove(&self, fd: i32) -> Result<()> {
         if let Some(LockedList { memory, region, mut state, is_in_memory }) = self.locked_list(fd) {
             if is_in_memory {
-                // The descriptor may wait for send space.
+                // The descriptor is in `wake_epoll` if it waits for send space.
                 let _ = memory.wake_epoll.delete(fd);
                 state.remove(region, fd);
                 return Ok(());
@@ -202,10 +202,10 @@ impl Watcher {
     }
 
     /// Waits until a descriptor is ready, the timeout expires (`None`: never) or a signal is
-    /// handled. Returns how many of `events`, which must not be empty, were stored. While memory
-    /// has events, no system call is made, except at the interval of
-    /// [`Tracker::set_kernel_check_interval`]. With a timeout of zero, no system call is made if
-    /// all descriptors are in memory.
+    /// handled. Returns how many of `events`, which must not be empty, were stored. No system call
+    /// is made while memory has events. Nor is one made if all descriptors are in memory, the
+    /// timeout is zero and there is no mask. There are two exceptions: the interval of
+    /// [`Tracker::set_kernel_check_interval`], and descriptors whose state memory does not show.
     ///
     /// # Errors
     /// EINTR; EINVAL if `events` is empty.

@@ -6,20 +6,21 @@ use crate::adaptive_gate::{AdaptiveGate, AttemptResult};
 use crate::deadline::remaining;
 use crate::kernel;
 
-/// Yields of waits before they sleep. To wake a sleeping thread costs the sender an interrupt, and
-/// in a closed loop the scheduler may then run the sleeper for each packet. If the sender shares
-/// the processor, sched_yield(2) lets it run first. Packets that it sends until this thread runs
-/// again need no wake-up. Yields stop while they do not pay off, like those of
-/// [`crate::spin::Spin`]: a thread that is alone on its processor gains nothing, and beside a
-/// compute-bound thread it would wait for a time slice. docs/design/uselect.md has measurements.
+/// Yields the processor before a wait sleeps. To wake a sleeping thread costs the sender an
+/// interrupt. With request-response traffic the scheduler may then switch to the sleeper for each
+/// packet. If the sender shares the processor, sched_yield(2) lets it run first. Packets that it
+/// sends until this thread runs again need no wake-up. Waits stop yielding while that does not pay
+/// off, as in [`crate::spin::Spin`]: a thread that is alone on its processor gains nothing, and
+/// beside a compute-bound thread it would wait for a time slice. docs/design/uselect.md has
+/// measurements.
 #[derive(Default)]
 pub(crate) struct YieldBeforeSleep {
     gate: AdaptiveGate,
 }
 
 /// If yielding took longer than this per descriptor that became ready, the other thread is
-/// compute-bound rather than our peer. A thread that had slept might have been scheduled again
-/// before that time slice ended.
+/// compute-bound rather than our peer. Sleeping is then better: a wake-up can preempt the other
+/// thread before its time slice ends, but a yield waits for the end.
 const TIME_MAX_PER_FD: Duration = Duration::from_micros(50);
 /// With a shorter timeout a yield might end too late.
 const TIMEOUT_MIN: Duration = Duration::from_millis(10);

@@ -45,9 +45,9 @@ fn wait(tracker: &Tracker, fd: RawFd, events: u16, timeout: Option<Duration>) ->
 
 const NOW: Option<Duration> = Some(Duration::ZERO);
 
-/// Waits until memory shows that a descriptor is not ready. This happens at once, except if the
-/// descriptor belonged before to a socket that an ended thread had armed: the kernel then reports
-/// the end of that poll with some delay.
+/// Waits until memory shows that a descriptor is not ready. Usually this is the case at once. It
+/// takes longer if a socket that had the same descriptor before was armed by a thread that has
+/// ended: the kernel then reports the end of that poll with some delay.
 fn settle(tracker: &Tracker, fd: RawFd) {
     let (before, begin) = (tracker.stats(), Instant::now());
     while tracker.stats().without_syscall == before.without_syscall {
@@ -256,7 +256,7 @@ fn a_child_calls_the_kernel() {
     tracker.untrack(fd);
 }
 
-/// A server with upoll and with uselect, for some hundred connections of which few are active.
+/// A server with upoll and with uselect, for 300 connections of which few are active.
 #[test]
 fn echo() {
     for by_select in [false, true] {
