@@ -108,7 +108,7 @@ impl Directory {
         read_short(&DirectoryFile(file), status.bytes, bytes_max)
     }
 
-    /// Returns its path when it was opened.
+    /// Returns the path with which the directory was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }

@@ -11,7 +11,7 @@ use millrace_sys::Errno;
 pub type IoResult<T> = Result<T, Errno>;
 
 /// A directory. Changes are visible at once and survive the process. They survive a failure of the
-/// machine once they were synced.
+/// machine once they are synced.
 pub trait DirectoryIo: Send + Sync + Debug {
     /// Returns the names of its files, in any order.
     ///
@@ -71,7 +71,7 @@ pub trait FileIo: Send + Sync + Debug {
     /// ENOSPC, EIO.
     fn write_at(&self, at: u64, parts: &[IoSlice<'_>]) -> IoResult<usize>;
 
-    /// Truncates it.
+    /// Truncates the file to a size in bytes.
     ///
     /// # Errors
     /// EIO.

@@ -24,7 +24,8 @@ use super::stats::{DiskStats, StatsCell};
 #[derive(Clone, Debug)]
 pub(super) struct Disk {
     pub(super) shared: Arc<DiskShared>,
-    /// Locked by the writer for one job at a time.
+    /// The writer thread keeps this locked until it ends. Without threads, each call of
+    /// [`Disk::run_once`] locks it.
     pub(super) log: Arc<Mutex<Log>>,
 }
 
@@ -168,7 +169,8 @@ impl Disk {
             PurgeTarget::Response(id) => shard.remove(*id),
             _ => shard.remove_key(key),
         };
-        // An earlier purge may not be written yet, and the requester has to wait for that, too.
+        // A requester gets its reply from the writer even if there is nothing to remove. An earlier
+        // purge of the same responses may still be queued, and must be written before the reply.
         if was_there || has_requester {
             if is_soft {
                 shared.rules.add_pending(target, is_soft);
@@ -229,7 +231,7 @@ impl Disk {
         outside.map(|(_, count)| count).sum()
     }
 
-    /// Ends all fetches; their requesters get a reply.
+    /// Closes the queue and ends the queued fetches; their requesters get a reply.
     pub(super) fn abandon_fetches(&self) {
         for task in self.shared.queue.close() {
             task.abandon(&self.shared);

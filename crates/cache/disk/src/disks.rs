@@ -26,18 +26,18 @@ use super::segments::Segment;
 use super::stats::DiskStats;
 use super::threads::Threads;
 
-/// Why disks cannot be used. The first number is the index of the disk, in the order given.
+/// Why disks cannot be used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
     /// The number of disks is 0 or too large.
     Count(usize),
-    /// The size of a disk in bytes is too small.
+    /// A disk is too small: its index in the order given, and its size in bytes.
     Size(usize, u64),
-    /// A disk cannot be read or written.
+    /// A disk cannot be read or written: its index in the order given, and the error.
     Io(usize, Errno),
     /// A thread cannot be created.
     Thread,
-    /// The disks have another hash key than the memory.
+    /// The disks have another hash key than the memory tier of the cache.
     OtherKey,
 }
 
@@ -73,12 +73,12 @@ pub struct Disks {
 impl Disks {
     /// Opens directories, each with its maximum size in bytes. They can be used at once, while
     /// their contents are recovered, newest first. `fresh` is a random key for a cache that has
-    /// none yet; `now_ms` is the time of day.
+    /// none yet; `now_ms` is the current time in milliseconds since 1970.
     ///
     /// Costs a few system calls per file and some syncs, and does not wait for anything else.
     ///
     /// # Errors
-    /// Which disk or option is wrong, and why.
+    /// Returns the disk or option that is wrong, and why.
     pub fn open(
         directories: Vec<(Arc<dyn DirectoryIo>, u64)>,
         callbacks: &Arc<dyn DiskCallbacks>,
@@ -124,9 +124,9 @@ impl Disks {
         Ok(Self { disks, sizes, key, contents, threads })
     }
 
-    /// Returns the hash key that [`Disks::open`] will use for these directories: the key of the
-    /// oldest readable one. `None` if no directory has a key yet. Takes no lock, so another process
-    /// may use the directories.
+    /// Returns the hash key that [`Disks::open`] will use for these directories: of all keys that
+    /// can be read, the one that was created first. `None` if no directory has a key yet. Takes no
+    /// lock, so another process may use the directories.
     pub fn hash_key_of(directories: &[&Path]) -> Option<HashKey> {
         let read = |path: &&Path| {
             let bytes = Directory::peek(path, IDENTITY, IDENTITY_BYTES_MAX)?;
@@ -146,9 +146,9 @@ impl Disks {
         &self.contents
     }
 
-    /// Returns the stored responses of a key. Those on the disk on which a new response of the key
-    /// would be stored come first. Takes a short lock per disk and reads no files, so workers may
-    /// call it.
+    /// Returns the stored responses of a key. Each key has a disk for new responses; the responses
+    /// on that disk come first. Takes a short lock per disk and reads no files, so workers may call
+    /// it.
     pub fn find(&self, key: Key) -> Vec<DiskHit> {
         let home = self.home_of(key);
         let mut found: Vec<DiskHit> = self.disks[home].find(key).collect();
@@ -168,11 +168,11 @@ impl Disks {
     }
 
     /// Stores a response and replaces the one with the same id, which is no longer found from now
-    /// on. The new one is found once it was written.
+    /// on. The new one is found once it is written.
     ///
     /// # Errors
-    /// Returns the response if the disk is overloaded or the response too long. The one that it
-    /// should replace is removed nevertheless.
+    /// Returns the response if it is too long, or if the disk is overloaded or has the maximum
+    /// number of responses. The old response with the same id is removed nevertheless.
     pub fn store(&self, response: Box<StoredResponse>) -> Result<(), Box<StoredResponse>> {
         let home = self.home_of(response.id.key);
         for (_, disk) in self.others_than(home) {
@@ -182,14 +182,14 @@ impl Disks {
     }
 
     /// Replaces metadata and header of a stored response, after a validation. If the disk is
-    /// overloaded or fails, the response is removed, because its old metadata may allow a longer
-    /// use.
+    /// overloaded or fails, the response is removed, because its old metadata may allow it to be
+    /// used for longer.
     pub fn update(&self, id: ResponseId, meta: [u8; META_BYTES], head: &Arc<[u8]>) {
         self.disks.iter().for_each(|disk| disk.update(id, meta, head));
     }
 
-    /// Removes a response that was invalidated. If the machine fails a moment later, the response
-    /// may come back; a failure of the process alone does not bring it back.
+    /// Removes a response that was invalidated. If the machine fails before the next sync, the
+    /// response may come back; a failure of the process alone does not bring it back.
     pub fn forget(&self, id: ResponseId) {
         self.disks.iter().for_each(|disk| disk.forget(id));
     }
@@ -200,8 +200,8 @@ impl Disks {
         self.disks.iter().for_each(|disk| disk.purge(target, is_soft, None));
     }
 
-    /// Waits while a disk is overloaded, up to a second in total. Call this before a
-    /// purge for which no operator waits, and without holding a lock.
+    /// Waits while the queue of a disk is above its second mark, up to a second in total. Call this
+    /// before a purge for which no operator waits, and without holding a lock.
     pub fn wait_for_room(&self) {
         let deadline = Instant::now() + PURGE_WAIT_MAX;
         for disk in &self.disks {
@@ -210,7 +210,8 @@ impl Disks {
     }
 
     /// Purges the responses of a target, at once for this process; if `is_soft`, makes them stale
-    /// instead. `requester` gets a reply once the purge survives a failure of the machine.
+    /// instead. `requester` gets [`DiskReply::Purged`] once every disk has synced the purge or has
+    /// failed to.
     pub fn purge(&self, target: &PurgeTarget, is_soft: bool, requester: WaiterId) {
         let rest = Mutex::new((self.disks.len(), true));
         let requester = Arc::new(PurgeWaiter { requester, remaining: rest });
@@ -227,7 +228,7 @@ impl Disks {
         self.disks[fetch.hit.disk].fetch(fetch)
     }
 
-    /// Starts to read some stored headers from a cursor on; the first cursor is
+    /// Starts to read some stored headers, beginning at a cursor; the first cursor is
     /// `Cursor::default()`. `requester` gets the headers. A response that is replaced meanwhile may
     /// be listed twice.
     pub fn list(&self, cursor: Cursor, requester: WaiterId) {
@@ -245,11 +246,12 @@ impl Disks {
         self.disks.iter().map(Disk::stats).collect()
     }
 
-    /// Returns how many of the responses that recovery has found so far belong to none of `spaces`:
-    /// their keys name a service that is not configured. Final once no disk is recovering.
+    /// Returns how many of the responses that recovery has found so far are outside `spaces`, the
+    /// key spaces of the configured services: no service can use them. The count is final once no
+    /// disk is recovering.
     ///
-    /// This is an upper bound: responses that a later purge of a prefix, a tag or everything covers
-    /// are counted. Recovery does not read the names and tags that would show it.
+    /// The count is an upper bound. It includes responses that were purged later by prefix, by tag
+    /// or with everything, because recovery does not read the names and tags of responses.
     pub fn recovered_outside(&self, spaces: &[SpaceTag]) -> u64 {
         self.disks.iter().map(|disk| disk.recovered_outside(spaces)).sum()
     }

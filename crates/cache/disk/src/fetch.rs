@@ -53,7 +53,8 @@ impl FetchTask {
         }
         let mut budget = TURN_BYTES;
         loop {
-            // The response was invalid or was evicted, and no client reads it.
+            // The requester received the header, and nothing holds the body any more: the response
+            // was rejected or evicted, and no client reads it.
             if self.has_reported && !self.filler().is_shared() {
                 return false;
             }
@@ -80,8 +81,8 @@ impl FetchTask {
         }
     }
 
-    /// Returns the number of attempts to allocate memory. It is far higher if a client already
-    /// reads the body, which would be cut otherwise.
+    /// Returns the maximum number of attempts to allocate memory. It is far higher while a client
+    /// reads the body, because a failure would cut it.
     fn tries_max(&mut self) -> u32 {
         if self.filler().reader_count() > 0 {
             MEMORY_TRIES_WITH_READER_MAX
@@ -99,7 +100,7 @@ impl FetchTask {
             return Ok(FetchStep::Complete);
         }
         if self.unplaced.is_empty() {
-            // Chunks are delivered as a whole, so one begins here.
+            // All bytes that were read have been delivered, so a chunk begins here.
             let chunk = self.delivered..body_bytes.min(self.delivered + CHUNK_BYTES as u64);
             if let Some(count) = read_directly(shared, opened, filler, chunk.clone())? {
                 self.delivered += count;
@@ -157,8 +158,8 @@ impl FetchTask {
             FetchError::Damaged => shared.discard_damaged(id, at),
             FetchError::Gone => {
                 shared.stats.update(|counters| counters.fetches_gone += 1);
-                // A purge rule covers the response, or its segment was dropped. If the record was
-                // open already, only this fetch ends.
+                // A purge rule covers the response, or the segment of its record or of its update
+                // was dropped, so it leaves the index.
                 if self.opened.is_none() {
                     shared.index.shard(id.key).remove_at(id, at);
                 }

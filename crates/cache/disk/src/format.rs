@@ -1,11 +1,13 @@
 //! The format of a segment: a header, then records. A closed segment ends with a summary of them.
 //! docs/design/disk.md has the tables.
 //!
-//! All metadata of a record has a *seal*: a hash over it and its position, keyed with the secret
-//! key of the directory. So neither bytes that an origin chose nor a record in the wrong place are
-//! ever taken for a record. Bodies have CRC-32C checksums, which the seal covers.
+//! All metadata of a record has a *seal*: a hash over it, its position and the number of the
+//! directory, keyed with the secret key of the cache. So neither bytes that an origin chose nor a
+//! record in the wrong place are ever taken for a record. Bodies have CRC-32C checksums, which the
+//! seal covers.
 //!
-//! Nothing here reads or writes files. Decoded bytes are input: bounded and checked first.
+//! Nothing here reads or writes files. Bytes from files are not trusted: decoders verify them and
+//! check all lengths.
 
 use std::hash::Hasher;
 
@@ -30,7 +32,7 @@ pub struct ResponseId {
 /// The position of a record. Records of a disk are written in the order of their positions.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub(super) struct RecordPosition {
-    /// The number of its segment, from 1 on.
+    /// The number of its segment, at least 1.
     pub(super) segment: u32,
     /// Its offset in the segment, in units.
     pub(super) unit: u32,
@@ -164,7 +166,7 @@ impl FixedHeader {
         (fixed.is_within_limits() && fixed.to_bytes() == *bytes).then_some(fixed)
     }
 
-    /// Returns whether all lengths are within their bounds.
+    /// Returns whether all lengths are within their bounds, and the fields agree with the kind.
     pub(super) fn is_within_limits(&self) -> bool {
         usize::from(self.tags) <= TAGS_MAX
             && self.vary_bytes as usize <= VARY_BYTES_MAX
@@ -222,7 +224,7 @@ impl FixedHeader {
     }
 }
 
-/// Each kind is at the index of its number minus one.
+/// All kinds, in the order of their numbers. The first one has number 1.
 const KINDS: [RecordKind; 7] = [
     RecordKind::Response,
     RecordKind::Update,
@@ -301,9 +303,9 @@ pub(super) struct SummaryItem<'a> {
     pub(super) fixed: FixedHeader,
     pub(super) variant: Option<VariantKey>,
     pub(super) vary: &'a [u8],
-    /// Of a purge.
+    /// Empty unless the record is a purge.
     pub(super) name: &'a [u8],
-    /// Of a purge.
+    /// Empty unless the record is a purge.
     pub(super) tags: &'a [u8],
 }
 
@@ -443,7 +445,7 @@ impl Sealer {
         header.extend_from_slice(&seal);
     }
 
-    /// Returns whether a whole record header was written at `at`.
+    /// Returns whether `header` is a complete record header with the right seal for `at`.
     pub(super) fn is_record_header(&self, header: &[u8], at: RecordPosition) -> bool {
         let Some((header, seal)) = header.split_last_chunk::<SEAL_BYTES>() else { return false };
         self.seal(b'f', at, header) == *seal

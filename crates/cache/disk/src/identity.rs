@@ -18,7 +18,7 @@ pub(super) struct Identity {
     pub(super) directory: u64,
     /// When the cache with this key was created, in milliseconds since 1970.
     pub(super) made_ms: u64,
-    /// The number of the last run that was planned with this directory, at least 1.
+    /// The number of the last run that this directory recorded, at least 1.
     pub(super) run: u64,
     /// The directories of that run.
     pub(super) members: Vec<u64>,
@@ -78,8 +78,8 @@ impl Identity {
 pub enum DirectoryContents {
     /// They are kept.
     Kept,
-    /// There are none: the directory has no readable identity, or its last purge could not be
-    /// written.
+    /// They are dropped, if there are any. The directory has no readable identity: it is new, its
+    /// identity is damaged, or a purge could not be written.
     New,
     /// They are dropped: they belong to a cache with another key.
     OtherKey,

@@ -327,7 +327,8 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Records that the response at `from` was rewritten with its newest header.
+    /// Records that the response at `from` was rewritten with its newest header. Returns `false` if
+    /// the response was removed or replaced meanwhile.
     pub(super) fn relocate(
         &mut self,
         id: ResponseId,
@@ -348,7 +349,7 @@ impl LockedShard<'_> {
         }
     }
 
-    /// Records that a response is fetched.
+    /// Records that a response was fetched.
     pub(super) fn mark_fetched(&mut self, id: ResponseId) {
         if let Some(entry) = self.shard.entries.get_mut(&id) {
             entry.was_fetched = true;
@@ -462,7 +463,7 @@ mod tests {
         assert!(!recover(&index, RecordKind::Response, third, 3, 1));
         index.end_recovery();
         assert!(!index.shard(third.key).remove_key(third.key));
-        assert!(!recover(&index, RecordKind::Response, third, 3, 1), "too late");
+        assert!(!recover(&index, RecordKind::Response, third, 3, 1), "recovery has ended");
     }
 
     #[test]

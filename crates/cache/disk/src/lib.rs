@@ -1,5 +1,5 @@
-//! The disk tier: responses in files, which are found again after a restart, however the process
-//! ended.
+//! The disk tier: responses in files. A restarted process finds them again, however the previous
+//! one ended.
 //!
 //! ```text
 //!  store ──> queue ──> record appended to the log ──> found by `find`
@@ -8,18 +8,18 @@
 //! ```
 //!
 //! [`Disks`] is the interface. All workers share it, and none of its calls reads or writes files.
-//! The work goes through one queue per disk to threads of its own. Above a mark, optional work is
-//! refused ([`Disks::store`], [`Disks::fetch`]), and the origin is used instead. Results go to
-//! [`DiskCallbacks`]. Responses are appended to segments, which are dropped as a whole, oldest
-//! first.
+//! Each disk has a queue, and threads that do the queued work. If the queue is too long, the disk
+//! is overloaded: it refuses optional work ([`Disks::store`], [`Disks::fetch`]), and the origin is
+//! used instead. Results go to [`DiskCallbacks`]. Responses are appended to segments, which are
+//! dropped as a whole, oldest first.
 //!
 //! **No wrong byte**: everything is verified by a checksum before it is handed out; damaged data is
-//! a miss. **No resurrection**: a response whose purge was reported does not come back. Neither
-//! does a replaced or removed one, unless the machine fails a moment later. A crash of the process
-//! loses what was in the queues and nothing else.
+//! a miss. **No resurrection**: a response does not come back once its purge was confirmed as
+//! durable. Neither does a replaced or removed one, unless the machine fails before the next sync.
+//! A crash of the process loses what was in the queues and nothing else.
 //!
-//! The crate knows nothing about HTTP, workers or sockets, and reads no clock. docs/design/disk.md
-//! has the format and the reasons.
+//! The crate knows nothing about HTTP, workers or sockets. It reads the clock only to limit waits.
+//! docs/design/disk.md has the format and the reasons.
 #![forbid(unsafe_code)]
 
 mod directory;

@@ -23,15 +23,15 @@ pub fn files(disk_bytes: u64) -> u64 {
     disk_bytes.div_ceil(segment_bytes(disk_bytes).max(1)) + 1
 }
 
-/// The maximum number of segment files on a disk; starts that write little each create a small one.
-/// With more, the oldest one is dropped.
+/// The maximum number of segment files on a disk. With more, the oldest one is dropped. A process
+/// that is restarted often may create many small ones.
 pub(super) const SEGMENTS_MAX: usize = 2 * SEGMENTS as usize;
 
 /// Records begin at multiples of this; positions are counted in it.
 pub(super) const UNIT: u64 = 64;
 
-/// The bytes of a body with one checksum. Nothing of a chunk is delivered before all of it was
-/// verified.
+/// The size of a chunk. Each chunk of a body has a checksum, and is verified as a whole before any
+/// of it is delivered.
 pub const CHUNK_BYTES: usize = 64 << 10;
 
 /// Maximum bytes of a stored response header. A response with more is not stored.
@@ -49,8 +49,8 @@ pub const BODY_SHARE: u64 = 8;
 /// The maximum length of a body on any disk. A longer body is not stored.
 pub(super) const BODY_BYTES_MAX: u64 = 64 << 30;
 
-/// The distance between the two copies of a purge, a page: one bad place on the medium does not
-/// lose both.
+/// The distance between the two copies of a purge for which a requester waits. It is a page, so
+/// that one bad place on the medium does not destroy both.
 pub(super) const COPY_BYTES: u64 = 4096;
 
 /// Longer bodies are synced before the end seal of their record is written. So the end seal proves
@@ -63,12 +63,12 @@ pub(super) const WINDOW_BYTES: usize = 1 << 20;
 /// The maximum size of a summary. A segment with a larger one is read as if it had none.
 pub(super) const SUMMARY_BYTES_MAX: u64 = 1 << 30;
 
-/// The maximum number of responses on a disk, with about 150 bytes of memory each. With as many, no
-/// further responses are stored.
+/// The maximum number of responses on a disk, with about 150 bytes of memory each. A disk with this
+/// number stores no further ones.
 pub(super) const RESPONSES_MAX: usize = 32 << 20;
 
-/// The maximum number of purge rules by tag or key. With more, everything that was stored on the
-/// disk before is purged.
+/// The maximum number of purge rules other than by prefix. With more, one rule replaces all written
+/// ones: it purges everything that was written before the newest of them.
 pub(super) const TAG_RULES_MAX: usize = 1 << 18;
 /// The maximum number of purge rules by prefix; see [`TAG_RULES_MAX`].
 pub(super) const PREFIX_RULES_MAX: usize = 1024;
@@ -81,10 +81,10 @@ pub(super) const REWRITTEN_SHARE: u64 = 4;
 /// Stores that are skipped after a write failed.
 pub(super) const PAUSE_STORES: u32 = 64;
 
-/// How often a failed allocation is repeated before a fetch fails. At least a millisecond lies
-/// between two attempts.
+/// The number of times that a failed allocation is repeated before a fetch fails. After each
+/// failure the reading thread pauses for a millisecond, but another one may try meanwhile.
 pub(super) const MEMORY_TRIES_MAX: u32 = 1000;
-/// Like [`MEMORY_TRIES_MAX`], for a body that a client already reads, which is cut afterwards.
+/// Like [`MEMORY_TRIES_MAX`], while a client reads the body. If the fetch fails, the body is cut.
 pub(super) const MEMORY_TRIES_WITH_READER_MAX: u32 = 60_000;
 
 /// How long a purge waits while a queue is above its second mark. After that, the disk counts as

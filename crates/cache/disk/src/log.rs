@@ -27,7 +27,7 @@ use super::shared::{DiskShared, RecordHeaders};
 #[derive(Debug)]
 pub(super) struct Log {
     pub(super) shared: Arc<DiskShared>,
-    /// The maximum size of all files, less the share of a segment that is reserved for rewriting.
+    /// The maximum total size of all files, without the space that is reserved for rewriting.
     bytes_max: u64,
     segment_bytes: u64,
     pub(super) open: Option<OpenSegment>,
@@ -39,13 +39,14 @@ pub(super) struct Log {
     pub(super) unread_segments: Vec<u32>,
     /// Segments of earlier runs that were read.
     pub(super) segments_read: u32,
-    /// The number of purges before the segment that was read last.
+    /// The number of purges before the segment that recovery read last. An older segment that ends
+    /// with fewer shows that a purge was lost. `None` until the newest segment was read.
     pub(super) expected_purges: Option<u64>,
     /// Names were created or removed and not synced.
     has_unsynced_names: bool,
     /// Stores that will still be skipped.
     pub(super) stores_to_skip: u32,
-    /// Closing a segment failed, so it may not be synced. Writers that need durability check this.
+    /// Closing a segment failed, so it may not be synced. A purge with a waiter checks this.
     pub(super) close_failed: bool,
     /// A purge was not written, and the next start could not detect that.
     pub(super) has_unwritten_purge: bool,
@@ -189,7 +190,7 @@ impl Log {
         }
         let number = self.next_segment;
         let shared = &self.shared;
-        // The number is never used again, even if this fails.
+        // The number is never used again, even if creating the segment fails.
         self.next_segment += 1;
         let name = Segment::name(number);
         let file = shared.directory_io.create(&name)?;
@@ -233,7 +234,7 @@ impl Log {
         write_all(&*segment.file, end, &[items, &self.shared.sealer.tail_bytes(&tail)])
     }
 
-    /// Makes everything written so far survive a failure of the machine.
+    /// Syncs everything written so far, so that it survives a failure of the machine.
     pub(super) fn sync(&mut self) -> IoResult<()> {
         if let Some(open) = &mut self.open
             && open.is_dirty
@@ -263,8 +264,8 @@ impl Log {
         if self.open.as_ref().is_some_and(is_open) {
             self.open = None;
         }
-        // The name is removed first and permanently: purges of records in this segment may be
-        // dropped afterwards.
+        // If the name cannot be removed, the segment must not be dropped: the purges of its records
+        // may be dropped next, and the next start would find the records without them.
         ensure_removed(&*shared.directory_io, &Segment::name(oldest.number))?;
         self.has_unsynced_names = true;
         shared.segments.remove(oldest.number);
@@ -324,7 +325,7 @@ impl Log {
         Some(())
     }
 
-    /// Drops everything that was written before now.
+    /// Drops all segments except the open one.
     pub(super) fn drop_all(&mut self) -> IoResult<()> {
         let present = self.open.as_ref().map_or(self.next_segment, |open| open.segment.number);
         while self.shared.segments.oldest().is_some_and(|oldest| oldest.number < present) {
@@ -333,21 +334,22 @@ impl Log {
         Ok(())
     }
 
-    /// Skips the next stores.
+    /// Makes the writer skip the next [`PAUSE_STORES`] stores.
     pub(super) fn pause_stores(&mut self) {
         self.stores_to_skip = PAUSE_STORES;
     }
 }
 
 fn position_at(segment: &Segment, offset: u64) -> RecordPosition {
-    // No record begins beyond this offset on a disk of up to 256 TiB.
+    // On a disk of up to 256 TiB, every offset in a segment fits.
     let unit = u32::try_from(offset / UNIT).unwrap_or(u32::MAX);
     RecordPosition { segment: segment.number, unit }
 }
 
-/// Writes a record so that its end seal exists only if the record is complete. While the machine
-/// runs, the order of the writes ensures this. After a failure of the machine, the checksums show
-/// it. Long bodies are synced first, because recovery does not verify their checksums.
+/// Writes a record, with its end seal last. So after a failure of the process, a record with an end
+/// seal is complete. After a failure of the machine it may not be, but then its checksums do not
+/// match. Recovery does not verify the checksums of a long body, so the body is synced before the
+/// end seal is written.
 fn write_parts(
     segment: &Segment,
     offset: u64,

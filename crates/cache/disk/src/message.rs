@@ -93,7 +93,7 @@ pub struct DiskHit {
 pub struct FetchRequest {
     /// The response.
     pub hit: DiskHit,
-    /// The filler of its body, with the length of that body.
+    /// The filler of its body. It must have been created with [`DiskHit::body_bytes`] as length.
     pub filler: Filler,
     /// The receiver of the reply.
     pub requester: WaiterId,

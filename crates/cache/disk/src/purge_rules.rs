@@ -82,8 +82,8 @@ impl PurgeRules {
         self.write().reach_mut(target, is_soft).pending += 1;
     }
 
-    /// Completes a pending rule that was written at `at`. If it could not be written, `at` is the
-    /// position of the next record.
+    /// Completes a pending rule, whether it was written or writing it failed. From now on it covers
+    /// the records before `at`, which is the position of the next record.
     pub(super) fn commit(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
         let mut table = self.write();
         let reach = table.reach_mut(target, is_soft);

@@ -58,11 +58,12 @@ pub(super) struct PurgeWaiter {
 /// The limits of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueMarks {
-    /// Number of jobs above which stores and fetches are refused.
+    /// The first mark: with this number of jobs or more, stores and fetches are refused.
     pub skip: usize,
-    /// Number of jobs above which purges wait.
+    /// The second mark: with this number of jobs or more, purges wait.
     pub wait: usize,
-    /// Bytes of queued responses above which further stores are refused.
+    /// A store is refused if more bytes of responses than this would be queued. A single longer
+    /// response is accepted.
     pub skip_bytes: u64,
 }
 
@@ -73,7 +74,7 @@ impl Default for QueueMarks {
     }
 }
 
-/// How the work of disks is done.
+/// The queue marks and the threads of disks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct DiskOptions {
     /// The limits of their queues.
@@ -132,7 +133,7 @@ impl JobQueue {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether no further jobs are accepted.
+    /// Returns whether the queue is closed: stores and fetches are refused.
     pub(super) fn is_closing(&self) -> bool {
         self.lock().is_closed
     }
@@ -157,8 +158,8 @@ impl JobQueue {
     }
 
     /// Waits up to `most` until the queue is below the second mark. If the wait times out, the disk
-    /// is stuck: callers no longer wait until it has been below that mark. Returns whether the
-    /// queue had reached the mark and the disk was not stuck.
+    /// is stuck: later calls return at once. Once the queue has been below the mark, calls wait
+    /// again. Returns whether the queue had reached the mark and the disk was not stuck.
     pub(super) fn wait_for_room(&self, most: Duration) -> bool {
         let state = self.lock();
         let waits = |state: &QueueState| state.len() >= self.marks.wait && !state.is_stuck;

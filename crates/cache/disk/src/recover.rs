@@ -66,8 +66,8 @@ impl Log {
     fn recover_segment(&mut self, segment: &Arc<Segment>) {
         match self.read_contents(segment) {
             Ok(Some(found)) => self.recover_contents(segment, &found),
-            // If the segment had purges, the end of the older segment will show that they are
-            // missing.
+            // If the segment had purges, their loss is noticed with the next older segment, which
+            // ends with fewer purges than expected.
             Ok(None) => self.drop_segments(|number| number == segment.number),
             Err(_) => {
                 self.shared.stats.update(|counters| counters.read_errors += 1);
@@ -138,8 +138,8 @@ impl Log {
         let purges_before = header.map(|header| header.purges);
         if let Some(mut found) = self.read_summary(segment) {
             // A killed process may not have synced the newest segment, nor the one closed before
-            // it. Records that are served from now on must not be less durable than those
-            // written next.
+            // it. Without a sync, a power failure could lose their records and keep records that
+            // are written after them.
             if self.segments_read <= SEGMENTS_RESYNCED {
                 self.count_error(&segment.file.sync());
             }

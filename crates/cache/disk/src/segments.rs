@@ -40,7 +40,7 @@ impl Segment {
         *self.ids.lock().unwrap_or_else(PoisonError::into_inner) = ids;
     }
 
-    /// Returns at most `most` ids from index `from` on.
+    /// Returns at most `most` ids, beginning at index `from`.
     pub(super) fn ids(&self, from: usize, most: usize) -> Vec<ResponseId> {
         let ids = self.ids.lock().unwrap_or_else(PoisonError::into_inner);
         ids.iter().skip(from).take(most).copied().collect()
@@ -51,14 +51,14 @@ impl Segment {
         format!("segment-{number:08x}")
     }
 
-    /// Returns the number in a file name.
+    /// Returns the number in a file name; `None` if it is not the name of a segment.
     pub(super) fn number_of(name: &str) -> Option<u32> {
         let number = u32::from_str_radix(name.strip_prefix("segment-")?, 16).ok()?;
         (number > 0 && number < u32::MAX && Self::name(number) == name).then_some(number)
     }
 }
 
-/// All segments of a disk by number, which is the order of their writing.
+/// All segments of a disk by number. They were written in the order of their numbers.
 #[derive(Debug, Default)]
 pub(super) struct Segments(RwLock<BTreeMap<u32, Arc<Segment>>>);
 

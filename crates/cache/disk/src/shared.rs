@@ -125,9 +125,9 @@ impl DiskShared {
         })
     }
 
-    /// Removes a damaged or unreadable response, also on the disk. Otherwise a later start could
-    /// read it and serve it, although it was purged meanwhile and the record of the purge was
-    /// dropped.
+    /// Removes a damaged or unreadable response, also on the disk. The index then no longer has it,
+    /// so later purges of it may not be written. Without the removal on the disk, a later start
+    /// that can read the response would serve it despite those purges.
     pub(super) fn discard_damaged(&self, id: ResponseId, at: RecordPosition) {
         let mut shard = self.index.shard(id.key);
         if shard.remove_at(id, at) {

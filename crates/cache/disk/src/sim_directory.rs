@@ -94,7 +94,7 @@ impl SimDirectory {
     }
 
     /// Restarts the process. Open files are closed, and written data stays. If the power was lost,
-    /// some of the unsynced sectors are written and some are not, in any order.
+    /// some of the unsynced sectors are written and some are not.
     pub fn restart(&self, power_is_lost: bool) {
         let mut state = self.lock();
         if power_is_lost {
@@ -221,7 +221,7 @@ impl SimState {
     }
 }
 
-/// Applies what reached the disk of a write: all, nothing, or some sectors.
+/// Applies a write of which all, nothing, or some sectors reached the disk.
 fn tear(random: &mut SimRandom, bytes: &mut Vec<u8>, at: usize, written: &[u8]) {
     let how = random.below(4);
     let mut done = 0;

@@ -17,8 +17,8 @@ pub struct DiskStats {
     pub is_recovering: bool,
     /// Responses written.
     pub stored: u64,
-    /// Responses not written because the queue was above its first mark, or because the disk had
-    /// just failed.
+    /// Responses not written because they were too long, because the disk was overloaded or had the
+    /// maximum number of responses, or because a write had just failed.
     pub stores_skipped: u64,
     /// Fetches that delivered the header and the beginning of the body.
     pub fetched: u64,
@@ -30,7 +30,8 @@ pub struct DiskStats {
     pub damaged_records: u64,
     /// Failed reads.
     pub read_errors: u64,
-    /// Failed writes, except for lack of space.
+    /// Failed writes. If the file system has no space for a record, a segment is dropped; only a
+    /// failure after that counts.
     pub write_errors: u64,
     /// Writes for which the file system had no space.
     pub writes_without_space: u64,

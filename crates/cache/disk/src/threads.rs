@@ -15,7 +15,8 @@ const SYNC_IDLE: Duration = Duration::from_secs(5);
 /// The pause of a reading thread after a fetch that lacks memory.
 const MEMORY_PAUSE: Duration = Duration::from_millis(1);
 
-/// The threads end when their queue is closed.
+/// The running threads. They end when the queue of their disk is closed; dropping this waits for
+/// them.
 #[derive(Debug)]
 pub(super) struct Threads(Vec<JoinHandle<()>>);
 

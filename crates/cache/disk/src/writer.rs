@@ -23,15 +23,16 @@ const PURGE_BATCH_MAX: usize = 64;
 const LISTED_MAX: usize = 100;
 
 impl Log {
-    /// Does one piece of work: reads a segment of an earlier run, or executes a job. If there is
-    /// none, waits up to `wait` for a job. Returns `false` if there was nothing to do.
+    /// Reads a segment of an earlier run, if one is unread, and executes a job, if one is queued.
+    /// If there is neither, waits up to `wait` for a job. Returns `false` if there was nothing to
+    /// do.
     pub(super) fn run_once(&mut self, wait: Option<Duration>) -> bool {
         // The newest segment comes first: until it was read, the number of purges is unknown.
         let mut recovers = false;
         while self.expected_purges.is_none() && self.recover_next_segment() {
             recovers = true;
         }
-        // At the end, the other segments are left to the next start.
+        // When the disk is being closed, the other segments are left to the next start.
         recovers |= !self.shared.queue.is_closing() && self.recover_next_segment();
         let wait = if recovers { None } else { wait };
         self.ensure_purge_recorded();
@@ -150,7 +151,7 @@ impl Log {
                 HeaderLocation { at, header_bytes: record.fixed.record_header_bytes() as u32 };
             return shared.index.shard(id.key).update(id, indexed.at, head);
         }
-        // The old header may allow a longer use.
+        // The old header may allow the response to be used for longer.
         if shared.index.shard(id.key).remove_at(id, indexed.at) {
             let target = PurgeTarget::Response(id);
             self.execute_purges(PurgeJob { target, is_soft: false, waiter: None });
@@ -257,8 +258,7 @@ impl Log {
     }
 
     /// If a purge could not be written, removes the identity of the directory, so that the next
-    /// start discards its contents. Returns whether no purge is missing; if not, the next call
-    /// tries again.
+    /// start discards its contents. Returns `false` if that fails; the next call tries again.
     pub(super) fn ensure_purge_recorded(&mut self) -> bool {
         if self.has_unwritten_purge {
             let directory_io = &self.shared.directory_io;

@@ -28,13 +28,13 @@ use rand_pcg::Pcg64Mcg;
 
 const KEYS: u64 = 50;
 const DISK_BYTES: u64 = 8 << 20;
-/// The directory of the process that will be killed.
+/// The environment variable with the directory of the process that will be killed.
 const HOME: &str = "MILLRACE_DISK_KILL_HOME";
-/// If set, the process checks the contents and ends.
+/// If this environment variable is set, the process checks the contents and ends.
 const LAST: &str = "MILLRACE_DISK_KILL_LAST";
 
-/// The versions that may be found: `first`, the oldest one that was neither purged nor replaced
-/// durably, to `last`.
+/// The range of versions that may be found. All versions before `first` were durably purged or
+/// replaced; `last` is the newest one that a process began to store.
 #[derive(Default, Clone, Copy)]
 struct ExpectedVersions {
     last: u64,

@@ -29,7 +29,7 @@ fn id(number: u64) -> ResponseId {
     ResponseId { key: Key(u128::from(number) << 64 | u128::from(number)), variant: 0 }
 }
 
-/// Opens disks of `bytes` without threads, with a key of this number if they have none.
+/// Opens disks of `bytes` without threads. If they have no hash key, it consists of `key` bytes.
 fn open_with(directories: &[&SimDirectory], bytes: u64, key: u8) -> DiskTest {
     let slab = Slab::on_heap(96 << 20).unwrap();
     let callbacks = RecordingCallbacks::new(&slab);

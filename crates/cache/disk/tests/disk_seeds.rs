@@ -267,7 +267,7 @@ impl History<'_> {
         self.check(fetched);
     }
 
-    /// Returns its version.
+    /// Checks the result of a fetch, and returns the version; `None` if the fetch failed.
     fn check(&mut self, fetched: Fetched) -> Option<u64> {
         let id = fetched.id;
         match fetched.check(&self.callbacks) {
@@ -315,7 +315,6 @@ impl History<'_> {
         }
     }
 
-    /// Injects a fault.
     fn inject_fault(&mut self) {
         let index = self.below(self.directories.len() as u64) as usize;
         let directory = self.directories[index].clone();
@@ -364,7 +363,7 @@ impl History<'_> {
         }
         for model in self.models.values_mut() {
             if power_is_lost {
-                // The version after a kill may be lost as well.
+                // Versions that a kill would have left may be found after the power failure too.
                 let known = std::mem::take(&mut model.after_kill);
                 model.after_power.extend(known);
                 model.after_kill.clone_from(&model.after_power);

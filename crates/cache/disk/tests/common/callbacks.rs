@@ -11,7 +11,7 @@ use millrace_disk::{
 };
 use millrace_http_cache::{Key, META_BYTES, TagHash};
 
-/// Records the replies.
+/// Callbacks that record the replies.
 #[derive(Debug)]
 pub(crate) struct RecordingCallbacks {
     slab: Slab,
@@ -101,7 +101,7 @@ pub(crate) fn response(
     })
 }
 
-/// Returns one of four groups of keys, each with a prefix and a tag.
+/// Returns the group of a key. There are four, each with its own prefix and tag.
 pub(crate) fn group_of(key: Key) -> u8 {
     (key.0 % 4) as u8
 }
