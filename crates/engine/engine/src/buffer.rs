@@ -72,9 +72,8 @@ impl DerefMut for Buffer {
 
 /// The number of bytes that a worker may hold longer than a turn. It is shared by the engine, which
 /// stops receiving while the budget is exhausted, and by all values that hold bytes. Exceeding it
-/// is not an error: bytes that were received before it was exhausted may still be held. The true
-/// bound is therefore `max` plus one [`Buffer::SIZE`] for each receive of the turn in which the
-/// budget ran out.
+/// is not an error: only receives wait for it. So a worker may hold more than `max`, by the bytes
+/// that it received in the turn in which the budget ran out, and by those of unfinished sends.
 #[derive(Clone, Default, Debug)]
 pub struct Budget(Rc<BudgetState>);
 
@@ -158,8 +157,8 @@ impl HeldBytes {
         Self { bytes, read: 0, charged, budget: budget.clone() }
     }
 
-    /// Appends bytes. Consumed bytes are removed first, so that the memory never grows beyond what
-    /// is unread, however often bytes are appended and consumed.
+    /// Appends bytes. Consumed bytes are removed first, so that the memory is at most twice as
+    /// large as the unread bytes, however often bytes are appended and consumed.
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.read);
         self.read = 0;

@@ -6,7 +6,7 @@ use crate::Instant;
 /// engine. All copies agree, so an instant means the same to every worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
-    /// The zero on CLOCK_MONOTONIC; no reading of this clock is before it.
+    /// The value of CLOCK_MONOTONIC when this clock was created. No later value is smaller.
     zero_nanoseconds: u64,
 }
 

@@ -68,13 +68,13 @@ pub enum CompletionEvent {
     /// A listener accepted one connection, whose client has this address (`None` on a Unix socket).
     /// After an error the listener no longer accepts.
     Accepted(Result<(Fd, Option<SocketAddr>), Error>),
-    /// The connection is established, or the attempt failed. The caller closes the descriptor in
-    /// both cases.
+    /// The connection is established, or the attempt failed. The caller owns the descriptor and has
+    /// to close it, even after a failure.
     Connected(Result<(), Error>),
-    /// A receive returned at least one byte, or an empty buffer at the end of the stream. A
-    /// connection that broke is always reported as an error, never as the end of the stream, even
-    /// if a failed send has consumed the socket's pending error. The caller recycles the buffer in
-    /// every case.
+    /// A receive returned at least one byte, or an empty buffer at the end of the stream. If the
+    /// connection broke, a receive returns the end of the stream only after another operation has
+    /// reported the error (a failed send consumes the socket's pending error). The caller recycles
+    /// the buffer in every case.
     Received(Result<Buffer, Error>),
     /// The kernel has taken every byte of the send. After an error it has taken some of the bytes
     /// or none, and will take no more.
@@ -97,19 +97,20 @@ pub enum CompletionEvent {
 /// * A call that queues an operation never blocks and never runs the caller's code. Each operation
 ///   completes exactly once, through [`Engine::next_completion`]. The order of completions of
 ///   different descriptors is not specified.
-/// * If the kernel took every byte of a send before it reported bytes to receive on the same
-///   descriptor, [`CompletionEvent::Sent`] comes before [`CompletionEvent::Received`]. It follows
-///   that a response received while a send is outstanding began before the end of the request was
-///   sent.
+/// * If the kernel took the last byte of a send before it reported that bytes had arrived on the
+///   same descriptor, [`CompletionEvent::Sent`] comes before [`CompletionEvent::Received`]. So if a
+///   response is received while the send of its request is outstanding, the peer began to respond
+///   before the kernel had taken the whole request.
 /// * At most one operation is outstanding for each descriptor and direction. The receiving
-///   operations are `recv`, `poll_readable`, `accept` and `splice` from the descriptor. The sending
-///   operations are `connect`, `send`, `send_shared`, `splice` and `send_then_splice` into the
-///   descriptor. A second operation is a bug of the caller and panics.
+///   operations are `recv`, `poll_readable` and `accept`, and `splice` and `send_then_splice` from
+///   the descriptor. The sending operations are `connect`, `send` and `send_shared`, and `splice`
+///   and `send_then_splice` into the descriptor. A second operation is a bug of the caller and
+///   panics.
 /// * Every buffer that an outstanding operation reads or writes belongs to the engine, never to the
 ///   caller.
-/// * After `close`, `reset` or `detach` no completion of the descriptor follows. The engine ends
-///   the outstanding operations, and reuses the number only after the kernel has forgotten the old
-///   descriptor.
+/// * After `close`, `reset` or `detach` no completion of the descriptor follows: the engine ends
+///   the outstanding operations. A new descriptor may have the same number at once, and no event of
+///   the old one reaches it.
 /// * While the budget is exhausted the engine receives nothing into its buffers. Receives that are
 ///   ready wait in the order in which they became ready. All other operations continue.
 pub trait Engine {
@@ -145,8 +146,8 @@ pub trait Engine {
     /// Takes ownership of a listener, or of a connection that another engine detached.
     fn adopt(&mut self, detached: Self::DetachedFd) -> Result<Fd, Error>;
     /// Releases a connection, so that another engine can adopt it. No operation may be outstanding,
-    /// except a receive for which [`Engine::is_recv_ready`] is false. The bytes of another receive
-    /// may have left the kernel already.
+    /// except a receive for which [`Engine::is_recv_ready`] is false. If it is true, the engine may
+    /// already have taken bytes from the kernel, and they would be lost.
     fn detach(&mut self, fd: Fd) -> Self::DetachedFd;
 
     /// Starts accepting on a listener. Each connection is one completion, until an error or
@@ -167,10 +168,11 @@ pub trait Engine {
     /// Sends every byte of `parts`, in order. The bytes are read before the call returns. Bytes
     /// that the kernel does not take at once are copied, and the copy is charged to the budget.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);
-    /// Sends every byte of `parts`, in order, and then every byte of `shared`. The bytes of `parts`
-    /// are read before the call returns. The bytes of `shared` are sent by reference if they are in
-    /// a file (sendfile(2)). The rest, if the kernel does not take all of them at once, is held
-    /// through [`SharedBytes::clone_box`], without a copy and without a charge. Streams only.
+    /// Sends every byte of `parts`, in order, and then every byte of `shared`, to a stream. The
+    /// bytes of `parts` are read before the call returns; those that the kernel does not take at
+    /// once are held as for [`Engine::send`]. The bytes of `shared` are sent by reference if they
+    /// are in a file (sendfile(2)); those that the kernel does not take at once are held through
+    /// [`SharedBytes::clone_box`], without a copy and without a charge.
     ///
     /// # Panics
     /// Panics if `parts` has 16 elements or more.
@@ -182,8 +184,9 @@ pub trait Engine {
     /// acknowledged. A reset would lose them. Makes a system call.
     fn unacknowledged_bytes(&self, fd: &Fd) -> usize;
     /// Sets the congestion control of a connection, or of the connections that a listener accepts
-    /// from now on. Unix sockets have none. If the kernel refuses the name, the setting stays as it
-    /// is: it affects speed only, and names are tried when the process starts.
+    /// from now on. Unix sockets have none. If the kernel refuses the name, the old setting stays,
+    /// and no error is returned: the setting affects speed only, and configured names are tried
+    /// when the process starts.
     fn set_congestion(&mut self, fd: &Fd, name: &str);
     /// Returns the local address of a connection (getsockname(2)); `None` for a Unix socket, or if
     /// the address is no longer known. Makes a system call.
@@ -209,10 +212,10 @@ pub trait Engine {
     /// pipe may be filled only while it is empty, so the engine never has to wait for a pipe.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token);
     /// Moves up to `max` bytes (at least 1) from a stream into an empty pipe without waiting, and
-    /// returns how many. Returns `None` if there is nothing to read yet. Returns 0 at the end of
-    /// the stream and before urgent data; a receive distinguishes the two. An error is returned
-    /// only once. Nothing is outstanding afterwards and no completion follows, so that waiting for
-    /// a slow source holds no pipe.
+    /// returns how many. Returns `None` if there is nothing to read yet. Returns 0 if only a
+    /// receive can show what comes next: the end of the stream, urgent data, or nothing yet. An
+    /// error is returned only once. Nothing is outstanding afterwards and no completion follows, so
+    /// a caller can wait for a slow source without a pipe, with [`Engine::poll_readable`].
     fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
     /// Duplicates up to `max` bytes (at least 1) from the beginning of one pipe into another, empty
     /// pipe without consuming them (tee(2)), and returns how many. It duplicates fewer bytes, or

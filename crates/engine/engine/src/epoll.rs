@@ -1,5 +1,4 @@
 //! The engine over epoll(7).
-//!
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

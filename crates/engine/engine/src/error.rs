@@ -45,7 +45,7 @@ pub enum Unsupported {
 }
 
 impl Unsupported {
-    /// Returns the kernel's name of the feature.
+    /// Returns the name of the feature.
     pub fn feature(self) -> &'static str {
         match self {
             Self::RingMissing | Self::RingForbidden | Self::RingTooOld => "io_uring",

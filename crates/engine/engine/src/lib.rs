@@ -1,11 +1,12 @@
-//! The interface between a worker and the kernel. A worker queues operations as data, and their
-//! completions carry the worker's tokens.
+//! The interface between a worker and the kernel. A worker queues operations, each with a token,
+//! and the engine returns their completions with these tokens.
 //!
 //! All access of the data plane to sockets, pipes, the clock, random numbers and the access log
 //! goes through the trait [`Engine`]. This crate implements it over epoll ([`EpollEngine`]),
 //! io_uring ([`UringEngine`]), uselect ([`UselectEngine`]) and, for comparison, poll(2) and
 //! select(2) ([`PollEngine`], [`SelectEngine`]); the crate `test/sim` implements it over a
-//! simulated kernel. The crates above make no system call of their own while they serve requests.
+//! simulated kernel. The crates that use this one make no system call of their own while they serve
+//! requests.
 //!
 //! The crate never interprets the bytes that it moves.
 

@@ -23,8 +23,8 @@ pub(crate) const DESCRIPTORS_MAX: u32 = 1 << 22;
 /// Buffers kept for later receives; further ones are freed. The epoll engine rarely uses more than
 /// one at a time.
 pub(crate) const SPARE_BUFFERS_MAX: usize = 16;
-/// Receives, and likewise sends, submitted to a ring in one turn. Each keeps a buffer until its
-/// completion is handled. The turn ends at either bound.
+/// The most receives, and the most sends, that are submitted to a ring in one turn. Each keeps a
+/// buffer until its completion is handled. When there are this many of one kind, the turn ends.
 pub(crate) const BATCH_MAX: usize = 16;
 /// The largest send, in bytes, that is copied so that it can be submitted together with the others
 /// of a turn. A longer one is sent at once from the caller's memory. The measurements are in
@@ -42,7 +42,7 @@ pub(crate) const LOG_WAIT: std::time::Duration = std::time::Duration::from_secs(
 pub(crate) const LOG_CLOSE_WAIT: std::time::Duration = std::time::Duration::from_secs(5);
 /// Interval at which the process checks, at its end, whether the log has been written.
 pub(crate) const LOG_CLOSE_POLL_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
-/// With uselect: the number of successive waits that find events in memory before untracked
+/// With uselect: after this many successive waits that found events in memory, the untracked
 /// descriptors, such as listeners, are polled.
 pub(crate) const KERNEL_CHECK_WAITS_MAX: u32 = 8;
 /// With uselect: the longest time for which untracked descriptors are not polled.
@@ -53,7 +53,8 @@ pub(crate) const EXPECTED_BYTES_MAX: u32 = 32 * 1024;
 /// The longest time that a connection waits for expected bytes. After it, the bytes that are there
 /// are reported.
 pub(crate) const EXPECTED_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(5);
-/// The fewest bytes for which the wait was worthwhile: more than two Ethernet segments.
+/// If fewer bytes than this have arrived when a wait ends at its deadline, the connection counts as
+/// slow. More than two Ethernet segments.
 pub(crate) const EXPECTED_BYTES_MIN: u32 = 4096;
 /// The time within which further bytes have to arrive for the connection to count as fast. With
 /// longer gaps, too few segments arrive within [`EXPECTED_TIME_MAX`] to make a wait worthwhile.

@@ -159,7 +159,7 @@ impl LogSink {
 }
 
 impl LogShared {
-    /// The writer's loop. It exchanges the pending records for an empty block, and writes them
+    /// The writer's loop. It exchanges the pending records for an empty vector, and writes them
     /// without holding the lock.
     fn write(&self, mut file: File) {
         let mut batch = Vec::with_capacity(LOG_BATCH);

@@ -77,7 +77,8 @@ impl<T: Send, W: Wake> MailboxSender<T, W> {
 impl<T: Send, W: Wake> MailboxReceiver<T, W> {
     /// Sets the waker of this receiver. It has to be set before the first
     /// [`MailboxReceiver::drain`], which returns everything that was flushed until then. Only the
-    /// first call has an effect: a receiver that replaces another one keeps its waker.
+    /// first call has an effect: a worker that replaces a panicked one calls it again, with the
+    /// same waker.
     pub fn set_waker(&self, wake: W) {
         let _ = self.shared.wake.set(wake);
     }

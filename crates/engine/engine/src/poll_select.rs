@@ -31,7 +31,7 @@ impl<S: LevelSet> Watch for LevelWatch<S> {
         Ok(Self { set: S::default() })
     }
 
-    /// Does nothing: each wait gets its interests.
+    /// Does nothing: the descriptors are passed to each wait.
     fn add_connection(&mut self, _fd: BorrowedFd<'_>, _data: u64) -> Result<()> {
         Ok(())
     }

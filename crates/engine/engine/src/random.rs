@@ -47,8 +47,8 @@ impl SplitMix {
         self.number() % bound
     }
 
-    /// Returns a number with a random number of bits below `bits.end`. Each number of bits is about
-    /// equally likely.
+    /// Chooses a number of bits from the range `bits`, each equally likely, and returns a random
+    /// number of at most so many bits.
     pub(crate) fn scaled(&mut self, bits: std::ops::Range<u64>) -> u64 {
         let bits = bits.start + self.below(bits.end - bits.start);
         self.below(1 << bits)

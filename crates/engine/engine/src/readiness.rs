@@ -1,6 +1,6 @@
-//! The engine over readiness. An operation is first tried with a system call, and waits for
-//! readiness only if that call finds nothing. The type parameter [`Watch`] is the source of
-//! readiness: epoll(7), io_uring(7) or uselect, or poll(2) and select(2) for comparison.
+//! The engine over readiness. An operation is tried with a system call when its descriptor may be
+//! ready, and waits for readiness if that call finds nothing. The type parameter [`Watch`] is the
+//! source of readiness: epoll(7), io_uring(7) or uselect, or poll(2) and select(2) for comparison.
 //!
 //! Each socket is watched once, for edges in both directions, and each descriptor keeps the
 //! readiness that the kernel last reported (`descriptor.rs`). The operation of a descriptor that
@@ -192,8 +192,8 @@ impl<W: Watch> ReadinessEngine<W> {
         key.and_then(|key| self.descriptors.get_mut(key)).expect("the descriptor is open")
     }
 
-    /// Registers a connection as readable and writable, since it may be either already. The first
-    /// calls correct that.
+    /// Registers a connection as readable and writable, since it may be either already. If it is
+    /// not, the first receive or send finds nothing and clears the mark.
     fn register_ready(&mut self, fd: OwnedFd) -> Result<Fd, Error> {
         let mut descriptor = Descriptor::new(fd, DescriptorKind::Stream);
         descriptor.readable = true;
@@ -264,7 +264,8 @@ impl<W: Watch> ReadinessEngine<W> {
             _ if kind == DescriptorKind::Listener => Ok(()),
             _ => self.watch.add_connection(fd, data),
         };
-        // Only a failed submission gets here, after which the ring is unusable.
+        // Only io_uring loses a watch. Adding it again fails only if the ring takes no more
+        // requests, and then the engine cannot continue.
         assert!(added.is_ok(), "{added:?}");
     }
 

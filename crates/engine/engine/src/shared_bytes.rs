@@ -6,8 +6,8 @@ use std::os::fd::BorrowedFd;
 /// Immutable bytes, possibly in a memory file, that can be sent to many peers without being copied.
 /// They do not change while any value that refers to them lives.
 ///
-/// Bytes that were sent by reference may be read by the peer's kernel long after the send has
-/// completed, even after this value is dropped: see [`SharedBytes::file`].
+/// The kernel may read bytes that were sent by reference long after the send has completed, even
+/// after this value is dropped: see [`SharedBytes::file`].
 pub trait SharedBytes: fmt::Debug {
     /// Returns the bytes. The result is the same for as long as the value lives.
     fn bytes(&self) -> &[u8];

@@ -208,7 +208,7 @@ impl Timers {
         self.current = self.current.max(tick);
     }
 
-    /// Links an entry into the list that its deadline belongs to. The entry is in no list.
+    /// Links an entry, which must be in no list, into the list that its deadline belongs to.
     fn link(&mut self, index: u32) {
         debug_assert!(self.entries[index as usize].place == TimerList::Idle);
         let tick = tick_after(self.entries[index as usize].deadline);

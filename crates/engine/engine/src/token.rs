@@ -37,7 +37,7 @@ impl Token {
     /// Creates a token for `slot` of the table of `kind`.
     ///
     /// # Panics
-    /// Panics if `slot` is above [`Token::SLOT_MAX`]. Tables are bounded far below it.
+    /// Panics if `slot` is above [`Token::SLOT_MAX`]. A [`Table`](crate::Table) has no such slot.
     pub const fn new(kind: TokenKind, slot: u32, generation: u32) -> Self {
         assert!(slot <= Self::SLOT_MAX);
         Self((kind as u64) << 56 | (slot as u64) << 32 | generation as u64)
@@ -58,7 +58,7 @@ impl Token {
         }
     }
 
-    /// Returns the index in that table.
+    /// Returns the index in the table that [`Token::kind`] selects.
     pub const fn slot(self) -> u32 {
         (self.0 >> 32) as u32 & Self::SLOT_MAX
     }

@@ -62,7 +62,7 @@ impl UringWatch {
     }
 
     fn cancel(&mut self, data: u64) {
-        self.ring.cancel(data).expect("the kernel takes the requests of a full queue");
+        self.ring.cancel(data).expect("a full queue is submitted first, to make room");
     }
 }
 
@@ -122,11 +122,11 @@ impl Watch for UringWatch {
 
     fn queue_receive(&mut self, fd: BorrowedFd<'_>, data: u64, buffer: Buffer, max: usize) {
         let queued = self.ring.receive(fd, data, buffer.into_block(), max);
-        queued.expect("the kernel takes the requests of a full queue");
+        queued.expect("a full queue is submitted first, to make room");
     }
 
     fn queue_send(&mut self, fd: BorrowedFd<'_>, data: u64, bytes: Vec<u8>) {
-        self.ring.send(fd, data, bytes).expect("the kernel takes the requests of a full queue");
+        self.ring.send(fd, data, bytes).expect("a full queue is submitted first, to make room");
     }
 }
 

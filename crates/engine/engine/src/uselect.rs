@@ -31,7 +31,7 @@ static TRACKER: OnceLock<std::result::Result<Tracker, uselect::Error>> = OnceLoc
 
 /// Registers this process with the daemon that listens at `path`. Only the first call registers;
 /// later calls return the same result. Waits spin on the shared memory for up to `spin` before they
-/// sleep, if that is useful; 0 disables spinning.
+/// sleep, if recent spins have found events; 0 disables spinning.
 ///
 /// # Errors
 /// The reason why tracking is not available, as text for the operator.
@@ -49,8 +49,8 @@ pub fn is_tracked() -> bool {
     tracker().is_some_and(|tracker| tracker.backend() != Backend::Calls)
 }
 
-/// Sleeps until the daemon ends that [`register_process`] registered with. Engines use system calls
-/// from then on. Returns at once if the process was not registered.
+/// Sleeps until the daemon of [`register_process`] ends. Engines use system calls from then on.
+/// Returns at once if the process was not registered.
 pub fn wait_for_daemon_end() {
     if let Some(tracker) = tracker() {
         tracker.wait_for_daemon_end();
@@ -81,6 +81,8 @@ const CONNECTION: u32 = bits::IN | bits::OUT | bits::PRI | bits::RDHUP | bits::E
 const LISTENER: u32 = bits::IN | bits::EXCLUSIVE | bits::EDGE;
 
 impl Watch for UselectWatch {
+    /// Creates an empty set for the process that [`register_process`] has registered.
+    ///
     /// # Errors
     /// [`Error::Unsupported`] unless [`register_process`] has succeeded before.
     fn new() -> std::result::Result<Self, Error> {
@@ -125,7 +127,7 @@ impl Watch for UselectWatch {
         self.watcher.report_short_send(fd.as_raw_fd());
     }
 
-    /// The estimate is that of the connection's last event; it is 0 if the kernel has none yet.
+    /// Returns the estimate of the connection's last event, or `None` if the kernel has none yet.
     fn path_estimate(&self, fd: BorrowedFd<'_>) -> Option<PathEstimate> {
         let SocketState { rtt_us, cwnd: window, .. } = self.tracker.state(fd.as_raw_fd())?;
         (rtt_us > 0 && window > 0).then_some(PathEstimate { rtt_us, window })

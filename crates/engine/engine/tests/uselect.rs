@@ -29,8 +29,8 @@ fn prepare() {
 
 /// More bytes than any test sends.
 const BODY: u64 = 1 << 20;
-/// Less than the time for which an edge may be delayed for expected bytes. A wait below it did not
-/// end by that deadline.
+/// Shorter than the 5 ms for which an edge may be delayed for expected bytes. The deadline did not
+/// end a wait that took less time than this.
 const SHORT: Duration = Duration::from_millis(4);
 
 /// Repeats an attempt until it takes no longer than [`SHORT`]. The attempt returns its duration.
@@ -61,7 +61,7 @@ fn a_slow_body_is_reported_byte_by_byte() {
     let (fd, mut peer) = drained_pair(&mut engine);
     for left in (BODY - 100..BODY).rev() {
         receive_expected(&mut engine, &fd, left);
-        // No more bytes follow.
+        // The next byte follows only after this one was received.
         peer.write_all(&[left as u8]).unwrap();
         assert_eq!(received(&mut engine).1.unwrap(), [left as u8]);
     }

@@ -1,9 +1,10 @@
 //! The requests that one turn collects, for an engine that moves bytes by requests to the kernel.
 //!
-//! Receives that may find something and short sends wait here until the end of the turn. They are
-//! submitted together, and they have all completed before anything else happens. So no descriptor
-//! is closed and no number reused while the kernel works on them. If a descriptor is closed before
-//! they are submitted, its key no longer exists and its request is dropped.
+//! Receives that may find something, and sends of few bytes, wait here until the end of the turn.
+//! They are submitted together, and they have all completed before anything else happens. So no
+//! descriptor is closed and no number reused while the kernel works on them. If a descriptor is
+//! closed before they are submitted, its receive is dropped, and its bytes are sent before the
+//! close.
 
 use std::collections::VecDeque;
 

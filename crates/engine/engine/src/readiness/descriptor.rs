@@ -8,21 +8,21 @@ use millrace_sys::Interest;
 use crate::{Error, HeldBytes, SharedBytes, Token, Watch};
 
 /// One descriptor, at the index that its [`Fd`](crate::Fd) contains. The index is not the kernel's
-/// number. All workers share the kernel's numbers, so a table indexed by them would be as long for
-/// each worker as for all workers together. A kernel's number also cannot show that an event
-/// belongs to a previous file with that number.
+/// number, for two reasons. All workers share the kernel's numbers, so each worker's table would be
+/// as long as one for the descriptors of all workers. And a kernel's number does not show whether
+/// an event belongs to a previous file with that number.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) fd: OwnedFd,
     pub(super) kind: DescriptorKind,
-    /// A receive may find something. Cleared by a call that shows that nothing is left, and set by
-    /// the next edge.
+    /// Whether a receive may find something. Cleared by a call that shows that nothing is left, and
+    /// set by the next edge.
     pub(super) readable: bool,
-    /// A send may find room. Cleared by a call that finds too little room, and set by the next
-    /// edge.
+    /// Whether a send may find room. Cleared by a call that finds too little room, and set by the
+    /// next edge.
     pub(super) writable: bool,
-    /// The end of the stream, an error or urgent data was announced. It is not announced again, so
-    /// a receive that returned less than requested does not show that nothing is left.
+    /// Whether the end of the stream, an error or urgent data was announced. It is not announced
+    /// again, so a receive that returned less than requested does not show that nothing is left.
     pub(super) must_drain: bool,
     /// Whether the receiving direction has an entry in the ready queue.
     pub(super) receive_queued: bool,
@@ -186,12 +186,14 @@ impl Descriptor {
         )
     }
 
-    /// Returns whether the receiving direction waits for an edge of readability.
+    /// Returns whether the operation of the receiving direction needs readability. It may be in the
+    /// ready queue already.
     pub(super) fn is_waiting_to_receive(&self) -> bool {
         !matches!(self.receiving, ReceiveOperation::Idle | ReceiveOperation::PipeSource { .. })
     }
 
-    /// Returns whether the sending direction waits for an edge of writability.
+    /// Returns whether the operation of the sending direction needs writability. It may be in the
+    /// ready queue already.
     pub(super) fn is_waiting_to_send(&self) -> bool {
         matches!(
             self.sending,

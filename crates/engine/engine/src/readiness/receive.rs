@@ -138,8 +138,8 @@ impl<W: Watch> ReadinessEngine<W> {
                 return None;
             }
             // The failed send has consumed the socket's pending error (socket(7), SO_ERROR), so the
-            // break now looks like an end of the stream. The completion of the send may be queued
-            // behind this one.
+            // break now looks like an end of the stream. The caller does not know of the failed
+            // send yet, since its completion has not been returned.
             Ok(0) if descriptor.has_failed_send() => Err(Error::Reset),
             result => result.map_err(Error::from_errno),
         };

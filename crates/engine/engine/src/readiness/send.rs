@@ -11,8 +11,9 @@ use crate::limits::{BATCH_MAX, BATCHED_SEND_MAX};
 use crate::{Address, Completion, CompletionEvent, Error, Fd, HeldBytes, Key, Token};
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// Errors of the address itself and local errors are returned at once. Errors of the network
-    /// and of the peer are reported by a completion, even if they are known already.
+    /// Opens a socket and begins to connect it. Returns an error if the socket cannot be created or
+    /// watched, or if a Unix path is too long. Every error of connect(2) is reported by a
+    /// completion, even if it is known already.
     pub(super) fn begin_connect(&mut self, address: &Address, token: Token) -> Result<Fd, Error> {
         let (opened, kind) = match address {
             Address::Tcp(address) => (sys::connect_tcp(*address), DescriptorKind::Stream),
@@ -120,8 +121,8 @@ impl<W: Watch> ReadinessEngine<W> {
         }
     }
 
-    /// Sends held bytes. Returns the result once all bytes are sent or the send has failed. `more`:
-    /// bytes of a pipe follow at once.
+    /// Sends held bytes. Returns the result once all bytes are sent or the send has failed. `more`
+    /// notifies the kernel that the bytes of a pipe follow at once.
     fn send_held(&mut self, key: Key, more: bool) -> Option<Result<(), Error>> {
         let descriptor = self.descriptors.get_mut(key)?;
         let rest = match &mut descriptor.sending {
@@ -164,8 +165,8 @@ impl<W: Watch> ReadinessEngine<W> {
 }
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// Sends the bytes that a turn has collected for the descriptor at `key`, which is about to be
-    /// closed. The order of the caller's operations is kept.
+    /// Sends the bytes that the turn has collected for the descriptor at `key`, which is about to
+    /// be closed, so that they still leave before the close.
     pub(super) fn send_batched(&mut self, key: Key) {
         let Some(index) = self.batch.sends.iter().position(|(of, _)| *of == key) else { return };
         let (_, bytes) = self.batch.sends.remove(index);
@@ -187,7 +188,7 @@ pub(super) fn send_parts(
     more: bool,
     stats: &mut EngineStats,
 ) -> Result<usize, Errno> {
-    // Often there is no header to send, which needs no call.
+    // The parts before a splice or before shared bytes are often empty, and need no call.
     if !descriptor.writable || parts.iter().all(|part| part.is_empty()) {
         return Ok(0);
     }

@@ -11,8 +11,8 @@ use super::{EngineStats, ReadinessEngine, Watch, completion};
 use crate::{Completion, CompletionEvent, Fd, Key, SharedBytes, Token};
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// If the socket has room, `parts` and the shared bytes are sent without a pause between them:
-    /// in one call when copied, in two when sent by reference.
+    /// Sends `parts` and the shared bytes. If the socket has room, there is no pause between them:
+    /// one call sends both if the shared bytes are copied, two calls if they are sent by reference.
     pub(super) fn begin_send_shared(
         &mut self,
         fd: &Fd,
@@ -68,8 +68,8 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 }
 
-/// The numbers of bytes that a socket has taken of the parts before the shared bytes, and of the
-/// shared bytes.
+/// The number of bytes that a socket has taken: of the parts in `before`, of the shared bytes in
+/// `shared`.
 #[derive(Default)]
 struct SentCounts {
     before: usize,

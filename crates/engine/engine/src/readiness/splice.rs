@@ -80,8 +80,8 @@ impl<W: Watch> ReadinessEngine<W> {
         completion(token, CompletionEvent::Spliced(result.map_err(Error::from_errno)))
     }
 
-    /// Splices from a pipe into the socket at `key`. Here too, only EAGAIN shows that there is no
-    /// room left: the pipe may have contained less than `max`.
+    /// Splices from a pipe into the socket at `key`. Only EAGAIN shows that the socket has no room
+    /// left: a splice that moved less than `max` may have emptied the pipe.
     pub(super) fn splice_out(
         &mut self,
         key: Key,
@@ -121,8 +121,8 @@ impl<W: Watch> ReadinessEngine<W> {
             return None;
         }
         match self.splice_once(from_key, into_key, max.min(SPLICE_MAX) as u32) {
-            // A splice stops before urgent data (tcp_read_sock), and only a receive gets past it.
-            // The receive also detects that there is nothing to read.
+            // Either the splice stopped before urgent data (tcp_read_sock), or there is nothing to
+            // read. Only a receive shows which, and only a receive gets past urgent data.
             Err(Errno::AGAIN) if self.lookup(from).1.must_drain => Some(Ok(0)),
             Err(Errno::AGAIN) => {
                 self.lookup(from).1.readable = false;
@@ -160,8 +160,9 @@ impl<W: Watch> ReadinessEngine<W> {
         key
     }
 
-    /// If the socket has room, the pipe is spliced in this call. A later splice would delay the end
-    /// of `parts`, which the kernel holds back until more bytes follow (MSG_MORE).
+    /// Sends `parts` and, if the socket has room for all of them, splices the pipe in the same
+    /// call. A later splice would delay the end of `parts`, which the kernel holds back until more
+    /// bytes follow (MSG_MORE).
     pub(super) fn begin_send_then_splice(
         &mut self,
         parts: &[&[u8]],
@@ -251,7 +252,8 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 }
 
-/// An empty source pipe or a full target pipe is no error for an operation that does not wait.
+/// Converts EAGAIN to 0: an empty source pipe or a full target pipe is no error for an operation
+/// that does not wait.
 fn would_block_as_zero(result: Result<usize, Errno>) -> Result<usize, Error> {
     match result {
         Err(Errno::AGAIN) => Ok(0),

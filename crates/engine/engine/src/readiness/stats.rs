@@ -3,9 +3,9 @@
 /// Counters since the engine was created.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct EngineStats {
-    /// Calls of recv(2).
+    /// Receives that were tried: calls of recv(2), and requests to a ring.
     pub receives: u64,
-    /// Calls of send(2) and sendmsg(2).
+    /// Sends that were tried: calls of send(2) and sendmsg(2), and requests to a ring.
     pub sends: u64,
     /// Calls to move bytes or to accept that found nothing to do (EAGAIN).
     pub would_block: u64,

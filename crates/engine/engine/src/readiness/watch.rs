@@ -11,9 +11,9 @@ use crate::{Buffer, Error, PathEstimate};
 ///
 /// A watch reports edges: the readiness at the moment when a descriptor is added, and every
 /// descriptor that becomes ready later. Several edges of one descriptor may be merged into one
-/// event. An event may still arrive after its descriptor was removed or closed. A watch over a
-/// level-triggered call reports only the interests that were passed to its wait, as if they were
-/// edges: see docs/design/engine.md.
+/// event. An event may still arrive after its descriptor was removed or closed. A level-triggered
+/// watch ([`Watch::LEVEL_TRIGGERED`]) reports only readiness that the `interests` of its wait name.
+/// The engine handles it like edges: see docs/design/engine.md.
 pub trait Watch: Sized {
     /// Creates an empty set.
     ///
@@ -26,8 +26,8 @@ pub trait Watch: Sized {
     /// # Errors
     /// ENOMEM; ENOSPC if the user has too many registrations.
     fn add_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()>;
-    /// Watches a listener or an eventfd for readability. If several sets watch the same listener,
-    /// only one or a few of them are woken.
+    /// Watches a listener or an eventfd for readability. If several sets watch the same listener, a
+    /// connection wakes only one or a few of them. With a level-triggered watch it wakes all.
     ///
     /// # Errors
     /// Like [`Watch::add_connection`].
@@ -50,7 +50,8 @@ pub trait Watch: Sized {
         None
     }
     /// Waits until a descriptor is ready, for at most `wait_max` (`None`: no bound). `interests`
-    /// are all edges that are awaited now. A watch over edges ignores them.
+    /// has an item for each descriptor for which an operation waits. Only a level-triggered watch
+    /// uses it.
     fn wait<'a>(
         &mut self,
         wait_max: Option<Duration>,

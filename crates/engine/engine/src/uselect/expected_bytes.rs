@@ -44,14 +44,14 @@ struct Expectation {
 enum ExpectationState {
     /// No edge is awaited.
     Inactive,
-    /// An edge is awaited since this time, without a threshold.
+    /// An edge has been awaited since this time, without a threshold.
     Measuring(Instant),
     /// An edge is awaited until this time, with a threshold.
     Thresholded(Instant),
 }
 
 impl ExpectedBytes {
-    /// Hints that `bytes` more bytes are expected from now on.
+    /// Begins to await an edge of a connection at which `bytes` more bytes will arrive.
     pub(super) fn begin(&mut self, tracker: &Tracker, fd: i32, data: u64, bytes: u64) {
         if bytes < 2 {
             return;
@@ -116,7 +116,7 @@ impl ExpectedBytes {
     }
 
     /// Ends all overdue thresholds, with a system call each, so that the bytes that are there are
-    /// reported. Returns whether there were any.
+    /// reported. Returns whether any threshold was overdue.
     pub(super) fn end_overdue(&mut self, tracker: &Tracker, now: Instant) -> bool {
         let mut has_ended_any = false;
         while self.time_left(now) == Some(Duration::ZERO) {

@@ -170,7 +170,8 @@ fn accepting_stops_without_descriptors_and_resumes_with_the_backlog() {
         }
     };
     assert_eq!(error, Error::OutOfDescriptors);
-    // Five, or a few more: the limit is on the number, and the process inherited some high ones.
+    // Five, or a few more: the limit bounds descriptor numbers, not their count, and the process
+    // inherited some numbers above the limit.
     assert!((5..clients.len()).contains(&connections.len()), "{}", connections.len());
     assert_eq!(engine.pipe().unwrap_err(), Error::OutOfDescriptors);
     let to_itself = millrace_engine::Address::Tcp(address);

@@ -84,8 +84,8 @@ pub(crate) fn next(engine: &mut Tested) -> Completion {
     }
 }
 
-/// Returns all completions that are available without waiting. It polls the kernel repeatedly,
-/// since one turn may submit what another one found.
+/// Returns all completions that are available without waiting. It polls the kernel until two turns
+/// in a row return none, since a turn may submit operations that complete only in the next one.
 pub(crate) fn poll_all(engine: &mut Tested) -> Vec<Completion> {
     let mut completions = Vec::new();
     let mut empty_turns = 0;

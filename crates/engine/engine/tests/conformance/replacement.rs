@@ -8,7 +8,7 @@ use super::common::*;
 use crate::Tested;
 use millrace_engine::{Clock, Completion, CompletionEvent, Engine, EngineOptions, Wake, mailbox};
 
-/// Reads until the connection breaks, and fails if it ends in order.
+/// Reads until the connection is reset, and fails if the stream ends without a reset.
 fn read_until_reset(mut peer: TcpStream) {
     peer.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
     let mut part = [0; 4096];

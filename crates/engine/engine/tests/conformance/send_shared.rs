@@ -68,7 +68,7 @@ fn a_header_and_a_part_of_a_file_arrive_in_order() {
     let part = Part::new(pattern(20_000), 5_000);
     engine.send_shared(&fd, &[b"he", b"ad"], &part, token(1));
     assert_eq!(sent(&mut engine), (token(1), Ok(())));
-    assert!(part.file_was_used.get(), "the engine asked for the file");
+    assert!(part.file_was_used.get(), "the engine called `file`");
     let mut read = vec![0; 4 + 15_000];
     peer.read_exact(&mut read).unwrap();
     assert_eq!((&read[..4], &read[4..]), (&b"head"[..], part.bytes()));

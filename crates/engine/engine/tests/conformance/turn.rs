@@ -59,7 +59,8 @@ fn a_waker_outlives_its_engine() {
     waker.wake();
 }
 
-/// A pair of connections that is always ready does not keep the engine from polling the kernel.
+/// A connection whose sends always complete at once does not keep the engine from polling the
+/// kernel.
 #[test]
 fn a_turn_is_bounded_and_loses_nothing() {
     let mut engine = engine();

@@ -132,7 +132,7 @@ fn connections_are_served_by_the_worker_that_gets_them() {
     let mut accepting = Echo::new(first);
     let (_listener, address) = listener(&mut accepting.engine);
     let serving = std::thread::spawn(move || {
-        // A drain finds messages that were sent before this thread set its waker.
+        // Messages sent before this thread set its waker caused no wake, so it drains once.
         let mut worker = Echo::new(second);
         worker.handle(Completion { token: token(0), event: CompletionEvent::Woken });
         worker.run(0, CONNECTIONS / 2)
