@@ -74,8 +74,8 @@ pub(crate) struct ExchangeParts<'a, E, C> {
 }
 
 impl<E> ExchangeParts<'_, E, &mut Conn> {
-    /// Whether the client connection has to close after this exchange, even if the client would
-    /// keep it open.
+    /// Returns whether the client connection has to close after this exchange, even if the client
+    /// would keep it open.
     #[inline]
     pub(crate) fn must_close(&self) -> bool {
         self.drain.is_draining || self.snapshots.is_removed(self.client.listener)
@@ -184,7 +184,7 @@ impl<E: Engine> Core<E> {
         (last, found.service as u16)
     }
 
-    /// Whether a connection that was accepted by `listener` has to close after its present
+    /// Returns whether a connection that was accepted by `listener` has to close after its present
     /// exchange.
     pub(crate) fn must_close(&self, listener: u16) -> bool {
         self.drain.is_draining || self.snapshots.is_removed(listener)

@@ -41,8 +41,8 @@ pub(crate) fn admit<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
         Ok(None) => {
             exchange.access = Access::Verifying;
             if exchange.request.method() == Method::Connect {
-                // A refusal keeps the connection open only if no bytes follow the request, so they
-                // have to be received.
+                // A refusal keeps the connection open only if no bytes follow the request. A
+                // receive is needed to detect such bytes.
                 client::receive_ahead(engine, conn);
             }
             Ok(false)

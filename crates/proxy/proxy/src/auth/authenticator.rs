@@ -43,9 +43,9 @@ impl<W: Wake> VerifierHandle<W> {
 
 /// The most requests of a worker that are outstanding at the verifier. Above it, clients get 503.
 ///
-/// The limit is twice the length of the verifier's queue. So one worker can fill the queue and have
-/// as many results that it has not read yet. In this case, too, the queue rather than this limit
-/// decides which request is dropped for a new one.
+/// The limit is twice the length of the verifier's queue: one worker may have filled the queue, and
+/// may have as many unread results. Even then, the queue rather than this limit decides which
+/// request is dropped for a new one.
 pub const VERIFY_RESULTS_MAX: usize = 2 * FairQueue::<()>::MAX;
 /// How long wrong credentials are cached. A program that repeats them with every request costs one
 /// comparison in this time.

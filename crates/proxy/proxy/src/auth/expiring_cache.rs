@@ -40,7 +40,7 @@ impl<T> ExpiringCache<T> {
         }
         self.order.push_back(digest);
         while self.order.len() > max {
-            let oldest = self.order.pop_front().expect("there are more than none");
+            let oldest = self.order.pop_front().expect("there are more than `max` entries");
             self.entries.remove(&oldest);
         }
     }

@@ -128,16 +128,16 @@ impl CacheContext {
         }
     }
 
-    /// Whether the exchange reads a body that is no longer stored. No other exchange gets that
-    /// body, and its memory cannot be reused while it is read.
+    /// Returns whether the exchange reads a body that is no longer stored. No other exchange gets
+    /// that body, and its memory cannot be reused while it is read.
     pub(crate) fn reads_removed(&self, cache: &Cache) -> bool {
         let (Some(key), Some(reader)) = (self.key, &self.reader) else { return false };
         !cache.has_body(key, reader.body())
     }
 
     /// Makes a stored object the response. If its body is still arriving, the exchange gets a
-    /// reader at once. Without a reader, the cache may discard the beginning of a body that it does
-    /// not store before the exchange has its turn. Returns false if the beginning was discarded
+    /// reader at once: the reader keeps the cache from discarding the beginning of the body before
+    /// the exchange has its turn in the pipeline. Returns false if the beginning was discarded
     /// already, or if the body is cut.
     pub(crate) fn serve_stored(&mut self, object: Arc<Object>, waiter: WaiterId) -> bool {
         if object.body.bytes().is_none() {

@@ -117,12 +117,12 @@ impl CachedReader {
         }
     }
 
-    /// Whether the reader delivers the body from its beginning to its end.
+    /// Returns whether the reader delivers the body from its beginning to its end.
     pub(crate) fn reads_whole_body(&self) -> bool {
         self.remaining == u64::MAX && self.parts.is_empty()
     }
 
-    /// Whether every byte of the body that has arrived was read.
+    /// Returns whether every byte of the body that has arrived was read.
     pub(crate) fn has_read_all_arrived(&self) -> bool {
         self.reader.at() == self.reader.body().arrived()
     }
@@ -167,7 +167,7 @@ pub(crate) struct CachedSlice {
 }
 
 impl CachedSlice {
-    /// Whether the bytes are sent by copy although the engine could refer to them.
+    /// Returns whether the bytes are sent by copy although the engine could refer to them.
     pub(crate) fn is_copied(&self) -> bool {
         !self.may_zero_copy
     }

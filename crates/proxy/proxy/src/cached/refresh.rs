@@ -37,7 +37,7 @@ pub(crate) fn begin<E: Engine>(
     // Copied rather than parsed again, since the limits may have changed in the meantime.
     exchange.request.clone_from(&cause.request);
     (exchange.service, exchange.plan) = (cause.service, cause.plan);
-    // The cache key and the variant are those of a request by this client.
+    // Forwarded fields name the client, and the cache key and the variant may depend on them.
     exchange.sender = cause.sender;
     exchange.snapshot = Some(snapshot);
     exchange.has_request = true;
@@ -45,8 +45,8 @@ pub(crate) fn begin<E: Engine>(
     exchange.started = Some(now);
     exchange.stage = Stage::Fetch;
     exchange.caching = CacheContext {
-        // Read now rather than at the lookup: the response to a request that is sent from now on
-        // is newer than any purge before. After a later purge, it is not stored.
+        // Read now rather than at the lookup: the request is sent from now on, so its response is
+        // newer than any purge until now. After a later purge, the response is not stored.
         invalidation_seq: core.cache().invalidation_seq(),
         key: Some(cache_key),
         object: Some(object),

@@ -156,9 +156,9 @@ fn forward_and_store<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCont
     fill::run::begin(core, key, filling, None);
 }
 
-/// Removes the stored object if the request validated it and the origin sent this part instead,
-/// unless both have the same strong validator. Otherwise a stored whole response would stay beside
-/// the part and be found before it.
+/// Removes the stored object if the request validated it and the origin sent this part instead. If
+/// it stayed, lookups would find the outdated whole response before the new part. An object with
+/// the same strong validator as the part is not outdated and stays.
 ///
 /// Without a validation the stored object stays: no client may remove a response that others share.
 fn drop_outdated(exchange: &Exchange, part: &CachedHeader, context: StoreContext<'_>) {
@@ -171,9 +171,9 @@ fn drop_outdated(exchange: &Exchange, part: &CachedHeader, context: StoreContext
     }
 }
 
-/// Whether the client wants less than the origin sent: the request was sent without the client's
-/// conditions, or the origin ignored `Range`. Otherwise the client gets the header of the origin,
-/// including fields that are not stored (RFC 9111 section 5.2.2.4).
+/// Returns whether the client wants less than the origin sent: the request was sent without the
+/// client's conditions, or the origin ignored `Range`. Otherwise the client gets the header of the
+/// origin, including fields that are not stored (RFC 9111 section 5.2.2.4).
 fn wants_less(exchange: &Exchange, cache: &Cache) -> bool {
     let Exchange { request, caching, .. } = exchange;
     let Some(object) = &caching.object else { return false };
@@ -283,8 +283,8 @@ fn publish<E: Engine>(
     Some(filling)
 }
 
-/// Applies a 304 to the proxy's own conditions. Returns false if it is not about the stored object,
-/// or if the stored object is not the response to the client's request.
+/// Applies a 304 to the proxy's own conditions. Returns false if the stored object is a part that
+/// the client did not request, or if its body can no longer be read from the beginning.
 fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<'_>) -> bool {
     let StoreContext { cache, route, receipt, cache_key } = context;
     let waiter = core.waiter(key, TokenKind::Exchange);
@@ -315,8 +315,8 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     }
     let lease = caching.lease.take();
     core.counters.cache_validated.add(1);
-    // Other requests would get personal responses too. So for a while, no request waits for
-    // another.
+    // The responses to other requests will probably be personal as well. So for a while, no request
+    // waits for the fetch of another.
     let woken = match is_personal {
         true => lease.map(|lease| lease.release_as_private(receipt.response_ms + UNCOLLAPSED_MS)),
         false => lease.map(FetchLease::release),
@@ -327,8 +327,8 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     true
 }
 
-/// Whether the stored object is a part that the client did not request. The lookup found it to be
-/// the requested part, but `If-Range` may not match the `Last-Modified` of the 304.
+/// Returns whether the stored object is a part that the client did not request. The lookup found it
+/// to be the requested part, but `If-Range` may not match the `Last-Modified` of the 304.
 fn is_unrequested_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
     object.meta().stored_range.is_some()
         && !is_not_modified(request, &object.stored)
@@ -380,7 +380,7 @@ fn refuse_to_store<E: Engine>(
     // For a while, requests for this key do not wait for each other. If they waited, the origin
     // would get them one after the other. The time is short if the next response may be storable.
     // This is so after a 304, 412 or 416 too: the proxy sent no conditions, so the status is about
-    // those of the client.
+    // the conditions of the client.
     let is_temporary = is_personal
         || refusal.concerns_request()
         || matches!(status, 304 | 412 | 416)

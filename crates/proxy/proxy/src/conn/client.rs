@@ -215,9 +215,10 @@ pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
-/// Resets a connection if its client has everything that was sent, or takes it too slowly: over
-/// each `send_ms` the client has to acknowledge at the minimum rate. A client that is still sending
-/// has probably not read the response yet. It is reset after `linger_ms` at the latest.
+/// Resets a connection once its client has acknowledged everything and has sent nothing for
+/// `RESET_CHECK_INTERVAL`. A client that is still sending has probably not read the response yet.
+/// It is reset at the latest `linger_ms` after it has acknowledged everything. A client that does
+/// not acknowledge at the minimum rate over each `send_ms` is reset too.
 fn reset_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, snapshot, timers, .. } = core;
     let now = engine.now();

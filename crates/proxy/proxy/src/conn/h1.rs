@@ -36,7 +36,7 @@ impl Pipeline {
         u64::from(self.len)
     }
 
-    /// Whether the response of `exchange` is sent next.
+    /// Returns whether the response of `exchange` is sent next.
     pub(crate) fn is_first(&self, exchange: Key) -> bool {
         self.first == Some(exchange)
     }
@@ -64,9 +64,9 @@ impl Pipeline {
     }
 }
 
-/// Whether requests after this one may be read before its response is sent. Those that are safe as
-/// well are then served at the same time (RFC 9112 section 9.3.2). After other requests it is not
-/// even certain that the next bytes are a request.
+/// Returns whether the next request may be read before the response to this one is sent. If the
+/// next one allows pipelining too, both are served at the same time (RFC 9112 section 9.3.2). After
+/// a request with a body or Upgrade, the next bytes may not even be a request.
 pub(crate) fn allows_pipelining(exchange: &Exchange) -> bool {
     exchange.has_request
         && exchange.is_persistent
@@ -75,8 +75,8 @@ pub(crate) fn allows_pipelining(exchange: &Exchange) -> bool {
         && exchange.request.find(FieldName::Upgrade).is_none()
 }
 
-/// Whether the client lets its connection stay open after this request (RFC 9112 section 9.3).
-/// Bytes after CONNECT are meant for the tunnel, even if the tunnel is refused.
+/// Returns whether the client lets its connection stay open after this request (RFC 9112 section
+/// 9.3). Bytes after CONNECT are meant for the tunnel, even if the tunnel is refused.
 pub(crate) fn wants_persistence(exchange: &Exchange) -> bool {
     let request = &exchange.request;
     connection_options(request).is_persistent(request.version())

@@ -114,12 +114,12 @@ impl Listeners {
         }
     }
 
-    /// Whether this listener is retired and still open.
+    /// Returns whether this listener is retired and still open.
     pub(crate) fn is_retiring(&self, number: u16) -> bool {
         self.listeners.iter().any(|it| it.retire_checks.is_some() && it.number() == number)
     }
 
-    /// Whether any retired listener is still open.
+    /// Returns whether any retired listener is still open.
     pub(crate) fn has_retiring(&self) -> bool {
         self.retired > 0
     }

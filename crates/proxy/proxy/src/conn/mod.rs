@@ -62,8 +62,8 @@ pub(crate) struct Conn {
     pub(crate) is_quiet: bool,
     /// The bytes that a client with a pending reset had not acknowledged at `since`.
     pub(crate) undelivered: u32,
-    /// When `state` began. For a client with a pending reset: when it was last found to acknowledge
-    /// at the minimum rate.
+    /// When `state` began. While a reset is pending, this time moves on whenever a check finds that
+    /// the client acknowledges bytes at the minimum rate.
     pub(crate) since: Instant,
     pub(crate) timer: TimerId,
     pub(crate) pipeline: Pipeline,
@@ -81,24 +81,24 @@ impl Conn {
         self.since = now;
     }
 
-    /// Whether a response of this exchange may be sent now: the exchange is the first, and no
-    /// interim response is being sent.
+    /// Returns whether a response of this exchange may be sent now: the exchange is the first, and
+    /// no interim response is being sent.
     pub(crate) fn may_send(&self, exchange: Key) -> bool {
         self.pipeline.is_first(exchange) && !self.wire.is_sending()
     }
 
-    /// Whether the connection waits for the first byte of a request.
+    /// Returns whether the connection waits for the first byte of a request.
     pub(crate) fn is_idle(&self) -> bool {
         matches!(self.state, ConnState::New | ConnState::Idle)
     }
 
-    /// Whether the connection is idle and no request is expected soon. A connection that was only
-    /// just accepted does not count: its first request is on its way.
+    /// Returns whether the connection is idle and no request is expected soon. A connection that
+    /// was only just accepted does not count: its first request is on its way.
     pub(crate) fn may_close_idle(&self, now: Instant) -> bool {
         self.state == ConnState::Idle || (self.is_idle() && now.since(self.since) >= NEW_GRACE)
     }
 
-    /// Whether the client gets no further response and its bytes are discarded.
+    /// Returns whether the client gets no further response and its bytes are discarded.
     pub(crate) fn is_closing(&self) -> bool {
         matches!(self.state, ConnState::Lingering | ConnState::ResetPending)
     }

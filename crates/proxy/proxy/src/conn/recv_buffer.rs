@@ -34,7 +34,7 @@ impl RecvBuffer {
         }
     }
 
-    /// Whether a buffer of the engine has to be returned.
+    /// Returns whether a buffer of the engine has to be returned.
     #[inline]
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self, Self::Lent { .. })

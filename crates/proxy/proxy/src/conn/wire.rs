@@ -4,8 +4,8 @@
 //!
 //! A wire sends two kinds of bytes. Most belong to exchanges. The connection's own bytes, such as
 //! the PROXY protocol header at the beginning of an origin connection, are sent before the next
-//! bytes of an exchange, or alone at the end of the handling of a completion. Their completion is
-//! passed to no exchange.
+//! bytes of an exchange. If a completion has been handled and no exchange has sent bytes, they are
+//! sent alone. Their completion is passed to no exchange.
 
 use std::net::SocketAddr;
 
@@ -71,29 +71,29 @@ impl Wire {
         }
     }
 
-    /// Whether a receive or a watch is outstanding.
+    /// Returns whether a receive or a watch is outstanding.
     pub(crate) fn is_receiving(&self) -> bool {
         self.is_receiving
     }
 
-    /// Whether a send is outstanding.
+    /// Returns whether a send is outstanding.
     pub(crate) fn is_sending(&self) -> bool {
         self.pending_send != PendingSend::None
     }
 
-    /// Whether the peer ended its stream.
+    /// Returns whether the peer ended its stream.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
     }
 
-    /// Whether the connection can serve further exchanges: it neither broke nor ended, and no byte
-    /// is unread.
+    /// Returns whether the connection can serve further exchanges: it neither broke nor ended, and
+    /// no byte is unread.
     pub(crate) fn is_clean(&self) -> bool {
         self.recv_buffer.is_empty() && !self.is_broken && !self.has_ended
     }
 
-    /// Whether bytes may be moved from the socket without a receive: none is outstanding, and the
-    /// stream continues.
+    /// Returns whether bytes may be moved from the socket without a receive: none is outstanding,
+    /// and the stream continues.
     pub(crate) fn may_splice(&self) -> bool {
         !self.is_receiving && !self.has_ended && !self.is_broken
     }
@@ -260,7 +260,7 @@ impl Wire {
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
-    /// Whether the engine already knows that the outstanding receive will complete.
+    /// Returns whether the engine already knows that the outstanding receive will complete.
     pub(crate) fn is_recv_ready<E: Engine>(&self, engine: &E) -> bool {
         engine.is_recv_ready(&self.fd)
     }

@@ -124,7 +124,8 @@ impl Delivered {
 ///
 /// * If no connection was opened, nothing was sent, so any request may go to another origin.
 /// * If an idle connection ended without a response, the request is repeated, since such a
-///   connection may end at any time. If a new connection did, it is repeated at another origin.
+///   connection may end at any time. If a new connection ended without a response, the request is
+///   repeated at another origin.
 /// * If the response is malformed, the request is repeated if the route says so.
 fn grant_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool {
     let ExchangeParts { exchange, origin, .. } = core.parts(key);
@@ -143,9 +144,9 @@ fn grant_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool 
     is_sound && reserve_retry(core, key, has_ended_idle)
 }
 
-/// Whether a response of the kind `on` may be replaced by that of another origin. It may not be
-/// replaced after an interim response has reached the client, because the interim responses of the
-/// next origin would follow that one.
+/// Returns whether a response of the kind `on` may be replaced by that of another origin. It may
+/// not be replaced after an interim response has reached the client, because the interim responses
+/// of the next origin would follow that one.
 fn may_retry_on(exchange: &Exchange, on: RetryOn) -> bool {
     let is_listed = exchange.route_origins().is_some_and(|route| route.retry_on.contains(&on));
     let is_silent = exchange.transaction.interim_count == 0;
@@ -170,8 +171,8 @@ fn reserve_retry<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool
     {
         return false;
     }
-    // The end of an idle connection says nothing about its origin, so that retry is free. It
-    // happens at most once to a request.
+    // The end of an idle connection says nothing about its origin, and a request meets it at most
+    // once. So the retry after it is free.
     let granted = is_free || draw_from_budget(core, key);
     if !granted {
         core.counters.retries_refused.add(1);
@@ -218,7 +219,7 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     exchange.plan = RequestPlan::Respond(OwnResponse::Refusal(reason));
     exchange.caching.source = ResponseSource::Origin;
     exchange.reason = Some(reason);
-    // Decided before the response is written: unless the reason closes the connection, the bytes
+    // The header of the refusal announces whether the connection stays open. If it does, the bytes
     // after this request are read as the next request.
     exchange.is_persistent &= exchange.has_received_request() && !reason.closes();
     exchange.upload.abandon(engine, pipes);
@@ -228,8 +229,8 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     }
 }
 
-/// Whether the framing of the response shows the client that it is cut, if its connection closes
-/// here.
+/// Returns whether the framing of the response shows the client that it is cut, if its connection
+/// closes here.
 fn shows_cut<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let ExchangeParts { exchange, client, .. } = core.parts_with_client(key);
     exchange.download.shows_cut() && !client.wire.is_sending()

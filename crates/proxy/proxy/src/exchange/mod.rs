@@ -74,7 +74,7 @@ pub(crate) struct Exchange {
 
 impl Exchange {
     /// Resets the exchange and keeps the memory of its headers. The fields are reset one by one,
-    /// because to build a new exchange and move it here costs a twentieth of a cache hit.
+    /// because building a new exchange and moving it here would cost 5 % of a cache hit.
     pub(crate) fn reset(&mut self) {
         let Self {
             stage,
@@ -114,8 +114,8 @@ impl Exchange {
         *caching = Default::default();
     }
 
-    /// Whether the client waits for an interim response before it sends its body (RFC 9110 section
-    /// 10.1.1). The origin causes that delay, not the client.
+    /// Returns whether the client waits for an interim response before it sends its body (RFC 9110
+    /// section 10.1.1). The origin causes that delay, not the client.
     pub(crate) fn awaits_continue(&self) -> bool {
         self.transaction.phase == Phase::Requesting
             && self.transaction.interim_count == 0
@@ -123,20 +123,20 @@ impl Exchange {
             && expectation(&self.request) == Expectation::Continue
     }
 
-    /// Whether the whole request was received from the client.
+    /// Returns whether the whole request was received from the client.
     pub(crate) fn has_received_request(&self) -> bool {
         self.has_request
             && (matches!(self.framing, Framing::None | Framing::Length(0))
                 || self.upload.has_received_all())
     }
 
-    /// Whether the request has a body that is not completely sent to the origin, as far as the
-    /// engine has reported.
+    /// Returns whether the request has a body that is not completely sent to the origin, as far as
+    /// the engine has reported.
     pub(crate) fn has_unsent_body(&self) -> bool {
         !matches!(self.framing, Framing::None | Framing::Length(0)) && !self.upload.has_ended()
     }
 
-    /// Whether the upload has ended or never begun.
+    /// Returns whether the upload has ended or never begun.
     pub(crate) fn has_finished_upload(&self) -> bool {
         matches!(self.upload.state(), TransferState::Off | TransferState::Ended)
     }
@@ -157,7 +157,7 @@ impl Exchange {
         self.conn.expect("set when the exchange begins, never taken")
     }
 
-    /// Whether this is a refresh, which has no client.
+    /// Returns whether this is a refresh, which has no client.
     pub(crate) fn is_refresh(&self) -> bool {
         self.conn.is_none()
     }

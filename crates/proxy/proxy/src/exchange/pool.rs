@@ -25,7 +25,7 @@ impl ExchangePool {
     }
 }
 
-/// Whether the headers' memory, including unused capacity, is small enough to be kept.
+/// Returns whether the headers' memory, including unused capacity, is small enough to be kept.
 fn is_small(exchange: &Exchange) -> bool {
     exchange.request.memory_bytes() + exchange.response.memory_bytes() <= HEADER_BYTES_MAX
 }

@@ -125,8 +125,8 @@ reasons! {
     /// delivered.
     MalformedResponseBody = 502 "malformed-response-body"
         "The origin's chunked response is malformed.";
-    /// The body ended early before any of the response was sent. Or the cache, which did not store
-    /// this body, had already discarded its beginning.
+    /// The body ended early before any of the response was sent. Or the body was not stored, and
+    /// the cache had already discarded its beginning.
     ResponseIncomplete = 502 "response-incomplete"
         "The origin's response did not arrive completely.";
     /// A 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
@@ -143,7 +143,7 @@ reasons! {
     // Errors of millrace.
     /// Descriptors, kernel memory or slots of a table ran out.
     Overloaded = 503 "overloaded" "This proxy is out of resources; try again soon.";
-    /// Too many passwords wait to be compared, of all clients or of this one; or the comparison
+    /// Too many passwords of this client or of all clients wait to be compared, or the comparison
     /// took too long.
     AuthBusy = 503 "auth-busy" "Too many passwords wait to be checked; try again soon.";
 
@@ -166,8 +166,8 @@ reasons! {
 }
 
 impl Reason {
-    /// Whether the client connection has to close: the beginning of its next request is unknown,
-    /// the client is not trusted, or the proxy is out of resources.
+    /// Returns whether the client connection has to close: the beginning of its next request is
+    /// unknown, the client is not trusted, or the proxy is out of resources.
     pub const fn closes(self) -> bool {
         use Reason::*;
         matches!(
@@ -214,7 +214,8 @@ impl Reason {
         }
     }
 
-    /// Whether the header of the origin's response is malformed or does not fit the request.
+    /// Returns whether the header of the origin's response is malformed or does not fit the
+    /// request.
     pub(crate) const fn is_malformed_response(self) -> bool {
         use Reason::*;
         matches!(self, MalformedResponse | MalformedResponseFraming | UpgradeUnrequested)

@@ -456,7 +456,7 @@ fn without_a_response_the_lookup_times_out() {
 
 #[test]
 fn a_late_response_is_accepted_until_the_lookup_ends() {
-    // Each response arrives long after its try has ended, and the response to the first try first.
+    // Each response arrives long after its try has ended, in the order of the tries.
     let mut scene = Scene::with(|query| Reply::Late(4000, query.addresses(60, &BOTH)));
     let took = scene.look_up(&[("www.example", 1)]);
     assert_eq!(scene.result(1), &found(&BOTH_ORDERED));
@@ -542,7 +542,7 @@ fn a_long_response_is_received_over_tcp_in_any_number_of_segments() {
         };
         let faults = if seed == 0 { Faults::None } else { Faults::Benign };
         let mut scene = Scene::new(seed, faults, "", vec![Box::new(script)]);
-        // A lost SYN would be retransmitted later than the lookup waits for IPv6.
+        // A lost SYN would be retransmitted only after the lookup has stopped waiting for IPv6.
         scene.world.set_plan(WorldPlan { syn_loss: 0, ..scene.world.plan() });
         // In some of these worlds each byte takes milliseconds.
         let server = [FIRST.parse().unwrap()];
@@ -684,8 +684,8 @@ fn real_server() -> (SocketAddr, std::thread::JoinHandle<()>) {
     (address, server)
 }
 
-/// Creates a real engine and a resolver that uses `server`. The timeouts are far longer than any
-/// machine is slow, so that time only affects how long a failure of the test takes.
+/// Creates a real engine and a resolver that uses `server`. The timeouts are so long that no slow
+/// machine reaches them. They only determine how long a failing test takes.
 fn real(server: SocketAddr) -> (EpollEngine, Resolver<u32>) {
     let clock = Clock::new();
     let engine =

@@ -1,6 +1,6 @@
 //! Turns completions and timers of origin connections into events of exchanges and fills, and
-//! receives on origin connections. `release.rs` ends the use of a connection. For client
-//! connections, `conn/client.rs` does both.
+//! receives on origin connections. `release.rs` ends the use of a connection. The counterpart for
+//! client connections is `conn/client.rs`.
 
 use std::time::Duration;
 
@@ -218,9 +218,9 @@ pub(crate) fn handle_timer<E: Engine>(
         Some(ConnectionUser::Exchange(key)) => {
             let exchange = exchanges.get(key)?;
             let wait = origin_deadline(exchange, exchange.snapshot().limits());
-            // The deadline applies only while a receive or a send is outstanding. Otherwise the
-            // exchange waits for its client. Nor does it apply while bytes of the response are in
-            // memory and earlier responses come first.
+            // The deadline applies only while a receive or a send is outstanding; otherwise the
+            // exchange waits for its client. The deadline does not apply either while bytes of the
+            // response are in memory and earlier responses come first.
             let client = exchange.conn.and_then(|conn| conns.get(conn));
             let may_send = client.is_none_or(|client| client.may_send(key));
             let wire = &connection.wire;

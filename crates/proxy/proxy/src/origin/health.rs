@@ -100,7 +100,7 @@ impl Health {
         std::mem::take(&mut self.pending)
     }
 
-    /// Records that a request failed by the origin's fault. `reason` is why the origin was picked.
+    /// Records a failure that the origin caused. `reason` is why the origin was picked.
     pub(crate) fn record_failure(
         &mut self,
         reason: PickReason,
@@ -181,7 +181,8 @@ impl Health {
         }
     }
 
-    /// Applies the published state of all workers. A probe of this worker continues.
+    /// Applies the published state of all workers. A probe of this worker continues, unless another
+    /// worker has readmitted the origin.
     pub(crate) fn apply_published(&mut self, failures: u32, ejection: Option<Ejection>) {
         let state = match (ejection, self.state) {
             (None, _) => HealthState::Healthy,

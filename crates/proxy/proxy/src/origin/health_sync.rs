@@ -44,8 +44,7 @@ impl Origins {
         self.all_pristine = self.states.iter().flatten().all(|state| state.health.is_pristine());
     }
 
-    /// Records that a request failed by the fault of a configured origin. Returns whether that
-    /// ejected the origin.
+    /// Records a failure that a configured origin caused. Returns whether that ejected the origin.
     pub(crate) fn record_failure(
         &mut self,
         id: OriginId,

@@ -1,6 +1,6 @@
 //! Picks the origin of a route for a request.
 //!
-//! While all origins are healthy, health costs a pick one load of a shared number.
+//! While all origins are healthy, a pick checks their health by one load of a shared number.
 
 use millrace_engine::Instant;
 
@@ -76,8 +76,8 @@ fn pick_degraded(
         origins.state_mut(id).health.begin_probe();
         return (id, PickReason::Probe);
     }
-    // The round robin runs over the remaining origins only. Over all of them, the neighbour of an
-    // origin that is left out would get twice its share.
+    // The round robin runs over the remaining origins only. If it ran over all origins, the
+    // neighbour of an origin that is left out would get twice its share.
     let choose = |is_candidate: &dyn Fn(usize, OriginId) -> bool| {
         let candidates: Vec<OriginId> =
             all().filter(|&(index, id)| is_candidate(index, id)).map(|(_, id)| id).collect();

@@ -100,8 +100,9 @@ impl Origins {
         self.idle_count
     }
 
-    /// Takes an idle connection that is pinned to `client`, or to no client if that is `None`. Of
-    /// several it takes the one that became idle last, which is the least likely to have ended.
+    /// Takes an idle connection that is pinned to `client`, or to no client if that is `None`. If
+    /// there are several, takes the one that became idle last, which is the least likely to have
+    /// ended.
     ///
     /// Connections for which `is_recv_ready` returns true are skipped: they have ended in this
     /// turn, or received bytes that cannot belong to the request that comes next. Connections whose

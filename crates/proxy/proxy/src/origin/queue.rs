@@ -75,8 +75,8 @@ pub(crate) fn divert_or_enqueue<E: Engine>(
     Ok(None)
 }
 
-/// Returns another origin of the same route that is healthy and has capacity. Of several it is the
-/// one with the fewest outstanding requests.
+/// Returns another origin of the same route that is healthy and has capacity. If there are several,
+/// returns the one with the fewest outstanding requests.
 fn alternative_origin<E: Engine>(core: &Core<E>, key: Key, full: OriginId) -> Option<OriginId> {
     let exchange = core.exchanges.get(key).expect("the caller's exchange is in the table");
     let route = exchange.route_origins()?;

@@ -74,7 +74,7 @@ pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
         _ => {}
     }
     let transaction = &mut core.exchange(key).transaction;
-    assert!(transaction.dial.is_none(), "attempts are made in one phase");
+    assert!(transaction.dial.is_none(), "only the phase `Dialing` has attempts");
     let connection = transaction.connection.take();
     transaction.phase = Phase::Start;
     let pick_reason = std::mem::take(&mut transaction.pick_reason);

@@ -95,8 +95,8 @@ mod tests {
         Instant::default() + Duration::from_secs(seconds)
     }
 
-    /// Requests retries until one is refused, with the pick that follows each. Returns their
-    /// number.
+    /// Requests retries until one is refused, and counts a pick for each granted one. Returns the
+    /// number of granted retries.
     fn granted(budget: &mut RetryBudget, now: Instant, picks: &mut usize) -> usize {
         let mut count = 0;
         while budget.grant(now, *picks, LIMITS) {
@@ -110,7 +110,7 @@ mod tests {
     fn the_minimum_per_second_is_granted_without_requests() {
         let (mut budget, mut picks) = (RetryBudget::default(), 0);
         assert_eq!(granted(&mut budget, at(5), &mut picks), 10);
-        assert_eq!(granted(&mut budget, at(6), &mut picks), 0, "the window has not moved past");
+        assert_eq!(granted(&mut budget, at(6), &mut picks), 0, "the window still has the retries");
         assert_eq!(granted(&mut budget, at(15), &mut picks), 10);
     }
 

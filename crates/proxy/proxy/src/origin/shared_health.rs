@@ -320,7 +320,8 @@ impl SharedHealth {
             *published = PublishedHealth { failures: 0, ejection };
             self.bump_version();
         } else if had_failed != (published.failures > 0) {
-            // A worker reports a response only if it knows of failures before.
+            // All workers have to learn of the first failure: only a worker that knows of a failure
+            // reports the response that ends it.
             self.bump_version();
         }
         *published

@@ -171,7 +171,7 @@ impl Origins {
         entries.for_each(|shared| shared.counters(self.worker).in_flight.set(0));
     }
 
-    /// Ends what [`Origins::begin_request`] began.
+    /// Stops counting an exchange that [`Origins::begin_request`] has counted.
     pub(crate) fn end_request(&mut self, id: OriginId) {
         let worker = self.worker;
         let state = self.state_mut(id);

@@ -79,8 +79,8 @@ pub(crate) fn pause_accepting<E: Engine>(core: &mut Core<E>, why: &str) {
     }
 }
 
-/// Returns whether so much of the memory budget is used that stalled clients that hold memory are
-/// shed.
+/// Returns whether more than seven eighths of the memory budget are used. In that case stalled
+/// clients that hold memory are shed.
 pub(crate) fn is_short_of_memory<E: Engine>(core: &Core<E>) -> bool {
     let budget = core.engine.budget();
     budget.used() > budget.max() / 8 * 7

@@ -102,7 +102,7 @@ impl ClientCounts {
     pub(crate) fn publish(&mut self, all: &SharedClientCounts) {
         let mut all = all.0.lock().unwrap_or_else(PoisonError::into_inner);
         for client in self.changed.drain(..) {
-            let count = self.counts.get_mut(&client).expect("listed once, removed below");
+            let count = self.counts.get_mut(&client).expect("a changed client has a count");
             count.is_changed = false;
             let total = all.entry(client).or_default();
             *total = *total + count.open - count.published;

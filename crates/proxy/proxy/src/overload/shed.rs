@@ -23,10 +23,10 @@ use crate::transfer::TransferState;
 
 /// An iteration over the clients to shed, one after the other.
 ///
-/// At least `shed_min` clients are shed, for requests that wait for a descriptor or for descriptors
-/// that the kernel refused. Then more are shed until a reserve of a 64th of the capacity is free.
-/// To shed more at once would delay all other clients. If only memory is short, only clients that
-/// hold memory are shed.
+/// At least `shed_min` clients are shed. These free descriptors for requests that wait for one, or
+/// make up for descriptors that the kernel refused. Then more are shed until a reserve of a 64th of
+/// the capacity is free. Shedding more at once would delay all other clients. If only memory is
+/// short, only clients that hold memory are shed.
 #[derive(Debug)]
 pub(crate) struct Shedding {
     /// The stalled clients in the order in which they are shed.
@@ -79,9 +79,9 @@ impl Shedding {
 }
 
 /// Begins to shed clients for the demand of this turn that found no capacity; `None` if there was
-/// none. Requests that continue to wait do not count, because [`shed_for_waiters`] sheds for them.
-/// If they counted in each turn, a shortage that shedding does not end, such as one of kernel
-/// memory, would close all clients.
+/// none. Requests that have waited since an earlier turn do not count, because
+/// [`shed_for_waiters`] sheds for them. If they counted, they would shed clients in each turn. A
+/// shortage that shedding does not end, such as one of kernel memory, would then close all clients.
 pub(crate) fn shed_for_unmet_demand<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     let UnmetDemand { descriptors, requests } = std::mem::take(&mut core.overload.unmet);
     if !descriptors && requests == 0 {
@@ -89,7 +89,7 @@ pub(crate) fn shed_for_unmet_demand<E: Engine>(core: &mut Core<E>) -> Option<She
     }
     // Some of the requests may have found capacity since.
     let requests = requests.min(capacity::waiting_for_descriptors(core).count());
-    // A 64th of the clients, as for a shortage by the worker's own count.
+    // A 64th of the clients, like the reserve that is freed when the worker's own count is short.
     let clients = if descriptors { core.conns.len() / 64 + 1 } else { 0 };
     Some(Shedding::new(core, requests.max(clients)))
 }
@@ -127,8 +127,8 @@ pub(crate) fn shed_cache_reader<E: Engine>(core: &mut Core<E>) -> Option<(EventT
     shed(core, key)
 }
 
-/// Returns whether less capacity is free than the reserve that shedding creates, once `leaving`
-/// clients have closed.
+/// Returns whether the free capacity is less than the reserve that shedding creates. The `leaving`
+/// clients count as closed.
 pub(crate) fn lacks_reserve<E: Engine>(core: &Core<E>, leaving: usize) -> bool {
     let connections_max = core.overload.connections_max;
     client_connections(core) - leaving >= connections_max - connections_max / 64

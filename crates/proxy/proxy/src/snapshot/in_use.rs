@@ -81,8 +81,8 @@ impl Snapshots {
         !self.removed.is_empty() && self.of_removed_listener(listener).is_some()
     }
 
-    /// Counts a new connection. Its listener may have been removed while it was in the accept
-    /// queue.
+    /// Counts a new connection if its listener was removed, which may happen while the connection
+    /// is in the accept queue.
     pub(crate) fn add_connection(&mut self, listener: u16) {
         for entry in self.removed.iter_mut().filter(|entry| entry.listener == listener) {
             entry.connections += 1;

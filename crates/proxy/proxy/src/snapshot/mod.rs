@@ -37,8 +37,8 @@ pub(crate) struct Snapshot {
     pub(crate) request_limits: HeadLimits,
     pub(crate) response_limits: HeadLimits,
     /// The shortest time limit of a client connection, lingering excepted. The timer of a client
-    /// connection is set at most this far ahead. A wait that begins need not set the timer: it
-    /// fires before the deadline of that wait, and is then set to it.
+    /// connection is set at most this far ahead. A wait that begins need not set the timer: the
+    /// timer fires before the deadline of the wait, and is then set to that deadline.
     pub(crate) client_timer_max: Duration,
     /// The shortest time limit of an origin connection, for its timer.
     pub(crate) origin_timer_max: Duration,
@@ -67,7 +67,7 @@ struct ServiceState {
     target_filter: Option<TargetFilter>,
 }
 
-/// The origins of one route, and the state of picking among them.
+/// The origins of one route, and the state from which one of them is picked.
 #[derive(Debug)]
 pub(crate) struct RouteOrigins {
     pub(crate) origins: Vec<OriginId>,

@@ -1,6 +1,6 @@
 //! Stage fetch: sends the request to an origin and receives the header of the response. The stage
 //! picks the origin and the connection, sends the request header (the upload sends the body),
-//! passes interim responses on, and retries elsewhere where that is sound.
+//! passes interim responses on, and retries on another connection if that is sound.
 
 use std::sync::Arc;
 use std::task::Poll;

@@ -99,7 +99,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
 }
 
 /// Returns the address that was tried last, or the configured origin if no address was tried.
-/// `None` for targets of a forward proxy without an address: the logged target names them.
+/// `None` if a forward proxy tried no address. The logged target names the origin then.
 fn origin_tried<'a>(origins: &'a Origins, exchange: &Exchange) -> Option<LoggedOrigin<'a>> {
     let transaction = &exchange.transaction;
     if let Some(address) = transaction.address {

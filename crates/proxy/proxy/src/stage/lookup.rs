@@ -93,9 +93,9 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Looks the request up. If the stored object lacks the requested range, or if the origin has to
-/// see the client's conditions, the result becomes a miss. Returns `None` if the request goes to
-/// the origin and its `CacheContext` already has the reason.
+/// Looks the request up. If a miss has conditions that the origin has to see, its fetch lease is
+/// released. Returns `None` if the request bypasses the cache or the stored object lacks the
+/// requested bytes: the request goes to the origin, and `CacheContext` has the reason.
 fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> {
     let waiter = core.waiter(key, TokenKind::Exchange);
     let ExchangeParts { engine, exchange, client, shared, counters, .. } =
@@ -200,7 +200,7 @@ fn look_up(
     };
     let may_refresh = request.method() == Method::Get && !is_pinned;
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
-    // Nor may other requests wait for an exchange that itself waits for its turn.
+    // Other requests must not wait for an exchange that itself waits for its turn in the pipeline.
     let is_for_others = may_refresh && !wants_range(request) && is_first;
     let takes_lease = is_for_others && may_collapse(request, &directives, &route.policy);
     let uses_disks = !caching.has_queried_disks;
@@ -217,12 +217,12 @@ fn look_up(
     }))
 }
 
-/// Whether the request asks for a range. The Range field is always passed to the origin.
+/// Returns whether the request asks for a range. The Range field is always passed to the origin.
 fn wants_range(request: &RequestHead) -> bool {
     request.find(FieldName::Range).is_some() && request.method() == Method::Get
 }
 
-/// Whether the stored object lacks the requested bytes: the object is another part of the
+/// Returns whether the stored object lacks the requested bytes: the object is another part of the
 /// representation, or the bytes begin more than `NEAR_BYTES` after the last byte that has arrived.
 #[inline(always)]
 fn lacks_part(request: &RequestHead, object: &Object, cache: &Cache) -> bool {
@@ -251,8 +251,8 @@ fn lacks_part_slow(request: &RequestHead, object: &Object, cache: &Cache) -> boo
     }
 }
 
-/// Whether the origin announced that it supports ranges of this response. An origin that does not
-/// would send the whole response again.
+/// Returns whether the origin announced that it supports ranges of this response. An origin without
+/// this support would send the whole response again.
 fn accepts_ranges(object: &Object) -> bool {
     let mut lines = object.stored.lines();
     lines.any(|line| line.known == FieldName::AcceptRanges && has_token(line.value, b"bytes"))
@@ -263,9 +263,9 @@ fn accepts_ranges(object: &Object) -> bool {
 /// for bytes that it skips.
 const NEAR_BYTES: u64 = 64 * 1024;
 
-/// Whether the request has conditions of the client that the origin has to see; the response to
-/// them serves no other request. A reverse proxy fetches the whole response instead, for which
-/// others may wait.
+/// Returns whether the client's conditions are sent to the origin. Other requests must not wait for
+/// such a fetch, because the response may be a 304 for this client alone. A reverse proxy removes
+/// the conditions and fetches the whole response, which serves all requests that wait.
 fn has_conditions(request: &RequestHead, plan: RequestPlan) -> bool {
     let conditions = [FieldName::IfNoneMatch, FieldName::IfModifiedSince];
     !matches!(plan, RequestPlan::Route(_))

@@ -23,8 +23,8 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, conn_key: Key, event: Event) -> 
     }
 }
 
-/// Whether a further request may be read now: no exchange is in progress, or all of them allow
-/// pipelining and there are fewer than the limit `pipelined`.
+/// Returns whether a further request may be read now: no exchange is in progress, or all of them
+/// allow pipelining and there are fewer than the limit `pipelined`.
 fn may_begin<E: Engine>(core: &Core<E>, conn_key: Key) -> bool {
     let Core { conns, exchanges, snapshot, .. } = core;
     let Some(conn) = conns.get(conn_key) else { return false };

@@ -74,9 +74,9 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Whether the request is addressed to a forward proxy. Only such requests need authentication: a
-/// browser that takes this proxy for a web server gets an error that says so, not a password
-/// prompt.
+/// Returns whether the request is addressed to a forward proxy. Only such requests need
+/// authentication: a browser that takes this proxy for a web server gets an error that says so, not
+/// a password prompt.
 fn is_proxy_request(exchange: &Exchange) -> bool {
     matches!(exchange.request.form(), TargetForm::Authority | TargetForm::Absolute)
 }
@@ -174,8 +174,8 @@ fn own_response(exchange: &Exchange) -> Option<OwnResponse> {
     (parse_decimal(request.value_of(field)) == Some(0)).then_some(own)
 }
 
-/// Whether the request has passed this proxy before: its Via field has our own pseudonym (RFC 9110
-/// section 7.6.3).
+/// Returns whether the request has passed this proxy before: its Via field has our own pseudonym
+/// (RFC 9110 section 7.6.3).
 fn is_loop(exchange: &Exchange, pseudonym: &str) -> bool {
     let hops = || exchange.request.values(FieldName::Via).flat_map(split_list);
     let is_ours = |hop: &[u8]| {

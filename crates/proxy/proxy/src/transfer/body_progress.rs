@@ -88,7 +88,7 @@ impl BodyProgress {
         }
     }
 
-    /// Whether the framing is broken after the consumed bytes.
+    /// Returns whether the framing is broken after the consumed bytes.
     pub(crate) fn is_malformed(&self) -> bool {
         matches!(self, Self::Chunked(decoder) if decoder.is_malformed())
     }

@@ -126,7 +126,7 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
 fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
     let ended = exchange.download.handle_source_end(engine, &mut client.wire);
-    assert_eq!(ended, Ok(TransferState::Ended), "a tunnel's end needs no byte");
+    assert_eq!(ended, Ok(TransferState::Ended), "a tunnel ends without a last chunk");
     client.wire.shutdown(engine);
     TransferProgress::Ended
 }

@@ -107,7 +107,8 @@ pub(crate) struct Transfer {
     drained_at: Instant,
     /// The line end after a chunk that went through a pipe is still to be sent.
     owes_line_end: bool,
-    /// The source had nothing for a pipe, so it is watched instead of received from.
+    /// The source's socket had no bytes for a pipe, so the transfer waits for a watch instead of a
+    /// receive.
     is_watching: bool,
 }
 
@@ -136,12 +137,12 @@ impl Transfer {
         self.state == TransferState::Ended
     }
 
-    /// Whether the last byte of the body was received. The sink may not have taken it yet.
+    /// Returns whether the last byte of the body was received. The sink may not have taken it yet.
     pub(crate) fn has_received_all(&self) -> bool {
         self.state != TransferState::Off && matches!(self.body, BodyProgress::Complete)
     }
 
-    /// Whether the framing that the sink got shows that more bytes have to follow.
+    /// Returns whether the framing that the sink got shows that more bytes have to follow.
     pub(crate) fn shows_cut(&self) -> bool {
         self.sends_chunks || matches!(self.body, BodyProgress::Length(_))
     }
@@ -182,7 +183,7 @@ impl Transfer {
         self.since.max(self.drained_at)
     }
 
-    /// Whether the transfer waits for its source by a watch instead of a receive.
+    /// Returns whether the transfer waits for its source by a watch instead of a receive.
     pub(crate) fn is_watching(&self) -> bool {
         self.is_watching && self.state == TransferState::AwaitingSource
     }
@@ -243,8 +244,9 @@ impl Transfer {
         error
     }
 
-    /// Whether no byte of the body is at hand and a receive fetches the next bytes. This is the
-    /// usual case after the sink has taken everything from a source that delivers little at a time.
+    /// Returns whether no byte of the body is at hand and a receive fetches the next bytes. This is
+    /// the usual case after the sink has taken everything from a source that delivers little at a
+    /// time.
     #[inline(always)]
     fn needs_receive(&self, source: &Wire, pipes: &Pipes) -> bool {
         source.recv_buffer.is_empty()
@@ -436,8 +438,8 @@ impl Transfer {
         }
     }
 
-    /// Returns a pipe with the bytes that are available in the source's socket, if the rest is to
-    /// be spliced.
+    /// Returns a pipe with the bytes that are available in the source's socket, if the rest of the
+    /// body is to be spliced.
     fn fill_pipe<E: Engine>(
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
@@ -508,7 +510,7 @@ impl Transfer {
         engine: &mut E,
         sink: &mut impl TransferSink<E>,
     ) -> Result<TransferState, BodyError> {
-        assert_eq!(self.state, TransferState::AwaitingSource, "nothing else waits for the source");
+        assert_eq!(self.state, TransferState::AwaitingSource, "the transfer awaits its source");
         if !matches!(self.body, BodyProgress::UntilClose) {
             return Err(BodyError::Cut);
         }
@@ -603,8 +605,8 @@ impl Transfer {
     }
 }
 
-/// Whether a client that was waited for during `elapsed` moved enough: `rate` bytes a second, and
-/// at least one byte.
+/// Returns whether a client that was waited for during `elapsed` moved enough: `rate` bytes a
+/// second, and at least one byte.
 pub(crate) fn meets_rate(moved: u64, elapsed: Duration, rate: u64) -> bool {
     u128::from(moved) * 1000 >= u128::from(rate) * elapsed.as_millis() && moved > 0
 }
@@ -647,7 +649,7 @@ mod tests {
         assert_eq!(
             transfer.take_newly_accepted(),
             0,
-            "the header before the payload is unsent too"
+            "no payload was taken: even some of the header is unsent"
         );
         transfer.enter(TransferState::AwaitingSource, now);
         assert_eq!((transfer.accepted(), transfer.take_newly_accepted()), (600, 350));

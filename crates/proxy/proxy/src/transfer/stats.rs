@@ -21,15 +21,16 @@ pub struct TransferStats {
 
 impl TransferStats {
     /// Notes one step: a send of `copied` payload bytes and, with `has_frame`, of framing, followed
-    /// by a splice of `piped` bytes. Either part is absent if it is empty.
+    /// by a splice of `piped` bytes. A step without piped bytes has no splice. A step with piped
+    /// bytes, but without payload and framing, has no send.
     pub(crate) fn note_sent(&mut self, copied: usize, piped: usize, has_frame: bool) {
         self.copied += copied as u64;
         let (has_send, has_splice) = (copied > 0 || has_frame || piped == 0, piped > 0);
         self.calls += u64::from(has_send) + u64::from(has_splice);
     }
 
-    /// Notes that all `bytes` of a splice were moved into the pipe, duplicated into a second one,
-    /// and read from that.
+    /// Notes that all `bytes` of a splice were moved into the pipe, duplicated into a second pipe,
+    /// and read from the second one.
     pub(crate) fn note_teed(&mut self, bytes: usize) {
         self.teed += bytes as u64;
         self.calls += 3;

@@ -60,7 +60,7 @@ fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
         unreachable!("a tunnel has both connections");
     };
     let ended = exchange.upload.handle_source_end(engine, &mut origin.wire);
-    assert_eq!(ended, Ok(TransferState::Ended), "a tunnel's end needs no byte");
+    assert_eq!(ended, Ok(TransferState::Ended), "a tunnel ends without a last chunk");
     origin.wire.shutdown(engine);
     TransferProgress::Ended
 }

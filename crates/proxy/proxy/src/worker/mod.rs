@@ -59,8 +59,8 @@ pub struct Setup<E: Engine> {
     pub thresholds: Thresholds,
 }
 
-/// Returns the number of pipes that each of `workers` may open if it may open `descriptors`
-/// descriptors.
+/// Returns the number of pipes that a worker may open. The process has `workers` workers, and each
+/// of them may open `descriptors` descriptors.
 pub fn pipes_max(thresholds: &Thresholds, workers: u64, descriptors: u64) -> u64 {
     match *thresholds {
         Thresholds::COPY => 0,
@@ -382,8 +382,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Retries exchanges that wait for capacity, which the exchanges that ended in this turn may
-    /// have freed.
+    /// Retries exchanges that wait for capacity. The exchanges that ended in this turn may have
+    /// freed some.
     #[inline]
     fn deliver_capacity(&mut self) {
         if !self.core.overload.wait_list.is_empty() {
@@ -407,8 +407,8 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Handles that a client was accepted at the limit of connections: sheds stalled clients, and
-    /// pauses accepting if that does not suffice.
+    /// Sheds stalled clients after a client was accepted at the limit of connections. Pauses
+    /// accepting if that does not suffice.
     fn shed_for_accepted_client(&mut self) {
         if let Some(shedding) = shed::shed_for_client(&mut self.core) {
             self.shed(shedding);
@@ -425,7 +425,8 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Returns the numbers of client connections, exchanges, origin connections and connection
-    /// attempts in use. All are 0 after a drain. Idle origin connections do not count.
+    /// attempts in use. All are 0 after a drain. Refreshes and idle origin connections do not
+    /// count.
     pub fn live_objects(&self) -> [usize; 4] {
         let core = &self.core;
         [
@@ -518,5 +519,5 @@ impl<E: Engine> Worker<E> {
 const HANDED_OFF_IDLE_MIN: Duration = Duration::from_secs(5);
 /// The period of maintenance: how often counts are exchanged and records flushed.
 const MAINTENANCE_INTERVAL: Duration = Duration::from_millis(100);
-/// When fills that found no memory, and wake-ups that found a full mailbox, are retried.
+/// How soon a fill that found no memory, or a wake-up that found a full mailbox, is retried.
 const RETRY_INTERVAL: Duration = Duration::from_millis(1);

@@ -52,7 +52,8 @@ impl<E: Engine> Worker<E> {
         self.flush_records();
         let Self { core, inbox, messages, .. } = self;
         let Core { engine, mut mail, exchanges, fills, index, shared, mut wakes, .. } = core;
-        // Waiters for a lease or a body of these exchanges and fills become abandoned waiters.
+        // This releases the fetch leases of the exchanges and cuts the bodies of the fills. The
+        // cache collects the waiters for these as abandoned waiters.
         drop((exchanges, fills));
         if let Some(cache) = &shared.cache {
             let abandoned = cache.take_abandoned_waiters().into_iter().chain(wakes.take_unsent());
@@ -61,8 +62,8 @@ impl<E: Engine> Worker<E> {
         Salvage { engine, inbox, mail, messages, connections }
     }
 
-    /// Retries, as this worker ends, the wake-ups that found a full mailbox. If one fails again,
-    /// its waiter is abandoned and continues at its own deadline.
+    /// Retries the wake-ups that found a full mailbox, because this worker ends. If one fails
+    /// again, its waiter is abandoned and continues at its own deadline.
     pub(crate) fn send_late_wakes(&mut self) {
         let core = &mut self.core;
         let late = core.wakes.take_unsent();
@@ -82,9 +83,9 @@ impl<E: Engine> Worker<E> {
     }
 }
 
-/// Sends the wake-ups for other workers, which get them even if no worker replaces this one.
-/// Returns the waiters whose mailbox is full, for the next worker. Drops the waiters of worker
-/// `index`, which no longer exist.
+/// Sends the wake-ups for other workers, which get them even if no worker replaces this one. If the
+/// mailbox of a worker is full, returns its waiters. Drops the waiters of worker `index`, which no
+/// longer exist.
 fn wake_others<T: Send, W: Wake>(
     mail: &mut PeerMailboxes<WorkerMessage<T>, W>,
     index: usize,

@@ -40,7 +40,7 @@ impl WakeQueue {
         std::mem::take(&mut self.unsent)
     }
 
-    /// Whether a wake-up waits to be delivered or sent.
+    /// Returns whether a wake-up waits to be delivered or sent.
     pub(crate) fn is_pending(&self) -> bool {
         !self.local.is_empty() || !self.unsent.is_empty()
     }

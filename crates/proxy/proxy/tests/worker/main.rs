@@ -1,7 +1,7 @@
-//! Workers in the simulator with what no scenario can set: an amount of memory, the mailboxes of
-//! another worker, and a client that sends part of a request.
+//! Tests of workers in the simulator with conditions that no scenario can set: an amount of memory,
+//! the mailboxes of another worker, and a client that sends part of a request.
 //!
-//! They share one test program, as each program compiles the worker again.
+//! The tests are one program, because each test program compiles the worker again.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -58,13 +58,13 @@ impl Leader {
         is_large.then_some(leader)
     }
 
-    /// Returns the number of payload bytes that must be certain to come next for a direct receive
-    /// from the socket. Below it, the fill uses a receive of the engine.
+    /// Returns the minimum number of payload bytes for a direct receive from the socket. If fewer
+    /// bytes are certain to come next, the fill uses a receive of the engine.
     pub(crate) fn direct_min(&self) -> u64 {
         self.thresholds.tee_min.min(DIRECT_BYTES)
     }
 
-    /// Whether the leader has kept the fill waiting for too long.
+    /// Returns whether the leader has kept the fill waiting for too long.
     pub(super) fn is_slow(&self, now: Instant) -> bool {
         self.behind_since.is_some_and(|since| now.since(since) >= SLOW_LEADER_AFTER)
     }

@@ -132,7 +132,7 @@ impl Fill {
         (woken, true)
     }
 
-    /// Stores bytes from the receive buffer. Returns their number of payload bytes.
+    /// Stores bytes from the receive buffer. Returns the number of payload bytes stored.
     pub(crate) fn store_received(
         &mut self,
         input: &mut RecvBuffer,
@@ -199,9 +199,9 @@ pub(crate) enum FillPause {
 /// to the end of the file and reads only its beginning; the origin must not send the rest.
 const PART_AHEAD_BYTES: u64 = 64 * 1024;
 
-/// How many times `fill_ahead_bytes` a reader may be behind the fastest one if the body is only
-/// passed on.
+/// If a body is only passed on, a reader may be behind the fastest one by `fill_ahead_bytes` times
+/// this factor.
 const READER_LAG_FACTOR: u64 = 16;
-/// The number of bytes after which a fill lets other objects run: not more than a pipe moves at
-/// once.
+/// The number of bytes after which a fill lets other objects run. It is at most what a pipe moves
+/// at once.
 pub(crate) const TURN_BYTES_MAX: u64 = 256 * 1024;

@@ -23,7 +23,7 @@ impl Default for Dates {
 }
 
 impl Dates {
-    /// Moves to a time since 1970, forward or back.
+    /// Sets the time, forward or back, and returns the dates. `time_of_day` is the time since 1970.
     pub fn at(&mut self, time_of_day: Duration) -> &Self {
         if time_of_day.as_secs() != self.second {
             self.set(time_of_day.as_secs());
