@@ -26,8 +26,7 @@ fn first(bytes: &[u8], marks: impl Fn(u64) -> u64, is_wanted: impl Fn(u8) -> boo
     let place = |word: &[u8; 8]| marks(u64::from_le_bytes(*word)).trailing_zeros() as usize / 8;
     let (blocks, rest) = bytes.as_chunks::<16>();
     for (index, block) in blocks.iter().enumerate() {
-        // This fold only tests whether a byte is present. The compiler makes one vector comparison
-        // of it.
+        // This fold only tests whether the block has a wanted byte. The compiler vectorises it.
         if block.iter().fold(false, |has, &byte| has | is_wanted(byte)) {
             let ([low, high], _) = block.as_chunks() else { unreachable!("sixteen are two words") };
             let low = place(low);
@@ -48,7 +47,8 @@ fn zeros(word: u64) -> u64 {
 #[inline]
 fn controls(word: u64) -> u64 {
     let delete = word ^ (ONES * 0x7f);
-    // `delete` and `word` have the same high bits.
+    // `delete` and `word` have the same high bits, so `!word` removes the marks of bytes above 127
+    // that either subtraction made.
     (word.wrapping_sub(ONES * 0x20) | delete.wrapping_sub(ONES)) & !word & HIGH
 }
 
@@ -56,7 +56,8 @@ fn controls(word: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Each byte at each position of up to three words and two blocks, before each other byte.
+    /// Tests each byte at each position of inputs with up to two blocks and a rest. The byte after
+    /// it is one that a search of a word could mark by mistake.
     #[test]
     fn the_block_search_equals_a_linear_search() {
         for len in [1, 7, 8, 9, 16, 23, 41] {

@@ -11,8 +11,9 @@
 //! * extensions of more than 256 bytes in a chunk or 16 KiB in a body
 //! * more than 64 trailer lines, or more than 8 KiB of them
 //!
-//! Extensions are checked and dropped (section 7.1.1). A body that is forwarded is encoded anew,
-//! beginning with [`write_chunk_size`], so that no notation of its sender reaches the next hop.
+//! Extensions are checked and dropped (section 7.1.1). A caller that forwards the payload in chunks
+//! writes each chunk size again with [`write_chunk_size`], so the next hop receives no notation of
+//! the sender.
 
 use std::ops::Range;
 
@@ -328,8 +329,8 @@ pub fn write_chunk_size(out: &mut Vec<u8>, len: usize) {
 
 /// Fuzzes the decoder with any bytes. It checks that:
 ///
-/// * input split anywhere yields the same payload, trailers, end and error as input in one piece,
-///   also for payload before an error
+/// * input in pieces yields the same payload, trailers, end and error as input in one piece
+/// * the payload before an error does not depend on the pieces either
 /// * bytes after the end of the body are not changed
 /// * a decoded body that is encoded again decodes to the same payload and trailers
 ///

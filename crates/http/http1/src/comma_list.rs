@@ -70,7 +70,7 @@ fn digit(byte: u8) -> Option<u64> {
     byte.is_ascii_digit().then(|| u64::from(byte - b'0'))
 }
 
-/// The number of members that a list may still have.
+/// The number of further members that a list may have.
 pub(crate) struct MemberBound {
     pub(crate) left: usize,
     pub(crate) left_empty: usize,

@@ -20,7 +20,7 @@ pub fn run(target: &str, changes: usize, change: Mutator, body: fn(&[u8])) {
     let files = fs::read_dir(&folder).expect("the target has a corpus");
     let mut files: Vec<_> = files.map(|file| file.expect("the file is readable").path()).collect();
     files.sort();
-    assert!(files.len() >= 10, "the corpus of {target} has 10 files");
+    assert!(files.len() >= 10, "the corpus of {target} has at least 10 files");
     let inputs: Vec<_> =
         files.iter().map(|path| fs::read(path).expect("the file is readable")).collect();
     let mut random = Random::from_clock();
@@ -86,8 +86,8 @@ pub fn mutate_bytes(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Ve
     bytes
 }
 
-/// A [`Mutator`] that changes whole lines and bytes in lines, values more often than names, so that
-/// most mutated heads stay valid.
+/// A [`Mutator`] that removes, repeats and inserts whole lines, and changes bytes in lines. Most
+/// bytes of a line belong to its value, so most mutated heads stay valid.
 pub fn mutate_lines(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
     const ODD: &[u8] = b" \t:;,\"\\=*-/?&.0129aW\x80";
     let mut lines: Vec<Vec<u8>> =

@@ -4,8 +4,8 @@ use std::fmt;
 
 /// The reason why a head is refused.
 ///
-/// The sender caused each of these errors, and no further input resolves it. The end of the head is
-/// unknown, so the connection cannot be used any longer.
+/// The sender caused each of these errors, and no further input resolves them. The end of the head
+/// is unknown, so the connection cannot be used any longer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadError {
     /// The head is longer than [`HeadLimits::bytes_max`](crate::HeadLimits::bytes_max).
@@ -17,7 +17,7 @@ pub enum HeadError {
     TargetTooLong,
     /// The method is longer than 32 bytes.
     MethodTooLong,
-    /// More than one empty line, or half a line end, comes before the request line.
+    /// Another CR or LF follows the one empty line that may come before the request line.
     EmptyLine,
     /// A line ends in LF without CR.
     BareLf,
@@ -35,7 +35,8 @@ pub enum HeadError {
     VersionInvalid,
     /// The version is well-formed, but neither 1.0 nor 1.1.
     VersionUnsupported,
-    /// The status code is not three digits from 100 to 599, or is not followed by a space.
+    /// The status code is not three digits from 100 to 599, or neither a space nor the end of the
+    /// line follows it.
     StatusInvalid,
     /// The reason phrase has a control byte.
     ReasonInvalid,
@@ -54,8 +55,8 @@ pub enum HeadError {
     ValueInvalid,
     /// The `Connection` fields have more than 32 options or more than 32 empty members.
     ConnectionOptionsTooMany,
-    /// The `Upgrade` fields of a head whose `Connection` has the option `upgrade` have more than 8
-    /// protocols or more than 32 empty members.
+    /// The `Upgrade` fields have more than 8 protocols or more than 32 empty members. They are
+    /// checked only if `Connection` has the option `upgrade`.
     UpgradeProtocolsTooMany,
 }
 
@@ -94,7 +95,7 @@ impl std::error::Error for HeadError {}
 /// The reason why a chunked body is refused.
 ///
 /// The sender caused the error. The end of the body is unknown, so the connection cannot be used
-/// any longer, and the recipient must be able to see that the message is incomplete.
+/// any longer. A proxy must not forward the body in a form that looks complete.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ChunkError {
     /// A chunk size has no hexadecimal digit, or an invalid byte follows its digits.

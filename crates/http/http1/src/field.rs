@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use crate::name::FieldName;
 
-/// A range of the bytes of a head: `start + len <= bytes().len()`. It is valid until the head is
-/// parsed again or cleared.
+/// A range of the bytes of a head. It is valid until the head is parsed again or cleared. The spans
+/// of a [`FieldLine`] are inside [`Fields::bytes`](crate::Fields::bytes).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
     /// Offset of the first byte.
@@ -41,8 +41,8 @@ pub struct FieldLine {
     /// Whether the line was received in canonical form: one space after the colon, and no white
     /// space after the value.
     pub(crate) is_canonical: bool,
-    /// Whether `Connection` names this field and the field is not a known one, so that it applies
-    /// to the next hop only. Set when the head is complete.
+    /// Whether `Connection` names this field and `known` is [`FieldName::Other`], so that the field
+    /// applies to the next hop only. Set when the head is complete.
     pub(crate) is_nominated: bool,
 }
 

@@ -10,9 +10,10 @@ use crate::name::{FieldName, NameSet};
 /// Fields that are never forwarded:
 ///
 /// * hop-by-hop fields (RFC 9110 section 7.6.1)
-/// * fields of proxy authentication: those of a request are for this proxy, and an origin is no
-///   proxy and may not request it
-/// * fields that a recipient could take for one that was checked
+/// * fields of proxy authentication: in a request they are meant for this proxy, and an origin may
+///   not request proxy authentication
+/// * fields that a CGI program could confuse with a checked field, or with the environment variable
+///   `HTTP_PROXY`
 /// * the length of the body, which is written anew
 const NOT_FORWARDED: NameSet = NameSet::new(&[
     FieldName::Connection,
@@ -38,13 +39,14 @@ pub fn connection_options(fields: &Fields) -> ConnectionOptions {
 /// Returns the fields of a head that are forwarded, in order.
 ///
 /// The following are left out: the hop-by-hop fields of RFC 9110 section 7.6.1, the fields of proxy
-/// authentication, the fields that `Connection` names, [`FieldName::Disguised`], and
-/// `Content-Length`. The caller writes `Content-Length` itself from the framing or from
+/// authentication, `Proxy`, [`FieldName::Disguised`], `Content-Length`, and unknown fields that
+/// `Connection` names. The caller writes `Content-Length` itself from the framing or from
 /// [`declared_length`](crate::declared_length), so that it occurs once and in plain form.
 ///
-/// RFC 9110 section 7.6.1: `Connection` may not name a field that is meant for all recipients. Only
-/// fields that are unknown to this crate are therefore removed because `Connection` names them. All
-/// fields that frame, route, authenticate, attest or control caches are known, and stay.
+/// `Connection` may not name a field that is meant for all recipients (RFC 9110 section 7.6.1). An
+/// option of `Connection` therefore removes a field only if its name is [`FieldName::Other`]. This
+/// crate knows the names of all fields that matter for routing, authentication and caching, or that
+/// describe the client, so a sender cannot remove those.
 pub fn forwarded_fields(fields: &Fields) -> impl Iterator<Item = &FieldLine> {
     fields.fields().iter().filter(|field| is_forwarded(field))
 }
@@ -55,12 +57,12 @@ pub(crate) fn is_forwarded(field: &FieldLine) -> bool {
     !(NOT_FORWARDED.contains(field.known) || field.is_nominated)
 }
 
-/// Consecutive forwarded fields of a head, in runs that are as long as possible.
+/// One or more consecutive forwarded fields of a head.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldRun<'a> {
     /// One or more complete lines as received, each a name, `: `, a value and CR LF.
     Lines(&'a [u8]),
-    /// A field whose line had other white space around its value.
+    /// One field, whose line had other white space around its value.
     Field {
         /// The name as received.
         name: &'a [u8],

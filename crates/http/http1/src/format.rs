@@ -1,6 +1,5 @@
-//! Numbers and addresses as text. Every request needs them, so they are formatted here digit by
-//! digit: the formatting of the standard library costs about 30 times as much, more than parsing
-//! the head (docs/measuring/cost.md).
+//! Numbers and addresses as text. Every request needs them, so numbers and IPv4 addresses are
+//! formatted here digit by digit: the formatting of the standard library costs many times as much.
 
 use std::io::Write;
 use std::net::{IpAddr, Ipv4Addr};

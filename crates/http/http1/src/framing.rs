@@ -6,8 +6,8 @@
 //! * several lengths in a request, in fields or in a list, even if they are equal
 //! * leading zeros in a length, which some implementations read as octal
 //! * lengths of 2^63 and more, which some implementations read as negative
-//! * transfer codings other than a single `chunked`; in a response with an unknown coding, the body
-//!   could only be read until the connection closes
+//! * transfer codings other than a single `chunked`, although the body of a response with another
+//!   last coding ends when the connection closes
 //! * `Transfer-Encoding` in HTTP/1.0
 
 use std::fmt;
@@ -49,7 +49,7 @@ pub enum FramingError {
     /// `Transfer-Encoding` is present in HTTP/1.0, which does not define it.
     CodingInHttp10,
     /// `Transfer-Encoding` is malformed, does not end in `chunked`, or has it twice. The response
-    /// is 400.
+    /// to a request is 400.
     CodingInvalid,
     /// Well-formed transfer codings other than `chunked` come before `chunked`. The response to a
     /// request is 501.
@@ -66,7 +66,7 @@ impl fmt::Display for FramingError {
             Self::LengthDuplicate => "there is more than one Content-Length",
             Self::Both => "there are both Transfer-Encoding and Content-Length",
             Self::CodingInHttp10 => "Transfer-Encoding is not part of HTTP/1.0",
-            Self::CodingInvalid => "Transfer-Encoding does not end in one chunked",
+            Self::CodingInvalid => "Transfer-Encoding does not end in a single chunked coding",
             Self::CodingUnsupported => "Transfer-Encoding has a coding other than chunked",
             Self::BodyForbidden => "a body is declared where none is allowed",
         })
@@ -101,9 +101,9 @@ pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
 ///
 /// * In a response to HEAD, and with status 304, the declared length is checked but describes no
 ///   body of this message; see [`declared_length`].
-/// * With status 1xx and 204, neither field is allowed (RFC 9110 section 8.6, RFC 9112 section
-///   6.1). Only `Content-Length: 0` is accepted, because origins send it and no recipient waits for
-///   a body.
+/// * With status 1xx and 204, neither `Content-Length` nor `Transfer-Encoding` is allowed (RFC 9110
+///   section 8.6, RFC 9112 section 6.1). Only `Content-Length: 0` is accepted, because origins send
+///   it and no recipient waits for a body.
 /// * After CONNECT, a status of 2xx begins the tunnel and both fields are ignored (RFC 9110 section
 ///   9.3.6).
 ///
@@ -179,7 +179,8 @@ fn plain_length(value: &[u8]) -> Result<u64, FramingError> {
     }
 }
 
-/// Returns the framing that `Transfer-Encoding` and `Content-Length` declare together.
+/// Returns the framing that either `Transfer-Encoding` or the declared `length` gives; `None` if
+/// neither is present.
 fn declared_framing(
     fields: &Fields,
     version: Version,

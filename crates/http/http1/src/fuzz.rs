@@ -17,7 +17,7 @@ trait Fuzzed {
     /// Returns everything that a reader can learn from the head, as text.
     fn meaning(&self) -> String;
 
-    /// Returns the head in canonical form.
+    /// Returns the head written again, without white space around the values.
     fn canonical(&self) -> Vec<u8>;
 }
 
@@ -32,7 +32,7 @@ where
     let mut piecewise = Head::<L>::default();
     let mut scan = HeadScan::default();
     let mut seen = Ok(None);
-    // An empty line may come before the head.
+    // An empty line may come before the head, and one byte more exceeds the limit.
     for end in 0..=data.len().min(limits.bytes_max + 3) {
         // Clear the head in between, as a worker does that has one head for all its connections.
         piecewise.clear();
@@ -62,7 +62,7 @@ where
 ///
 /// * input split anywhere yields the same head or the same error as input in one piece
 /// * no more bytes are used than there are, and every range is inside the head
-/// * a head written in canonical form is parsed to the same meaning
+/// * a head written again without white space around its values is parsed to the same meaning
 ///
 /// # Panics
 /// Panics if one of these properties is violated.
@@ -88,8 +88,8 @@ pub fn fuzz_response_head(data: &[u8]) {
     fuzz_lenient(data, &limits, strict);
 }
 
-/// Checks that the lenient parser accepts each head that the strict one accepts, and rewrites
-/// others to heads that the strict one accepts, however the input is split.
+/// Checks that the lenient parser accepts each head that the strict one accepts. Each head that it
+/// rewrites must be accepted by the strict one, however the input is split.
 fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(ResponseHead, usize)>) {
     let mut head = ResponseHead::default();
     let mut scan = HeadScan::default();
@@ -123,7 +123,7 @@ fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(ResponseHead, 
     assert_eq!((used, again.meaning()), (head.bytes().len(), head.meaning()));
 }
 
-/// Checks that an accepted authority is written as one that is parsed to the same value.
+/// Checks that the text of an accepted authority is parsed to the same authority.
 fn fuzz_destination(head: &RequestHead) {
     let Ok(destination) = destination(head) else { return };
     let Some(authority) = destination.authority else { return };
@@ -199,7 +199,7 @@ impl Fields {
         format!("{:?} {:?}", lines.collect::<Vec<_>>(), connection_options(self))
     }
 
-    /// Returns the head with its fields in canonical form after `start`.
+    /// Returns a head: `start`, then the fields without white space around their values.
     fn fields_canonical(&self, mut start: Vec<u8>) -> Vec<u8> {
         for field in self.fields() {
             for part in [self.name_of(field), b":", self.value_of(field), b"\r\n"] {

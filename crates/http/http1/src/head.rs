@@ -11,7 +11,7 @@ use crate::field::FieldLine;
 use crate::line_parser::{parse_field, parse_plain_field};
 use crate::name::{FieldName, NameSet};
 
-/// Limits on a head. A head that exceeds one is refused with an error of its own.
+/// Limits on a head. Each has its own [`HeadError`].
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
     /// Maximum bytes, from the start line to the empty line, both included.
@@ -25,15 +25,15 @@ pub struct HeadLimits {
 /// The progress of parsing a head that arrives in pieces.
 ///
 /// The caller keeps one beside the receive buffer, passes it to each `parse` of the same growing
-/// bytes, and replaces it by `HeadScan::default()` for the next head. With it, parsing a head costs
-/// a few passes over its bytes, however the head is split.
+/// bytes, and replaces it with `HeadScan::default()` for the next head. It limits the cost of
+/// parsing to a few passes over the bytes, however the head is split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeadScan {
     /// Offset of the start line: 2 after an empty line, otherwise 0.
     pub(crate) begin: u32,
     /// Offset of the first incomplete line: `begin <= line <= scanned`.
     pub(crate) line: u32,
-    /// No line ends between `line` and this offset.
+    /// There is no LF between `line` and this offset.
     pub(crate) scanned: u32,
     /// Number of field lines before `line`.
     pub(crate) fields: u32,
@@ -77,7 +77,8 @@ pub trait StartLine: Default {
         limits: &HeadLimits,
     ) -> Result<bool, HeadError>;
 
-    /// Completes what depends on both the start line and the fields, once the head is complete.
+    /// Sets the values that depend on both the start line and the fields, such as the destination
+    /// of a request. Called once the head is complete.
     fn finish(&mut self, fields: &mut Fields);
 }
 
@@ -98,21 +99,21 @@ impl<L: StartLine> Head<L> {
     /// is returned, the head is empty.
     ///
     /// # Errors
-    /// Returns a [`HeadError`] as soon as an invalid line is complete; for a method or length that
-    /// exceeds its limit, as soon as the byte that exceeds it arrived. The error does not depend on
-    /// how the input is split.
+    /// Returns a [`HeadError`] at the latest when an invalid line is complete. The error is
+    /// returned earlier if a limit is exceeded, or if no valid head can begin with the received
+    /// bytes. It does not depend on how the input is split.
     pub fn parse(
         &mut self,
         input: &[u8],
         scan: &mut HeadScan,
         limits: &HeadLimits,
     ) -> Result<Option<usize>, HeadError> {
-        // The start line is parsed anew or cleared below.
+        // The start line needs no clearing here: it is either parsed again or cleared below.
         self.fields.clear();
         let parsed = self.parse_whole(input, scan, limits);
         match parsed {
             Ok(Some(_)) => self.line.finish(&mut self.fields),
-            // Without a copy of the bytes, ranges must not be used.
+            // The bytes were not copied, so the parsed ranges must not be used.
             _ => self.clear(),
         }
         parsed
@@ -127,7 +128,8 @@ impl<L: StartLine> Head<L> {
         let is_resumed = scan.has_start_line;
         let Some(mut end) = self.parse_lines(input, scan, limits)? else { return Ok(None) };
         if is_resumed {
-            // An earlier call parsed the lines before, perhaps into another head.
+            // An earlier call parsed the first lines, perhaps into another head, so this head lacks
+            // them. Parse the whole head again.
             self.fields.clear();
             *scan = HeadScan::default();
             end =
@@ -161,7 +163,7 @@ impl<L: StartLine> Head<L> {
 
 impl HeadScan {
     /// Returns whether the parsed head had LF line ends or folded values. Other implementations may
-    /// read another message from it. Such a response must not be stored, and its connection must
+    /// interpret such a head differently. The response must not be stored, and its connection must
     /// not be reused.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
@@ -210,8 +212,8 @@ impl HeadScan {
 /// The fields of a head in order, and the bytes that they are ranges of.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    /// The head in its strict form: as received, unless it had to be rewritten. A request may
-    /// append derived bytes, such as an encoded target.
+    /// The head in its strict form: as received, unless it had to be rewritten. In a request, bytes
+    /// derived from it may follow, such as an encoded target.
     pub(crate) bytes: Vec<u8>,
     /// The length of the head at the start of `bytes`: `received <= bytes.len()`.
     pub(crate) received: usize,
@@ -237,7 +239,8 @@ impl Fields {
     }
 
     /// Parses field lines up to the empty line. Returns the offset after the empty line, counted
-    /// from the start of `input`. The fields are valid then, if parsing began at the first one.
+    /// from the start of `input`. The list then has all fields only if this call began with the
+    /// first field line.
     pub(crate) fn parse_fields(
         &mut self,
         input: &[u8],

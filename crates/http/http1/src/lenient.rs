@@ -38,9 +38,9 @@ impl ResponseHead {
     /// the strict form. If [`HeadScan::is_ambiguous`] then returns true, a cache must not store the
     /// response.
     ///
-    /// Rewriting allocates one copy of the header for the duration of the call: at most
-    /// [`HeadLimits::bytes_max`] bytes and one for each line. The limits apply both to the received
-    /// bytes and to the strict form.
+    /// Rewriting allocates one copy of the header for the duration of the call. The strict form can
+    /// be one byte longer for each line. The limits apply both to the received bytes and to the
+    /// strict form.
     ///
     /// # Errors
     /// Returns the same errors as `parse`. After a line that has to be rewritten, most errors are

@@ -2,14 +2,14 @@
 //! chunked transfer coding, and the PROXY protocol header that may precede them.
 //!
 //! The crate does no I/O and reads no clock. A head owns one copy of its bytes, and its fields are
-//! ranges of that copy, so no allocation is made for a single field.
+//! ranges of that copy, so a field needs no allocation of its own.
 //!
 //! It implements RFC 9112 strictly: bytes that two implementations could read as two different
 //! messages are an error. Messages that are refused although a grammar allows them are listed at
 //! [`RequestHead`], [`ResponseHead`], [`target`], [`framing`] and [`chunked`]. Two deviations are
-//! rewritten before parsing, so that only the strict form is forwarded: response headers with
-//! common faults ([`ResponseHead::parse_lenient`]), and bytes from 0x80 in request targets, which
-//! are percent-encoded.
+//! accepted and rewritten, so that only the strict form is forwarded:
+//! [`ResponseHead::parse_lenient`] rewrites response headers with common faults before it parses
+//! them, and [`RequestHead`] percent-encodes non-ASCII bytes in the target.
 //!
 //! ```
 //! use millrace_http1::{FieldName, HeadLimits, HeadScan, RequestHead};

@@ -38,8 +38,8 @@ pub(crate) const EXTENSION_BYTES_ALL_MAX: u32 = 16 * 1024;
 /// Maximum number of trailer lines of one body. Beyond: `ChunkError::TrailersTooMany`.
 pub(crate) const TRAILERS_MAX: u16 = 64;
 
-/// Maximum bytes of all trailer lines of one body, line ends included. The longer of the received
-/// and the forwarded form of a line counts. Beyond: `ChunkError::TrailersTooLong`.
+/// Maximum bytes of all trailer lines of one body, line ends included. A line counts in its
+/// received or its forwarded form, whichever is longer. Beyond: `ChunkError::TrailersTooLong`.
 pub(crate) const TRAILER_BYTES_MAX: usize = 8 * 1024;
 
 /// Maximum bytes of a PROXY header version 1, from its specification. Beyond:
@@ -50,6 +50,6 @@ pub(crate) const PROXY_V1_BYTES_MAX: usize = 107;
 /// `ProxyHeaderError::TooLong`.
 pub(crate) const PROXY_V2_BYTES_MAX: usize = 4096;
 
-/// The largest accepted body length and chunk size. Origins store it in a signed 64-bit number, in
-/// which a larger value would be negative.
+/// The largest accepted body length and chunk size. Some origins store lengths in a signed 64-bit
+/// number, in which a larger value would be negative.
 pub(crate) const BODY_BYTES_MAX: u64 = i64::MAX as u64;

@@ -1,7 +1,7 @@
 //! Parsers for the lines of a head.
 //!
-//! Each kind of line has two parsers. The fast one accepts only complete lines without anything
-//! unusual, as nearly all are. The careful one accepts all valid lines, and returns the error of
+//! Each kind of line has two parsers. The fast one accepts only complete lines of the usual form,
+//! which nearly all lines have. The careful one accepts all valid lines, and returns the errors of
 //! others. A line that the fast parser accepts has the same result in the careful one.
 
 use memchr::memchr;
@@ -103,7 +103,7 @@ mod tests {
     use super::*;
     use crate::corpus::Random;
 
-    /// Returns the result that the fast parser has to return: a search for the line end, then the
+    /// Returns the expected result for a plain line: searches for the line end, then calls the
     /// careful parser.
     fn parse_carefully(head: &[u8], start: usize) -> Option<(FieldLine, usize)> {
         let line_feed = start + head[start..].iter().position(|&byte| byte == b'\n')?;

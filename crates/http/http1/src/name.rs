@@ -14,10 +14,10 @@ macro_rules! names {
         #[expect(missing_docs, reason = "the names are the fields")]
         pub enum FieldName {
             $($variant,)*
-            /// A name that becomes a known name if other separators, such as `_` and `.`, are read
-            /// as `-`. CGI (RFC 3875) replaces `-` by `_`, and some servers replace every other
-            /// separator too, so a recipient could take the field for one that was checked or
-            /// removed here.
+            /// A name that becomes a known name, or one of `Gateway`, if other separators such as
+            /// `_` and `.` are read as `-`. CGI (RFC 3875) replaces `-` with `_`, and some servers
+            /// replace every other separator too. A recipient could therefore confuse the field
+            /// with one that was checked or removed here.
             Disguised,
             /// Any other name that begins with `x-forward`, `x-original-` or `x-rewrite-`. Gateways
             /// describe the client's request by such fields, and origins build URLs from them.
@@ -150,7 +150,7 @@ impl FieldName {
         }
     }
 
-    /// Like [`FieldName::from_token`], for bytes with a separator other than `-`.
+    /// Like [`FieldName::from_token`], for bytes that are not all alphanumeric or `-`.
     fn from_separated(bytes: &[u8]) -> Option<Self> {
         if !TOKEN.contains_all(bytes) {
             return None;
@@ -358,7 +358,8 @@ static SLOTS: [u8; 1 << SLOT_BITS] = {
 
 const fn multiplier() -> u64 {
     let keys = keys();
-    // The search may start at any odd number with well-distributed bits: the golden ratio.
+    // The search may start at any odd number with well-distributed bits, such as 2^64 divided by
+    // the golden ratio.
     let mut multiplier = 0x9e37_79b9_7f4a_7c15;
     while !has_no_collision(multiplier, &keys) {
         multiplier = (multiplier ^ multiplier >> 29).wrapping_mul(0xbf58_476d_1ce4_e5b9) | 1;
@@ -401,8 +402,8 @@ mod tests {
         assert_eq!(FieldName::from_bytes(b"TRANSFER_ENCODING"), FieldName::Disguised);
     }
 
-    /// Bytes that differ from a known name in one byte or in length are found as a linear search
-    /// finds them.
+    /// Compares the lookup with a linear search, for bytes that differ from a known name in one
+    /// byte or in length.
     #[test]
     fn the_lookup_equals_a_linear_search() {
         let searched = |bytes: &[u8]| {

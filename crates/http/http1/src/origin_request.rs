@@ -101,8 +101,8 @@ impl<'a> OriginRequest<'a> {
         self.head
     }
 
-    /// Returns the received field lines that the origin receives, without the names in `left_out`.
-    /// `Host` is never among them; [`OriginRequest::write_host`] writes it.
+    /// Returns the field lines of the head that are forwarded, except those of the names in
+    /// `left_out`. `Host` is never among them; [`OriginRequest::write_host`] writes it.
     pub fn lines(&self, left_out: NameSet) -> impl Iterator<Item = FieldRun<'a>> {
         let this = *self;
         let left_out = left_out.union(&self.omitted_names());
@@ -114,7 +114,8 @@ impl<'a> OriginRequest<'a> {
         })
     }
 
-    /// Returns the names of which no received line is forwarded.
+    /// Returns the names whose received lines are dropped, besides those that [`is_forwarded`]
+    /// excludes.
     #[inline]
     fn omitted_names(&self) -> NameSet {
         const HOST: NameSet = NameSet::new(&[FieldName::Host]);
@@ -234,8 +235,8 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// Returns the values of a field that are forwarded as received, in order. `name` distinguishes
-    /// names of a category ([`FieldName::is_category`]). If the head has no field with a known
-    /// name, the cost is one bit test.
+    /// names of a category ([`FieldName::is_category`]). If the head has no field whose name is
+    /// `known`, the cost is one bit test.
     pub fn values(&self, known: FieldName, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let this = *self;
         let is_category = known.is_category();
@@ -250,7 +251,7 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// Calls `put` with the value that the proxy writes instead of the received ones, if it writes
-    /// one. It writes none for `Host`, which is part of the URL.
+    /// one. It does not call `put` for `Host`, which a cache key already has as part of the URL.
     ///
     /// It allocates for a value that is composed of several parts: an address, a host, or a list
     /// with its earlier members.
@@ -273,9 +274,10 @@ impl<'a> OriginRequest<'a> {
         }
     }
 
-    /// Calls `put` with the name and value of each field that has to be part of a cache key,
-    /// because origins build URLs from it and this client may determine its value: fields of
-    /// trusted peers, and fields that are forwarded from every peer.
+    /// Calls `put` with the name and value of each field that has to be part of a cache key.
+    /// Origins build URLs from these fields, and the client may determine their values. They are
+    /// accepted because the peer is trusted, or because the configuration forwards them from every
+    /// peer.
     ///
     /// Values that this proxy would write itself are left out, so that a request has the same key
     /// with and without them.
@@ -337,7 +339,8 @@ impl<'a> OriginRequest<'a> {
         }
     }
 
-    /// Returns the parameters in all lines of `Forwarded`, as one list, that are not addresses.
+    /// Combines all lines of `Forwarded` into one list, and returns its parameters that are not
+    /// addresses.
     fn url_parameters(&self) -> Vec<u8> {
         let mut lines = self.head.values(FieldName::Forwarded);
         let first = lines.next().unwrap_or_default();
@@ -349,10 +352,9 @@ impl<'a> OriginRequest<'a> {
     }
 }
 
-/// Returns the members of a `Forwarded` value without the parameters that are addresses on the
-/// request's path (`for` and `by`, RFC 7239 sections 5.1 and 5.2); empty if they have no other
-/// parameter. A parameter that implementations may split differently is kept. An empty result does
-/// not allocate.
+/// Returns the members of a `Forwarded` value without their address parameters (`for` and `by`, RFC
+/// 7239 sections 5.1 and 5.2). A parameter that implementations may split differently is kept. If
+/// no parameter is left, the result is empty and not allocated.
 fn url_parameters(value: &[u8]) -> Vec<u8> {
     let mut kept = Vec::new();
     if split_list(value).flat_map(non_address_parameters).all(<[u8]>::is_empty) {

@@ -1,9 +1,9 @@
 //! Paths of request targets: their normal form, and how origins may interpret them.
 //!
-//! A proxy that selects a route by path must select what the origin will select. Origins interpret
-//! the same path differently: some decode `%2f` before they remove dot segments, some merge
-//! slashes, some cut path parameters off. [`normalise`] returns the one form that is compared, and
-//! [`is_ambiguous`] compares the forms that origins may derive from the same bytes.
+//! A proxy that selects a route by path must interpret the path as the origin will. Origins
+//! interpret the same path differently: some decode `%2f` before they remove dot segments, some
+//! merge slashes, some cut path parameters off. [`normalise`] returns the one form that is
+//! compared, and [`is_ambiguous`] compares the forms that origins may derive from the same bytes.
 //!
 //! A path begins with `/` and ends before the query. A raw `\` is treated like `%5c`, although no
 //! accepted request has one in its path ([`crate::target`]).
@@ -43,9 +43,9 @@ pub fn normalise(path: &[u8]) -> Cow<'_, [u8]> {
     Cow::Owned(remove_dot_segments(&merge_slashes(&decoded)))
 }
 
-/// Returns the form in which the path of a route has to be written, so that it can be compared with
-/// each interpretation of a request's path: the normal form, without escapes that a path does not
-/// need.
+/// Returns the form in which the path of a route has to be written: the normal form, without
+/// escapes that a path does not need. This form can be compared with each interpretation of a
+/// request's path.
 pub fn route_form(path: &[u8]) -> Vec<u8> {
     let decode = |byte: u8| byte.is_ascii_graphic() && !b"/\\%?#;".contains(&byte);
     normalise(&map_escapes(path, |byte| decode(byte).then_some(byte))).into_owned()
@@ -53,7 +53,7 @@ pub fn route_form(path: &[u8]) -> Vec<u8> {
 
 /// Returns whether every origin interprets the path as its normal form: it has no encoded slash,
 /// backslash, dot or NUL, no raw backslash, no path parameter, no empty segment and no segment that
-/// begins with a dot. Other escapes, such as `%20` and `%c3`, move no segment.
+/// begins with a dot. Other escapes, such as `%20` and `%c3`, do not change where segments end.
 fn is_unambiguous(path: &[u8]) -> bool {
     let mut before = 0;
     let mut bytes = path.iter();
@@ -74,14 +74,14 @@ fn is_unambiguous(path: &[u8]) -> bool {
 /// Returns whether an origin may interpret the path as one for which `is_other` returns true, or
 /// whether the path hides segments from implementations that do not decode it.
 ///
-/// `is_other` must return false for the normal form, and must compare prefixes without a double
-/// slash. It is then sufficient to test the forms that keep all double slashes and the forms that
-/// keep none. A path of more than [`INTERPRETED_BYTES_MAX`] bytes is ambiguous unless it has one
-/// interpretation only.
+/// `is_other` must return false for the normal form. It must compare only the start of a path, with
+/// prefixes that have no double slash. It is then sufficient to test the forms that keep all double
+/// slashes and the forms that keep none. A path of more than [`INTERPRETED_BYTES_MAX`] bytes is
+/// ambiguous unless it has one interpretation only.
 ///
-/// Most origins also decode the escapes of all other characters, and some origins decode twice. For
-/// them, `%40` is `@`, and `%252f` is an encoded slash. The decoded forms are therefore tested as
-/// if they had been sent.
+/// Most origins decode the escapes of all visible characters, such as `%40` for `@`, and some
+/// decode twice, so that `%252f` becomes a slash. The path is therefore also tested with visible
+/// characters decoded once and twice, as if it had been sent in these forms.
 pub fn is_ambiguous(path: &[u8], is_other: impl Fn(&[u8]) -> bool) -> bool {
     let is_ambiguous = |path: &[u8]| {
         !is_unambiguous(path)
@@ -98,15 +98,17 @@ pub fn is_ambiguous(path: &[u8], is_other: impl Fn(&[u8]) -> bool) -> bool {
 
 /// Returns whether the path hides something from implementations that do not decode it:
 ///
-/// * an encoded NUL, or
-/// * a dot segment that has an encoded dot, or that is in a path with an encoded slash, a backslash
-///   or a path parameter, wherever an origin may see the ends of a segment.
+/// * an encoded NUL,
+/// * a dot segment that has an encoded dot, or
+/// * a dot segment in a path that has an encoded slash, a backslash or a path parameter.
+///
+/// Slashes and backslashes, encoded or not, end a segment here, and so does a semicolon.
 ///
 /// Encoded slashes, backslashes and path parameters move the ends of segments, so the result
 /// depends on the order in which an origin removes dot segments, decodes and cuts, and on how
 /// often. For example, an origin that removes dot segments both before and after decoding
-/// interprets `/a/b%2fc/../..%2fd` as `/d`. No list of orders is complete, and clients remove dot
-/// segments before they send a path.
+/// interprets `/a/b%2fc/../..%2fd` as `/d`. No list of orders is complete, so all such paths are
+/// reported. Ordinary clients do not send them, because they remove dot segments first.
 fn hides_segments(path: &[u8]) -> bool {
     let segments = decode_slashes(path, [true; 2]);
     let is_mixed = path.iter().any(|byte| b";\\".contains(byte))
@@ -127,12 +129,14 @@ pub const INTERPRETED_BYTES_MAX: usize = 4096;
 /// Returns whether an origin may interpret the path, which hides no segments, as one for which
 /// `is_match` returns true.
 ///
-/// Unreserved characters are decoded in all forms. A path with dot segments contains nothing else
-/// to decode or cut, because it hides no segments. Its forms differ in whether dot segments are
-/// removed, and in whether slashes are merged before or after that. The forms of a path without dot
-/// segments differ in whether `%2f` is a slash, whether `%5c` and `\` are slashes, whether slashes
-/// are merged, and whether parameters are cut. Parameters are cut from each `;` to the end of its
-/// segment, before or after slashes are decoded, or from the first `;` to the end of the path.
+/// Unreserved characters are decoded in all forms. A path with dot segments has no encoded slash,
+/// no backslash and no parameter, because it hides no segments. Its forms differ in whether dot
+/// segments are removed, whether slashes are merged, and which of the two comes first.
+///
+/// The forms of a path without dot segments differ in whether `%2f` is a slash, whether `%5c` and
+/// `\` are slashes, whether slashes are merged, and whether parameters are cut. Parameters are cut
+/// from each `;` to the end of its segment, before or after slashes are decoded, or from the first
+/// `;` to the end of the path.
 fn any_interpretation(path: &[u8], is_match: impl Fn(&[u8]) -> bool) -> bool {
     let decoded = decode_unreserved(path);
     let removed = remove_dot_segments(&decoded);
@@ -201,8 +205,8 @@ fn is_visible(byte: u8) -> bool {
     byte.is_ascii_graphic() && !b"/\\".contains(&byte)
 }
 
-/// Decodes the escapes of `/` if `slash` is set, and both the escapes of `\` and a raw `\` to `/`
-/// if `backslash` is set.
+/// Replaces escapes of `/` with `/` if `slash` is set. Replaces escapes of `\`, and raw `\`, with
+/// `/` if `backslash` is set.
 fn decode_slashes(path: &[u8], [slash, backslash]: [bool; 2]) -> Vec<u8> {
     let mut decoded = map_escapes(path, |byte| {
         (byte == b'/' && slash || byte == b'\\' && backslash).then_some(b'/')
@@ -213,8 +217,8 @@ fn decode_slashes(path: &[u8], [slash, backslash]: [bool; 2]) -> Vec<u8> {
     decoded
 }
 
-/// Replaces each escape by the byte that `decode` returns for its value, or writes it in upper case
-/// if `decode` returns `None`.
+/// Replaces each escape with the byte that `decode` returns for its value, or writes it in upper
+/// case if `decode` returns `None`.
 fn map_escapes(path: &[u8], decode: impl Fn(u8) -> Option<u8>) -> Vec<u8> {
     let mut out = Vec::with_capacity(path.len());
     let mut rest = path;

@@ -24,8 +24,8 @@ pub struct ProxyHeader {
 }
 
 /// The reason why the first bytes of a connection are not a valid PROXY header. The sender caused
-/// the error. The connection has to be closed without a response, since the sender may not speak
-/// HTTP.
+/// the error. The connection has to be closed without a response, because the sender possibly does
+/// not speak HTTP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ProxyHeaderError {
     /// The input begins like neither version.

@@ -19,15 +19,16 @@ use crate::target::{
 
 /// The head of a request: a request line (RFC 9112 section 3) and field lines.
 ///
-/// The following are valid by a grammar but are refused, because origins disagree about them:
+/// The following are valid by a grammar. They are refused because origins disagree about them, or
+/// because they exceed a limit of this crate:
 ///
-/// | refused | the rule that allows it |
+/// | refused | allowed by |
 /// | --- | --- |
 /// | more than one empty line before the request | RFC 9112 section 2.2 |
 /// | lines that end in LF; repeated spaces in the request line | RFC 9112 sections 2.2 and 3 |
 /// | minor versions above 1 | RFC 9110 section 2.5: to be processed as 1.1 |
-/// | folded values | RFC 9112 section 5.2: a proxy may refuse them |
-/// | methods above 32 bytes, more than 32 connection options | a limit of this crate |
+/// | folded values | RFC 9112 section 5.2, but a proxy may refuse them |
+/// | methods above 32 bytes, more than 32 connection options | RFC 9110 sections 9.1, 7.6.1 |
 pub type RequestHead = Head<RequestLine>;
 
 /// The parsed request line.
@@ -39,15 +40,15 @@ pub struct RequestLine {
     method_span: Span,
     /// A range of the bytes of the head; after the received bytes if `is_raw`.
     target_span: Span,
-    /// Whether the target has bytes from 0x80, which are percent-encoded when the head is complete.
+    /// Whether the target has non-ASCII bytes, which are percent-encoded when the head is complete.
     is_raw: bool,
     /// Determined when the head is complete, from the target and the `Host` field.
     destination: Result<DestinationSpans, TargetError>,
 }
 
 impl RequestLine {
-    /// Parses the request line at the start of a head, if it is complete and valid. Returns the
-    /// offset of the first field line.
+    /// Parses the request line at the start of a head, if it is complete, valid and all ASCII.
+    /// Returns the offset of the first field line.
     fn parse_plain_line(&mut self, head: &[u8], limits: &HeadLimits) -> Option<usize> {
         let method_len = TOKEN.prefix_len(&head[..head.len().min(METHOD_BYTES_MAX)]);
         let [b' ', rest @ ..] = &head[method_len..] else { return None };
@@ -98,7 +99,7 @@ impl RequestLine {
         Ok(())
     }
 
-    /// Appends the target to the bytes of the head, with bytes from 0x80 percent-encoded.
+    /// Appends the target to the bytes of the head, with non-ASCII bytes percent-encoded.
     #[cold]
     fn encode_target(&mut self, bytes: &mut Vec<u8>) {
         let start = bytes.len();
@@ -130,9 +131,8 @@ impl RequestHead {
         self.line.method_span.slice(&self.fields.bytes)
     }
 
-    /// Returns the target as received, with bytes from 0x80 percent-encoded. It is not empty, and
-    /// has only the bytes that [`target`] lists. All routing, matching, logging and cache keys use
-    /// this form.
+    /// Returns the target as received, with non-ASCII bytes percent-encoded. It is not empty, and
+    /// has only the bytes that [`target`] lists. The destination is derived from this form.
     pub fn target(&self) -> &[u8] {
         self.line.target_span.slice(&self.fields.bytes)
     }
@@ -148,7 +148,7 @@ impl RequestHead {
         self.line.version
     }
 
-    /// Replaces the path of the destination by its normal form ([`path::normalise`]). The query
+    /// Replaces the path of the destination with its normal form ([`path::normalise`]). The query
     /// stays as it is, and [`target`](Self::target) still returns the target as received.
     pub fn normalise_path(&mut self) {
         let Ok(located) = &mut self.line.destination else { return };
@@ -168,12 +168,12 @@ impl RequestHead {
 /// Returns the destination of a request (RFC 9112 section 3.2).
 ///
 /// An absolute target takes precedence over `Host` (section 3.2.2), but `Host` has to be valid too,
-/// because the next server may use it. The destination was determined with the head, so calls are
-/// cheap.
+/// because the next server may use it. The destination was determined when the head was parsed, so
+/// calls are cheap.
 ///
 /// # Errors
-/// Returns a [`TargetError`] if the target does not fit the method, or if the host is invalid or
-/// ambiguous. The method matters only for `*` and `host:port`.
+/// Returns a [`TargetError`] if the method does not allow the form of the target, if the scheme is
+/// not `http`, or if the host is missing, invalid or ambiguous.
 pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
     let DestinationSpans { authority, path_and_query } = head.line.destination?;
     let view = |span: Span| span.slice(&head.fields.bytes);
@@ -251,8 +251,8 @@ fn skip_empty_line(input: &[u8], scan: &mut HeadScan) -> Result<bool, HeadError>
     Ok(true)
 }
 
-/// Refuses input that cannot become a request line: bytes of another protocol, or a line without
-/// end. It is called for each piece that arrives, so it reads few bytes.
+/// Refuses input that cannot become a request line: bytes of another protocol, or a line that is
+/// too long. It is called for each piece that arrives, so it reads few bytes.
 fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
     let seen = &line[..line.len().min(METHOD_BYTES_MAX + 1)];
     match seen.iter().position(|&byte| !TOKEN.contains(byte)) {
@@ -270,7 +270,7 @@ fn check_beginning(line: &[u8], limits: &HeadLimits) -> Result<(), HeadError> {
 
 fn check_target(target: &[u8]) -> Result<(), HeadError> {
     let query = memchr(b'?', target).unwrap_or(target.len());
-    // Bytes from 0x80 are valid here, because they are percent-encoded later. An authority that
+    // Non-ASCII bytes are valid here, because they are percent-encoded later. An authority that
     // contains them is refused when it is parsed, because a host has no percent-encoding.
     let has_only = |class: ByteClass, bytes: &[u8]| {
         bytes.iter().all(|&byte| class.contains(byte) || !byte.is_ascii())

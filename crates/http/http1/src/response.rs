@@ -42,7 +42,7 @@ impl StatusLine {
         is_whole.then_some(start.len() + reason_len + 2)
     }
 
-    /// Parses a complete status line, RFC 9112 section 4.
+    /// Parses a complete status line (RFC 9112 section 4).
     fn parse_status_line(&mut self, line: &[u8]) -> Result<(), HeadError> {
         let version_len = line.iter().position(|&byte| byte == b' ').unwrap_or(line.len());
         let (version_bytes, rest) = line.split_at(version_len);

@@ -2,9 +2,9 @@
 //!
 //! A target may have the characters of RFC 3986 except `#`. Browsers send other characters too, of
 //! which ``| ^ ` { } [ ]`` are accepted anywhere. `\` is accepted only after the first `?`, because
-//! some origins read it as `/` in a path. Control bytes, spaces and `" < > #` are refused. Bytes
-//! from 0x80 are percent-encoded before anything else uses the target. A host that contains them is
-//! refused.
+//! some origins read it as `/` in a path. Control bytes, spaces and `" < > #` are refused.
+//! Non-ASCII bytes are percent-encoded before anything else uses the target. A host that contains
+//! them is refused.
 //!
 //! Percent-encoding is forwarded as received, even if it is malformed (`%zz`, a `%` at the end) or
 //! hides a `/`. It is not decoded here, so the origin reads what the client sent. The same holds
@@ -18,8 +18,8 @@
 //! * percent-encoding and sub-delimiters in a name
 //! * addresses of future IP versions, and zone identifiers
 //! * an empty port, port 0, and leading zeros in a port
-//! * names whose last label is a number but that are not a dotted quad (`127.1`, `0x7f.1`,
-//!   `017700000001`), because resolvers read them as different addresses, or as names
+//! * hosts whose last label is a number, other than dotted quads: resolvers read hosts such as
+//!   `127.1`, `0x7f.1` and `017700000001` as different addresses, or as names
 
 use std::fmt;
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -53,7 +53,7 @@ pub enum TargetForm {
 pub struct Authority<'a> {
     /// The host.
     pub host: Host<'a>,
-    /// The port, 1 to 65535; `None` if it was not written.
+    /// The port, 1 to 65535; `None` if it is absent.
     pub port: Option<u16>,
 }
 
@@ -75,14 +75,14 @@ pub struct Destination<'a> {
     /// The authority of the target, or of `Host` if the target has none. `None` only for an
     /// HTTP/1.0 request without `Host`. The port is always present for CONNECT.
     pub authority: Option<Authority<'a>>,
-    /// The authority as received: the host, and the port if it was written. Empty if there is no
+    /// The authority as received: the host, and the port if it is present. Empty if there is no
     /// authority.
     pub authority_bytes: &'a [u8],
     /// The target for the origin's request line: begins with `/`, or is `*`; empty for CONNECT.
     pub path_and_query: &'a [u8],
 }
 
-/// The ranges of a head that a [`Destination`] is a view of.
+/// The ranges of a head from which a [`Destination`] is built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DestinationSpans {
     pub(crate) authority: Option<AuthoritySpan>,
@@ -90,7 +90,7 @@ pub(crate) struct DestinationSpans {
     pub(crate) path_and_query: Span,
 }
 
-/// The range that an [`Authority`] is a view of, and its parsed values.
+/// The range of a head from which an [`Authority`] is built, and the parsed values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuthoritySpan {
     /// The authority as received.
@@ -205,8 +205,8 @@ impl fmt::Display for Host<'_> {
     }
 }
 
-/// Appends a byte of a path or query in the form that request targets have: percent-encoded from
-/// 0x80 on (RFC 3986 section 2.1). A URL from another source, such as `Location`, has to be
+/// Appends a byte of a path or query in the form that request targets have: a non-ASCII byte is
+/// percent-encoded (RFC 3986 section 2.1). A URL from another source, such as `Location`, has to be
 /// converted by this function before it is compared with a target.
 pub fn push_encoded(out: &mut Vec<u8>, byte: u8) {
     if byte.is_ascii() {
@@ -410,8 +410,8 @@ mod tests {
     use crate::request::destination;
     use crate::test_heads::request;
 
-    /// Returns the authority and path of a request, or the error, for a request line and the fields
-    /// after it.
+    /// Parses a request line and the fields after it. Returns the authority and path of the
+    /// request, or the error.
     fn resolve(line: &str, fields: &str) -> Result<(String, String), TargetError> {
         let head = request(format!("{line}\r\n{fields}\r\n")).unwrap();
         let destination = destination(&head)?;

@@ -1,5 +1,5 @@
-//! The trailer section of a chunked body (RFC 9112 section 7.1.2): parsed strictly, and forwarded
-//! only where it is harmless.
+//! The trailer section of a chunked body (RFC 9112 section 7.1.2). It is parsed strictly, and only
+//! harmless fields are forwarded.
 
 use memchr::memchr;
 
@@ -15,8 +15,8 @@ pub(crate) struct Trailers {
     line: Vec<u8>,
     /// The lines that may be forwarded, in canonical form.
     forwarded: Vec<u8>,
-    /// Bytes of all lines; the longer of the received and the forwarded form of each counts. At
-    /// most [`TRAILER_BYTES_MAX`] unless an error was returned.
+    /// Bytes of all lines, each in its received or its forwarded form, whichever is longer. At most
+    /// [`TRAILER_BYTES_MAX`] unless an error was returned.
     bytes: usize,
     /// Number of complete lines, at most [`TRAILERS_MAX`].
     count: u16,
@@ -50,8 +50,8 @@ impl Trailers {
         let field = parse_field(line, 0).map_err(invalid)?;
         let name = field.name.slice(line);
         let canonical = [name, b": ", field.value.slice(line), b"\r\n"];
-        // The forwarded form may have one more space. A line that is accepted here must also be
-        // within the limit of the next hop.
+        // The forwarded form may be one space longer. It counts too, so that a next hop with the
+        // same limit accepts each line that is accepted here.
         let canonical_len: usize = canonical.iter().map(|part| part.len()).sum();
         self.bytes += canonical_len.saturating_sub(self.line.len());
         if self.bytes > TRAILER_BYTES_MAX {
@@ -69,9 +69,9 @@ impl Trailers {
     }
 }
 
-/// Returns whether a trailer may be forwarded (RFC 9110 section 6.5.1). Each field that is known to
-/// this crate frames, routes, authenticates or controls something, and so do the families of names
-/// below.
+/// Returns whether a trailer may be forwarded (RFC 9110 section 6.5.1). Known names and the
+/// families below are refused: such fields frame, route or authenticate a message, or control its
+/// processing.
 fn may_be_trailer(name: &[u8], known: FieldName) -> bool {
     const FAMILIES: [&str; 5] = ["access-control-", "content-", "if-", "proxy-", "sec-"];
     let is_of = |family: &&str| {

@@ -8,7 +8,7 @@ use crate::{FieldRun, Framing, Version};
 #[derive(Debug, Default)]
 pub struct FieldList {
     fields: Vec<(String, String)>,
-    /// The values that were written in place.
+    /// The values that `field_with` wrote. They stay, because a later value may copy from them.
     values: Vec<u8>,
     has_ended: bool,
 }

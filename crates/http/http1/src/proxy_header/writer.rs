@@ -64,8 +64,8 @@ impl ProxyHeader {
     }
 }
 
-/// An address that is formatted as eight groups of hexadecimal digits if it is IPv4-mapped: the
-/// specification of version 1 does not define the notation `::ffff:1.2.3.4`.
+/// An address that is formatted in groups of hexadecimal digits only, even if it is IPv4-mapped:
+/// the specification of version 1 does not define the notation `::ffff:1.2.3.4`.
 struct PlainIp(IpAddr);
 
 impl std::fmt::Display for PlainIp {
