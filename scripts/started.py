@@ -29,7 +29,7 @@ class Programs:
         self.named, self.profile = os.environ.get("MILLRACE"), profile
         self.millrace = self.named or self.target / profile / "millrace"
         self.load = self.target / profile / "load"
-        self.asserting = self.target / "sim" / "millrace"
+        self.asserting = self.target / "debug" / "millrace"
         if profile == "debug":
             self.asserting = self.millrace
 
@@ -41,7 +41,7 @@ class Programs:
         if not self.named:
             self._cargo("-p", "millrace")
         if asserting and self.asserting != self.millrace:
-            self._cargo("-p", "millrace", profile="sim")
+            self._cargo("-p", "millrace", profile="debug")
 
     def build_test(self, package, name):
         """Builds an integration test and returns its program."""
