@@ -5,19 +5,20 @@ import os
 import pathlib
 import queue
 import re
-import socket
 import subprocess
+import sys
 import threading
 import time
 
 PROJECT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(PROJECT / "tests" / "interop"))
+from support.ports import free_port  # noqa: E402
 
 
 def free_address():
-    """Returns a free port. With port 0 the kernel would choose another one at each start."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return "%s:%d" % probe.getsockname()
+    """Returns an address that stays free until this process ends, also between two starts of a
+    program. With port 0 the kernel would choose another one at each start."""
+    return f"127.0.0.1:{free_port()}"
 
 
 class Programs:

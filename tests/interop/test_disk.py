@@ -12,6 +12,7 @@ from support import PROJECT
 from support.case import COMMAND_SECONDS_MAX
 from support.millrace import Millrace, program
 from support.namespace import mounted
+from support.ports import free_port
 from support.scripted import Response
 from support.shop import ShopCase
 
@@ -297,10 +298,8 @@ class Disk(ShopCase):
     def test_a_successor_gets_the_disk_when_the_old_process_drains(self):
         """The successor serves from the origin until it has the disk. Objects purged later stay
         purged."""
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        words = ("boost", "--origin", self.shop.url, "--listen", f"127.0.0.1:{port}")
+        listen = ("--listen", f"127.0.0.1:{free_port()}")
+        words = ("boost", "--origin", self.shop.url, *listen)
         more = ("--disk", f"{self.disk}:64M", "--admin", f"unix:{self.admin_path}")
         old = Millrace(*words, *more)
         self.addCleanup(self._end, old)

@@ -13,6 +13,7 @@ import subprocess
 from support import PROJECT, intruder, wire
 from support.case import InteropCase
 from support.millrace import program
+from support.ports import free_port
 from support.sockets import passing_on
 from test_admin import UnixConnection, send_request
 from test_upgrade import Load
@@ -262,9 +263,7 @@ class Activated(InteropCase):
         activate = shutil.which("systemd-socket-activate")
         if not activate:
             self.skipTest("systemd-socket-activate is not installed")
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            address = probe.getsockname()
+        address = ("127.0.0.1", free_port())
         words = ("boost", "--origin", self.origin().url, "--listen", "%s:%d" % address)
         process = subprocess.Popen(
             [activate, "-l", "%s:%d" % address, program(), *words],
