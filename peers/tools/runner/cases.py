@@ -12,6 +12,12 @@ VARIANTS = {"browser": "-B", "unique-urls": "-U"}  # options of pbload
 RATES = {"1k": 5000, "8k": 5000, "64k": 1000, "1m": 100}  # requests per second
 ORIGIN = f"127.0.0.1:{PORT}"
 HITS = ("reverse-hit", "forward-hit", "static-file", "tls-", "many-connections-hit")
+# Families of cases whose last part is a size: a key of SIZES, or one of MIXTURES.
+SIZED = ("reverse-miss", "reverse-hit", "reverse-store", "static-file", "tunnel")
+MIXTURES = ("reverse-miss-polymix", "reverse-hit-surge")
+FORWARD = ("forward-miss-8k", "forward-miss-8k-new-connection", "forward-hit-8k",
+           "forward-hit-surge")
+TLS = ("tls-hit-h1", "tls-hit-h2", "tls-handshake")
 
 
 @dataclass
@@ -82,6 +88,8 @@ def plain_spec(case, peer, served, idle):
     """Returns the Spec of a case without variants."""
     is_floor = peer.startswith("floor")
     family, _, size = case.rpartition("-")
+    if family in SIZED and size not in SIZES and case not in MIXTURES:
+        return None
     if family == "reverse-miss" and "reverse-miss" in served:
         if size == "polymix":
             return Spec(1, "/n/8k", "8k", has_mixed_sizes=True, flags=["-M"])
@@ -103,11 +111,11 @@ def plain_spec(case, peer, served, idle):
         return Spec(2, "/c/" + size, size, flags=["-U"], checked=FULL // SIZES[size])
     if family == "static-file" and "static-file" in served:
         return Spec(4, "/c/" + size, size)
-    if case.startswith("forward-"):
+    if case in FORWARD:
         return forward_spec(case, is_floor, served)
     if family == "tunnel":
         return tunnel_spec(size, served)
-    if case.startswith("tls-") and "tls" in served:
+    if case in TLS and "tls" in served:
         return Spec(7, "/c/8k", "8k", tls="hs" if case == "tls-handshake" else size)
     return None
 

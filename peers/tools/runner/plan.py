@@ -28,7 +28,10 @@ class Entry:
 
 
 def parse(text, peers, modes):
-    """Returns the entries of CASE[/MODE+MODE][@PEER+PEER],... ; the rest has default values."""
+    """Returns the entries of CASE[/MODE+MODE][@PEER+PEER],... ; the rest has default values. Exits
+    if a mode or a peer is unknown, or if none of the peers serves a case."""
+    known_modes = list(names.MODES.values())
+    check_known("peer", peers, [it for it in sorted(os.listdir(PEERS + "/start")) if it[0] != "_"])
     entries = []
     for word in text.split(","):
         found = re.fullmatch(r"([\w-]+)(?:/([\w+-]+))?(?:@([\w+-]+))?", word)
@@ -37,9 +40,22 @@ def parse(text, peers, modes):
                              "CASE[/MODE+MODE][@PEER+PEER])")
         case = names.case(found[1])
         chosen = found[2].split("+") if found[2] else modes or cases.default_modes(case)
-        entries.append(Entry(case, [names.mode(mode) for mode in chosen],
-                             found[3].split("+") if found[3] else peers))
+        entry = Entry(case, [names.mode(mode) for mode in chosen],
+                      found[3].split("+") if found[3] else peers)
+        check_known("mode", entry.modes, known_modes)
+        check_known("peer", entry.peers, peers)
+        if not any(cases.spec(case, peer) for peer in entry.peers):
+            raise SystemExit(f'run-case: no peer serves the case "{found[1]}" (expected: a case of '
+                             f"run-case --help that {', '.join(entry.peers)} can serve)")
+        entries.append(entry)
     return entries
+
+
+def check_known(what, words, known):
+    """Exits if one of the words is not known."""
+    for word in words:
+        if word not in known:
+            raise SystemExit(f'run-case: unknown {what} "{word}" (expected: {", ".join(known)})')
 
 
 def print_commands(entries, peers, options):
@@ -163,7 +179,7 @@ class Run:
                 print(f"FAILED {mode} {error}", flush=True)
                 self.fail(out, failure | {"failed": str(error)})
                 return
-            except Exception as error:  # whatever it was: the other peers are measured
+            except Exception as error:  # any error, so that the other peers are measured
                 print(f"FAILED {case} {peer} {mode}: {str(error)[:300]}", flush=True)
                 rows = []
                 if attempt == self.options.tries:
