@@ -1,7 +1,7 @@
 """The plain names of cases, modes and figures, and the short codes that they had before.
 
 Commands accept both. Result lines, tables and pages have the plain names. The codes in older result
-files are replaced when the files are read. """
+files are replaced when the files are read."""
 
 # Cases whose names do not follow from their family.
 CASES = {
