@@ -2,9 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A gate for attempts that may be wasted. It closes when most recent attempts were wasted, and
-/// lets one attempt pass now and then to find out whether that has changed. If two threads record
-/// results at the same time, one result may be lost.
+/// A gate for attempts that may be wasted. It closes when three quarters of the recent attempts
+/// were wasted, and lets one attempt pass now and then to find out whether that has changed. If two
+/// threads record results at the same time, one result may be lost.
 #[derive(Default)]
 pub(crate) struct AdaptiveGate {
     /// The share of recent attempts that were wasted, in units of 1 / [`WASTED_ALL`].

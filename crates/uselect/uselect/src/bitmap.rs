@@ -13,7 +13,7 @@ pub(crate) struct ReadinessBitmaps<'a> {
     pub(crate) read: &'a Bitmap,
     /// Whether the descriptor is ready for writing.
     pub(crate) write: &'a Bitmap,
-    /// Whether the descriptor has urgent data.
+    /// Whether the descriptor may have urgent data.
     pub(crate) urgent: &'a Bitmap,
     /// Whether the kernel must be called for the descriptor, for any requested event.
     pub(crate) except: &'a Bitmap,

@@ -25,9 +25,9 @@ pub const EXCLUSIVE: u32 = 1 << 28;
 /// EPOLLWAKEUP: an event keeps the machine awake until it is processed. A [`crate::Watcher`] passes
 /// the descriptor to its epoll instance.
 pub const WAKEUP: u32 = 1 << 29;
-/// EPOLLONESHOT: reported once, until it is modified.
+/// EPOLLONESHOT: a descriptor is reported once, until it is modified.
 pub const ONESHOT: u32 = 1 << 30;
-/// EPOLLET: reported once for each event.
+/// EPOLLET: a descriptor is reported once for each event.
 pub const EDGE: u32 = 1 << 31;
 
 /// Bits that are reported even if they are not requested.

@@ -38,7 +38,7 @@ impl From<Errno> for Error {
 }
 
 impl Error {
-    /// Returns the error as text, with the address of the daemon if it was not found there.
+    /// Returns the error as text. For [`Error::NoDaemon`] the text has the address of the daemon.
     pub fn at_path(self, path: &Path) -> impl fmt::Display {
         ErrorAtPath { error: self, path }
     }

@@ -32,7 +32,7 @@ pub type Bitmap = [AtomicU64; WORDS];
 #[derive(Debug)]
 #[repr(C)]
 pub struct SocketNumbers {
-    /// Bytes that can be received; for a listener, connections to accept.
+    /// Bytes that can be received, and 1 for a FIN; for a listener, connections to accept.
     pub readable: AtomicU32,
     /// Bytes of free send space.
     pub send_space: AtomicU32,
@@ -103,6 +103,7 @@ pub struct WritablePages {
     /// By descriptor: the index; 0: not tracked.
     pub index: [AtomicU32; SOCKETS],
     /// By descriptor: sleeper number << 16 | the bits of poll(2) that it waits for; 0: no interest.
+    /// A watcher also sets bit 31, which the programs ignore.
     pub interest: [AtomicU32; SOCKETS],
     /// By index: the number of bytes that make the socket readable; 0: any byte.
     pub threshold: [AtomicU32; SOCKETS],

@@ -1,5 +1,5 @@
 //! User-level connection tracking: a process reads the readiness of its TCP sockets from memory
-//! that the kernel keeps up to date, without a system call while a socket is ready.
+//! that the kernel keeps up to date. While a socket is ready, most waits make no system call.
 //!
 //! The design is section 2 of "Kernel Support for Faster Web Proxies". `docs/design/uselect.md`
 //! describes how this crate implements it without a kernel module. The daemon `uselectd`
@@ -7,8 +7,8 @@
 //! no privilege. Without the daemon, io_uring can still show which sockets are idle
 //! ([`Tracker::multishot`]).
 //!
-//! The crate never reads the bytes of a socket. If a descriptor is not tracked, or its state is not
-//! certain, the crate calls poll(2).
+//! Waits never read the bytes of a socket. If a descriptor is not tracked, or its state is not
+//! certain, a wait calls poll(2).
 
 mod adaptive_gate;
 mod bitmap;

@@ -20,8 +20,8 @@ pub(crate) const REQUESTS_MAX: u32 = 256;
 /// multishot poll. The library then calls poll(2) for that socket until the socket is armed again.
 pub(crate) const COMPLETIONS_MAX: u32 = 32 << 10;
 /// How long [`crate::Tracker::untrack`] waits for io_uring to release a socket. A thread that
-/// submitted the socket's poll and does not enter the kernel delays this. After the limit, the
-/// kernel closes the connection only when that thread enters it.
+/// submitted the socket's poll and does not enter the kernel delays this. If the limit is reached,
+/// close(2) of the descriptor ends the connection only after that thread has entered the kernel.
 pub(crate) const DISARM_TIME_MAX: Duration = Duration::from_millis(10);
 /// The smallest number of entries for which upoll uses the poll cache. With fewer entries, a scan
 /// of each entry is as fast and needs no memory.

@@ -1,6 +1,6 @@
 //! `Multishot`: finds idle sockets without any privilege, by multishot polls of io_uring.
 //!
-//! A socket is idle if poll(2) found it not ready and the ring has completed no poll of it since.
+//! A socket is idle if poll(2) found it not ready and the ring has reported no event of it since.
 //! Only other sockets are passed to poll(2). The bitmaps hold hints: a set bit means that something
 //! happened since poll(2) last found nothing. To read them costs no system call.
 //!
@@ -31,8 +31,8 @@ pub(crate) struct Multishot {
     /// 1 in the process that created the ring, 0 in its children, which must not use it.
     is_own_process: Mapping<AtomicU8>,
     /// The state that a thread takes while it waits by the ring; empty while a thread has it. Only
-    /// one thread at a time waits by the ring, because threads would have to wake each other for
-    /// the completions that they take.
+    /// one thread at a time waits by the ring. With several, a thread that takes completions would
+    /// have to wake all the others.
     poller: ArrayQueue<HintPoller>,
     /// Whether the thread that waits by the ring sleeps or is about to. Other threads that take
     /// completions then wake it.
@@ -210,7 +210,7 @@ impl Multishot {
         }
         if !has_more {
             // The poll ended because the completion queue was full, or because the thread that
-            // armed it exited. poll(2) finds what the poll has missed, and is called until the
+            // armed it exited. poll(2) finds the events that were missed, and is called until the
             // socket is armed again.
             self.set_hints(at, UNKNOWN_EVENTS);
             set_bit(&self.table.active, at, false);
@@ -407,7 +407,7 @@ mod tests {
         }
         let tracker = Tracker::with_multishot(multishot);
         for round in 0..20 {
-            // These waits arm the sockets, until no wait needs a system call.
+            // These waits arm the sockets.
             let readable = |revents: u16| count_readable(&tracker, &pairs, revents);
             for _ in 0..100 {
                 assert_eq!(readable(0), 0);

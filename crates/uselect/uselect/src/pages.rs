@@ -1,4 +1,4 @@
-//! `SharedPages`: the shared memory of a process, and the rings that wake its threads.
+//! `SharedPages`: the shared memory of a process. `WakeRing`: a ring that wakes one of its threads.
 //!
 //! The memory orderings here pair with those in `uselect.bpf.c`; `docs/design/uselect.md` describes
 //! both sides.

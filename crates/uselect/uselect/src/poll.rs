@@ -19,11 +19,11 @@ impl Tracker {
     /// timeout expires (`None`: never) or a signal is handled. Returns the number of entries with
     /// `revents`.
     ///
-    /// While a tracked socket is ready, most waits make no system call. Every
-    /// [`crate::KERNEL_CHECK_WAITS_MAX`] waits, and after [`crate::KERNEL_CHECK_TIME_MAX`] if some
-    /// descriptors are not tracked, a wait calls the kernel too. A wait with a timeout of zero and
-    /// no mask makes no system call if memory shows that no entry is ready. Memory cannot show this
-    /// for an entry that waits for missing send space.
+    /// While a tracked socket is ready, most waits make no system call. After
+    /// [`crate::KERNEL_CHECK_WAITS_MAX`] such waits, the next one calls the kernel too. If some
+    /// descriptors are not tracked, it also does so after [`crate::KERNEL_CHECK_TIME_MAX`]. A wait
+    /// with a timeout of zero and no mask makes no system call if memory shows that no entry is
+    /// ready. Memory cannot show this for an entry that waits for missing send space.
     ///
     /// # Errors
     /// Those of poll(2), including EINTR.

@@ -17,9 +17,9 @@ const CHUNK: usize = 16;
 const NO_ENTRY: PollFd = PollFd { fd: -1, events: 0, revents: 0 };
 
 /// The entries of the last large upoll; none before the first update. An entry that waits only to
-/// receive is a reader, unless an earlier entry has the same descriptor. `words` covers all
-/// descriptors of readers, `entry_indices` has 64 elements for each word, and `others` has a bit
-/// for each entry.
+/// receive is a reader, unless another reader has the same descriptor or the descriptor is
+/// [`SOCKETS`] or above. `words` covers all descriptors of readers, `entry_indices` has 64 elements
+/// for each word, and `others` has a bit for each entry.
 #[derive(Default)]
 pub(crate) struct PollCache {
     /// The array, with `revents` 0.
@@ -27,7 +27,7 @@ pub(crate) struct PollCache {
     pub(crate) words: Vec<ReaderWord>,
     /// By descriptor of a reader, the index of its entry.
     entry_indices: Vec<u32>,
-    /// By entry, whether it waits for more than to receive, or repeats the descriptor of a reader.
+    /// By entry, whether it has a descriptor and is not a reader.
     others: Vec<u64>,
 }
 

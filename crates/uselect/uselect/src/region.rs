@@ -96,7 +96,7 @@ impl ProcessRegion {
         self.is_live()
     }
 
-    /// The connection to the daemon, which a sleeper watches for [`HANGUP_ONLY`].
+    /// Returns the connection to the daemon, which a sleeper polls for a hang-up.
     pub(crate) fn registration(&self) -> BorrowedFd<'_> {
         self.registration.as_fd()
     }
@@ -216,7 +216,7 @@ impl ProcessRegion {
         let claim = |slot: &ThreadSlot, from| {
             slot.thread.compare_exchange(from, thread, Ordering::Acquire, Ordering::Relaxed).is_ok()
         };
-        // The slot may be left by an earlier thread that had the same ID.
+        // The slot may belong to an ended thread that had the same ID.
         let own = own.inspect(|slot| self.reclaim_index(slot));
         let free = || slots.clone().find(|slot| claim(slot, 0));
         let slot = own.or_else(free).or_else(|| self.reclaim_slot(slots.clone(), claim))?;

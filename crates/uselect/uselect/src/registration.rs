@@ -2,8 +2,8 @@
 //!
 //! The daemon sends [`RegistrationReply::Challenge`] and [`CHALLENGE_BYTES`] random bytes. The
 //! process that connected, and no other process, sends [`REQUEST_MAGIC`], one byte with its
-//! [`TrackingMode`], and the random bytes. The daemon sends one byte, a [`RegistrationReply`]. With
-//! [`RegistrationReply::Granted`] come three descriptors: `ReadOnlyPages`, `WritablePages`, and the
+//! [`TrackingMode`], and the random bytes. The daemon sends one byte, a [`RegistrationReply`], and
+//! with [`RegistrationReply::Granted`] three descriptors: `ReadOnlyPages`, `WritablePages`, and the
 //! ring of sleeper 0. For each further sleeper, in order, the process sends [`RING_REQUEST`], and
 //! receives a reply and a ring before it sends the next request. A process that the daemon does not
 //! serve receives the reply in place of the challenge. The registration ends when the connection or
@@ -62,9 +62,11 @@ pub enum TrackingMode {
     /// would return.
     Exact = 0,
     /// The process clears them. The kernel only sets them, so no eBPF program runs when the process
-    /// receives or sends. This is sufficient for a process that waits for edges and then reads
-    /// until nothing is left. Other processes must use [`crate::TrackedSocket::receive`] and
-    /// [`crate::TrackedSocket::send`].
+    /// receives or sends. A [`crate::Watcher`] clears the bits that it reports with EPOLLET, so the
+    /// caller only has to read until nothing is left, and to call
+    /// [`crate::Watcher::report_short_send`] after a short send. A caller that waits in another way
+    /// must use [`crate::TrackedSocket::receive`] and [`crate::TrackedSocket::send`], or call the
+    /// same functions of [`crate::Tracker`] around its own system calls.
     Lean = 1,
 }
 

@@ -1,4 +1,4 @@
-//! `RingRequests`: the requests of rings for new sleepers, one at a time.
+//! `RingRequests`: requests a ring for each new sleeper, one at a time.
 
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};

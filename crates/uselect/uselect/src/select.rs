@@ -85,7 +85,7 @@ struct SelectCall<'a, 'b> {
     words: usize,
 }
 
-/// A word of the sets, and what the bitmaps show of it.
+/// A word of the sets, and its state in the bitmaps.
 #[derive(Default)]
 struct WordScan {
     requested: [u64; 3],

@@ -10,7 +10,7 @@ use crate::layout::UNCERTAIN;
 use crate::pages::{SharedPages, WakeRing};
 use crate::poll_set::PollSet;
 
-/// Bit of an interest: it belongs to a watcher, and stays until the watcher clears it.
+/// Marks an interest that belongs to a watcher, and stays until the watcher clears it.
 pub(crate) const PERSISTENT: u32 = 1 << 31;
 
 /// The resources that a thread needs to sleep. An upoll or uselect takes it for the duration of the
@@ -124,7 +124,8 @@ impl Sleeper {
         self.published_now.add(word, bits);
     }
 
-    /// Replaces the interest of another sleeper, unless that sleeps.
+    /// Replaces an interest, unless it belongs to another sleeper that sleeps. Returns whether it
+    /// was replaced.
     fn take_over(&self, pages: &SharedPages, fd: usize, found: u32, wanted: u32) -> bool {
         let other = (found >> 16) as usize % pages.writable.sleeper.len();
         if found == 0 || other == self.number {
@@ -141,8 +142,8 @@ impl Sleeper {
         is_replaced
     }
 
-    /// Returns a stamp. While it stays the same, what [`Sleeper::publish`] stored for a bitmap word
-    /// is unchanged.
+    /// Returns a stamp. While it stays the same, the interests that [`Sleeper::publish`] stored for
+    /// a bitmap word are unchanged.
     pub(crate) fn stamp(&self, pages: &SharedPages, word: usize) -> InterestStamp {
         // A sleeper that takes over an interest of this word increments the version.
         InterestStamp { sleeper: self.number, version: pages.interest_version(word) }

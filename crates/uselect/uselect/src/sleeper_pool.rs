@@ -22,7 +22,7 @@ impl SleeperPool {
             if slot.load(Ordering::Relaxed).is_null() {
                 return None;
             }
-            // Pairs with `put`: the writes of its last thread are visible.
+            // Pairs with `put`: the writes of the thread that last used it are visible.
             let taken = slot.swap(ptr::null_mut(), Ordering::Acquire);
             // SAFETY: a pointer that is not null comes from `Box::into_raw` in `put`, and the swap
             // gives it to this thread alone.

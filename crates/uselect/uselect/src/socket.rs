@@ -69,8 +69,8 @@ impl TrackedSocket {
         Ok((TrackedSocket::new(self.tracker.clone(), fd), address))
     }
 
-    /// Receives bytes like recv(2). Returns how many, 0 at the end of the stream. Required in lean
-    /// mode.
+    /// Receives bytes like recv(2). Returns how many, 0 at the end of the stream. Calls
+    /// [`Tracker::begin_receive`] and [`Tracker::end_receive`], which lean mode may require.
     ///
     /// # Errors
     /// Those of recv(2).
@@ -82,8 +82,8 @@ impl TrackedSocket {
         received
     }
 
-    /// Sends bytes like send(2), without SIGPIPE. Returns how many were taken. Required in lean
-    /// mode.
+    /// Sends bytes like send(2), without SIGPIPE. Returns how many were taken. Calls
+    /// [`Tracker::end_send`], which lean mode may require.
     ///
     /// # Errors
     /// Those of send(2).

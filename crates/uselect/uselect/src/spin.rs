@@ -14,7 +14,7 @@ use crate::kernel;
 pub(crate) struct Spin {
     max_ns: AtomicU64,
     gate: AdaptiveGate,
-    /// Involuntary context switches of the thread at the last wasted spin.
+    /// At the last wasted spin of any thread, the involuntary context switches of that thread.
     switches: AtomicU64,
 }
 

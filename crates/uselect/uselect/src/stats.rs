@@ -3,12 +3,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Counters of the waits of a process.
+/// Counters of the waits of a tracker, its clones and their watchers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Stats {
     /// Calls of upoll, uselect and [`crate::Watcher::wait`].
     pub waits: u64,
-    /// Waits that made no system call.
+    /// Waits that memory served. Such a wait may still check that the daemon runs, or call poll(2)
+    /// for a single uncertain descriptor of a watcher.
     pub without_syscall: u64,
     /// System calls that could sleep.
     pub sleeps: u64,

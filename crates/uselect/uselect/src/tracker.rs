@@ -63,10 +63,10 @@ pub struct SocketState {
     /// The result of poll(2) if all events were requested. POLLPRI and POLLERR mean that the kernel
     /// must be called. If POLLOUT is missing, send space may have become free since.
     pub events: u32,
-    /// The event count, modulo 2^16. An event is what would wake an edge-triggered wait.
+    /// The event count, modulo 2^16. Anything that would wake an edge-triggered wait is an event.
     pub edges: u16,
-    /// Bytes that can be received, plus one after the end of the stream (which SIOCINQ subtracts);
-    /// for a listener, connections to accept.
+    /// Bytes that can be received; for a listener, connections to accept. The FIN of the peer
+    /// counts as one byte (SIOCINQ does not count it).
     pub readable: u32,
     /// Bytes of free send space.
     pub send_space: u32,
@@ -86,9 +86,10 @@ impl Tracker {
     }
 
     /// Finds idle sockets with multishot polls of an io_uring instance, which needs no privilege.
-    /// Idle sockets then cost a wait nothing. All other sockets are passed to poll(2): something
-    /// has happened to them since poll(2) last found them not ready. So a wait that returns a
-    /// socket always makes a system call, and never returns a socket that poll(2) does not report.
+    /// Waits make no system call for idle sockets. All other sockets are passed to poll(2): it has
+    /// not checked them yet, or something has happened since it last found them not ready. So a
+    /// wait that returns a socket always makes a system call, and never returns a socket that
+    /// poll(2) does not report.
     ///
     /// The ring has space for 32,768 completions, 0.5 MB of kernel memory. One thread at a time
     /// waits by the ring; other threads use the system call. A [`crate::Watcher`] is a plain epoll
@@ -96,8 +97,9 @@ impl Tracker {
     /// that Linux does not restart after a signal, such as epoll_wait(2) and receives with a
     /// timeout, then fail with EINTR.
     ///
-    /// A child of fork(2) holds the ring open. If it outlives the parent without execve(2), the
-    /// parent's armed connections stay open after the parent's end.
+    /// A child of fork(2) holds the ring open, and the ring holds the sockets that it polls. If the
+    /// child outlives the parent without execve(2), these connections stay open after the parent's
+    /// end.
     ///
     /// # Errors
     /// [`Error::NoRing`], those of mmap(2), EMFILE.
@@ -230,7 +232,8 @@ impl Tracker {
     /// Updates the recorded state of a socket, with one system call. Call this after changes that
     /// no hook of the kernel reports: setsockopt(2) of buffers and watermarks, a read of SO_ERROR,
     /// shutdown(2) of the receiving side, accept(2) of the last pending connection, connect(2) that
-    /// dissolves a connection, and in lean mode other calls that receive or send.
+    /// dissolves a connection. In lean mode, call this also after a receive or send that was not
+    /// recorded by [`Tracker::end_receive`] or [`Tracker::end_send`].
     pub fn refresh(&self, fd: i32) {
         match &self.0.memory {
             TrackerMemory::Bpf(region) if region.is_live() => region.refresh(fd),
@@ -239,26 +242,28 @@ impl Tracker {
         }
     }
 
-    /// Prepares a receive that the caller makes by its own system call. Required in lean mode; does
-    /// nothing in exact mode.
+    /// Prepares a receive that the caller makes by its own system call. Required in lean mode,
+    /// except for a descriptor that a [`crate::Watcher`] reports with EPOLLET. Does nothing in
+    /// exact mode.
     pub fn begin_receive(&self, fd: i32) {
         if let Some(region) = self.0.live_region() {
             region.begin_receive(fd);
         }
     }
 
-    /// Records a receive that the caller made by its own system call. Required in lean mode. `got`
-    /// is the result of that call for at most `max` bytes, `None` if it failed. If more bytes may
-    /// be there, the kernel updates the state.
+    /// Records a receive that the caller made by its own system call. Required after
+    /// [`Tracker::begin_receive`]. `got` is the result of that call for at most `max` bytes, `None`
+    /// if it failed. If more bytes may be there, the kernel updates the state.
     pub fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
         if let Some(region) = self.0.live_region() {
             region.end_receive(fd, got, max);
         }
     }
 
-    /// Records a send that the caller made by its own system call. Required in lean mode. `sent` is
-    /// the result of that call for `count` bytes, `None` if it failed. If it is less than `count`,
-    /// also call [`crate::Watcher::report_short_send`].
+    /// Records a send that the caller made by its own system call. Required in lean mode, except
+    /// for a descriptor that a [`crate::Watcher`] reports with EPOLLET. `sent` is the result of
+    /// that call for `count` bytes, `None` if it failed. If `sent` is not `count`, a watcher that
+    /// has the descriptor needs [`crate::Watcher::report_short_send`] in any case.
     pub fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
         if let Some(region) = self.0.live_region() {
             region.end_send(fd, sent, count);
@@ -283,14 +288,15 @@ impl Tracker {
     pub fn expect_bytes(&self, fd: i32, bytes: u32) -> bool {
         let Some(region) = self.0.live_region() else { return false };
         let Some(index) = region.pages.index(fd) else { return false };
-        // Pairs with update_word() in the kernel, which reads this while the socket is locked. A
-        // receive locks the socket too.
+        // Pairs with update_word() in the kernel. When bytes arrive, it reads this under the lock
+        // of the socket. A receive takes that lock too, so later arrivals see this value.
         region.pages.writable.threshold[index].store(bytes, Ordering::SeqCst);
         true
     }
 
-    /// Sets for how many consecutive waits, and for how long, memory alone may serve waits (MaxPass
-    /// in the paper).
+    /// Limits how many consecutive waits memory alone may serve (MaxPass in the paper). If some
+    /// descriptors are not tracked, this also ends after `time`. A [`crate::Watcher`] keeps the
+    /// limits that were set when it was created.
     pub fn set_kernel_check_interval(&self, count: u32, time: Duration) {
         self.0.kernel_check.set(count, time);
     }
@@ -302,7 +308,7 @@ impl Tracker {
         self.0.spin.set(max);
     }
 
-    /// Returns the counters of the waits of this process.
+    /// Returns the counters of the waits of this tracker, its clones and their watchers.
     pub fn stats(&self) -> Stats {
         self.0.counters.stats()
     }
@@ -326,7 +332,7 @@ impl Tracker {
 }
 
 impl TrackerShared {
-    /// Returns the registration, even if it is not live any more.
+    /// Returns the region of the registered process, even if it is not live any more.
     pub(crate) fn region(&self) -> Option<&ProcessRegion> {
         match &self.memory {
             TrackerMemory::Bpf(region) => Some(region),
@@ -347,7 +353,7 @@ impl TrackerShared {
         }
     }
 
-    /// Returns the registration if its memory is kept up to date.
+    /// Returns the region of the registered process if it is kept up to date.
     pub(crate) fn live_region(&self) -> Option<&ProcessRegion> {
         self.region().filter(|region| region.is_live())
     }

@@ -86,7 +86,7 @@ impl<'a> BlockingWait<'a> {
         }
     }
 
-    /// The descriptors that poll(2) is called for.
+    /// Returns the descriptors that poll(2) is called for.
     pub(crate) fn poll_set(&mut self) -> &mut PollSet {
         match self {
             Self::Region(_, sleeper) => &mut sleeper.poll_set,

@@ -11,7 +11,7 @@ use crate::yield_before_sleep::Yielded;
 
 /// A wait in progress, for some representation of a set of descriptors.
 pub(crate) trait WaitCall {
-    /// Stores what memory shows, in one pass.
+    /// Stores the results that memory shows, in one pass.
     fn scan_memory(&mut self, view: MemoryView<'_>) -> MemoryScan;
     /// Publishes the interest in each descriptor, or adds the descriptor to the poll set. Then
     /// reads memory again, and returns the number of results.

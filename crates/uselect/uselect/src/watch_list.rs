@@ -1,5 +1,5 @@
-//! `WatchList`: which descriptors of a watcher are in memory, and which are in the kernel's
-//! instance.
+//! `WatchList`: which descriptors of a watcher are in memory, and which are in its epoll instance
+//! ("the kernel's instance").
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -21,8 +21,8 @@ pub struct DescriptorEvent {
     pub data: u64,
     /// Bits of epoll(7) that are ready.
     pub events: u32,
-    /// The number of events since the descriptor was returned last, modulo 2^16, but at least 1; 0 if
-    /// the descriptor is not tracked.
+    /// The number of events since the descriptor was returned last, modulo 2^16, but at least 1; 0
+    /// if the watcher has the descriptor in its epoll instance.
     pub edges: u16,
 }
 
@@ -59,7 +59,8 @@ pub(crate) struct WatchList {
     scan_start: usize,
     /// The number of threads that sleep.
     pub(crate) waiters: u32,
-    /// Whether the kernel's instance has descriptors, or `wake_epoll` waits for send space.
+    /// Whether a descriptor was ever added to the kernel's instance, or to `wake_epoll` for send
+    /// space. Never cleared.
     pub(crate) has_kernel_entries: bool,
     /// Whether all descriptors were moved to the kernel's instance.
     pub(crate) is_handed_over: bool,
@@ -233,8 +234,8 @@ impl WatchList {
         self.watch_writable(wake_epoll, fd as usize);
     }
 
-    /// Waits for send space with `wake_epoll`. If epoll_ctl(2) fails, the descriptor is checked at
-    /// its next event.
+    /// Requests a wake-up by `wake_epoll` when a socket has send space. If epoll_ctl(2) fails, the
+    /// socket is checked at its next event.
     fn watch_writable(&mut self, wake_epoll: &Epoll, fd: usize) {
         let _ = wake_epoll.add_oneshot(fd as i32, bits::OUT, fd as u64);
         self.has_kernel_entries = true;
@@ -291,8 +292,8 @@ impl WatchList {
                     }
                 }
                 if new != 0 {
-                    // Also pairs with publish(): words are read after this; the kernel stores them
-                    // before it reads the bit.
+                    // Also pairs with publish(): the words of the sockets are read after this; the
+                    // kernel stores them before it reads the bit.
                     changed.fetch_and(!new, Ordering::SeqCst);
                     self.pending[at] |= new;
                 }
@@ -348,9 +349,10 @@ impl WatchList {
             self.watch_writable(wake_epoll, fd);
         }
         let found = ready & (entry.events | bits::ALWAYS_REPORTED) & 0xFFFF;
-        // In lean mode a program stores the word first and sets the bits later, and this function
-        // clears the bits that it reports. A scan after the first step counts the event, but finds
-        // no bit to report. So a set bit belongs to an event that was not reported yet.
+        // In lean mode a program stores the word before it sets the bits, and this function clears
+        // the bits that it reports. If it reads the word between these two steps, it may record the
+        // event count of an event whose bits it does not see yet. So a set bit belongs to an
+        // unreported event, even if the count is unchanged.
         let is_unreported =
             region.mode == TrackingMode::Lean && found & (bits::READABLE | bits::WRITABLE) != 0;
         let is_new = word.edges() != entry.edges || entry.must_report || is_unreported;

@@ -57,11 +57,14 @@ struct LockedList<'a> {
     is_in_memory: bool,
 }
 
-/// The epoll data of the ring in `wake_epoll`; those of the other descriptors follow. A socket that
-/// waits for send space has its descriptor as data.
+/// The epoll data of the ring in `wake_epoll`. A socket that waits for send space has its
+/// descriptor as data.
 const RING: u64 = 1 << 32;
+/// The epoll data of the daemon connection.
 const DAEMON: u64 = 2 << 32;
+/// The epoll data of the kernel's instance.
 const KERNEL_SET: u64 = 3 << 32;
+/// The epoll data of the eventfd.
 const WAKEUP: u64 = 4 << 32;
 
 impl Watcher {
@@ -358,7 +361,8 @@ impl Watcher {
         self.locked_list(fd).filter(|locked| locked.is_in_memory)
     }
 
-    /// Returns the memory and the registration, or `None` once all descriptors are handed over.
+    /// Returns the part of the watcher that uses memory, and the region of the process, or `None`
+    /// once all descriptors are handed over.
     fn memory(&self) -> Option<(&WatcherMemory, &ProcessRegion)> {
         let memory = self.memory.as_ref().zip(self.tracker.shared().region());
         memory.filter(|(memory, _)| !memory.state().is_handed_over)
@@ -368,7 +372,8 @@ impl Watcher {
 impl WatcherMemory {
     fn new(region: &ProcessRegion, sleeper: Box<Sleeper>, kernel_set: &Epoll) -> Result<Self> {
         let (wake_epoll, wakeup) = (Epoll::new()?, kernel::eventfd()?);
-        // Edge-triggered: each wake-up is an edge, and there are no bytes to read.
+        // Edge-triggered: each record of the ring is an edge. Old records stay in the ring until
+        // the next sleep begins.
         wake_epoll.add(sleeper.ring.as_fd().as_raw_fd(), bits::IN | bits::EDGE, RING)?;
         wake_epoll.add(region.registration().as_raw_fd(), HANGUP_ONLY, DAEMON)?;
         wake_epoll.add(kernel_set.raw_fd(), bits::IN, KERNEL_SET)?;

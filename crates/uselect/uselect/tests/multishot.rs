@@ -219,7 +219,7 @@ fn a_reused_descriptor_gets_no_events_of_the_old_socket() {
     tracker.untrack(fd);
     let second_fd = second.as_raw_fd();
     tracker.untrack(second_fd);
-    // SAFETY: the descriptor was released above, and this closes it.
+    // SAFETY: `into_raw_fd` gave up the descriptor, so it has no other owner.
     let mut first = unsafe { <OwnedFd as std::os::fd::FromRawFd>::from_raw_fd(fd) };
     rustix::io::dup2(&second, &mut first).unwrap();
     assert!(tracker.track(fd));
