@@ -202,8 +202,9 @@ pub enum CounterKind {
 counters! {
     /// Client connections accepted.
     Counter connections_accepted;
-    /// Client connections closed right after they were accepted: the client address had reached its
-    /// limit, or a peer that must send a PROXY protocol header sent none.
+    /// Client connections closed before their first request: the client address had reached its
+    /// limit, the worker had no room for it, its listener was removed, or its PROXY protocol header
+    /// was missing, malformed or from an untrusted peer.
     Counter connections_refused;
     /// Client connections handed to another worker.
     Counter connections_handed_over;
@@ -235,7 +236,8 @@ counters! {
     Counter origin_ejections;
     /// Requests sent to an ejected origin to test whether it has recovered.
     Counter origin_probes;
-    /// Times that an ejected origin was readmitted because it responded to a probe.
+    /// Times that an ejected origin was readmitted: it responded to a request, or the configuration
+    /// no longer ejects origins.
     Counter origin_readmissions;
     /// Requests that wait for a connection to their origin.
     Gauge origin_requests_queued;

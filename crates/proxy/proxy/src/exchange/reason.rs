@@ -45,10 +45,6 @@ reasons! {
         "The path of the request can be read as the path of another route.";
     /// No destination can be read from the target and Host (RFC 9112 sections 3.2 and 3.3).
     MalformedTarget = 400 "malformed-target" "The request target or Host field is malformed.";
-    /// The connection does not begin with the PROXY protocol header that its listener requires. No
-    /// response is sent: the bytes may not even be HTTP.
-    MalformedProxyHeader = 0 "malformed-proxy-header"
-        "The PROXY protocol header is missing or malformed.";
     /// The target is longer than `target_bytes`.
     TargetTooLong = 414 "target-too-long" "The request target is too long.";
     /// The header is longer than `request_head_bytes`, or has more than `fields` fields.
@@ -206,11 +202,12 @@ impl Reason {
             }
             Overloaded | OriginBusy | AuthBusy => Failure::Proxy,
             MalformedHead | MalformedFraming | MalformedBody | AmbiguousPath | MalformedTarget
-            | MalformedProxyHeader | TargetTooLong | HeadTooLarge | CodingUnknown
-            | VersionUnsupported | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut
-            | ClientDenied | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed
-            | NotAProxyRequest | SchemeUnsupported | ConnectRefused | NoRoute | OnlyIfCached
-            | Loop => Failure::Request,
+            | TargetTooLong | HeadTooLarge | CodingUnknown | VersionUnsupported
+            | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut | ClientDenied
+            | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed | NotAProxyRequest
+            | SchemeUnsupported | ConnectRefused | NoRoute | OnlyIfCached | Loop => {
+                Failure::Request
+            }
         }
     }
 
