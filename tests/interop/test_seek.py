@@ -3,6 +3,7 @@ receives each requested range, and sends few bytes more than that."""
 
 import collections
 import concurrent.futures
+import itertools
 import os
 import signal
 import struct
@@ -233,7 +234,13 @@ class Seek(InteropCase):
                 film.gate.set()
                 whole.exactly(SHORT - MB // 4, lambda piece: None)
                 whole.close()
-                self.assertIn("hit", self.assert_short(way, PLACES[-1]).fields["cache-status"])
+                # The client may have its last bytes before the cache. A range that no client has
+                # received yet is a hit only of the whole.
+                unread = itertools.count(PLACES[-1] + 100, 100)
+                self.wait_until(
+                    "the whole is stored",
+                    lambda: "hit" in self.assert_short(way, next(unread)).fields["cache-status"],
+                )
 
     def test_a_stale_part_is_refreshed_by_its_range(self):
         control = "max-age=60, stale-while-revalidate=600"
