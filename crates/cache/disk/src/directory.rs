@@ -97,7 +97,8 @@ impl Directory {
     }
 
     /// Reads a short file of a directory that another process may have locked; `None` if it cannot
-    /// be read. The result may be wrong, so nothing important may depend on it.
+    /// be read. Owner and mode of the directory are not checked, and the file may be replaced at
+    /// any time, so the result must be verified once the directory is opened.
     pub(super) fn peek(path: &Path, name: &str, bytes_max: usize) -> Option<Vec<u8>> {
         let directory = millrace_sys::open_directory(path).ok()?;
         let file = millrace_sys::open_file(directory.as_fd(), name, OpenMode::Existing).ok()?;

@@ -87,7 +87,7 @@ pub trait FileIo: Send + Sync + Debug {
 /// Removes a file if it exists.
 ///
 /// # Errors
-/// As [`DirectoryIo::remove`].
+/// Those of [`DirectoryIo::remove`], without ENOENT.
 pub(super) fn ensure_removed(directory_io: &dyn DirectoryIo, name: &str) -> IoResult<()> {
     match directory_io.remove(name) {
         Err(Errno::NOENT) => Ok(()),
@@ -98,7 +98,7 @@ pub(super) fn ensure_removed(directory_io: &dyn DirectoryIo, name: &str) -> IoRe
 /// Reads all of `bytes`. Returns `false` if the file ends before.
 ///
 /// # Errors
-/// As [`FileIo::read_at`].
+/// Those of [`FileIo::read_at`].
 pub(super) fn read_exactly(file: &dyn FileIo, at: u64, bytes: &mut [u8]) -> IoResult<bool> {
     let mut done = 0;
     while done < bytes.len() {
@@ -121,7 +121,7 @@ pub(super) fn read_short(file: &dyn FileIo, bytes: u64, bytes_max: usize) -> Opt
 /// Writes all of the parts.
 ///
 /// # Errors
-/// As [`FileIo::write_at`]; some of the parts may have been written.
+/// Those of [`FileIo::write_at`]; some of the parts may have been written.
 pub(super) fn write_all(file: &dyn FileIo, at: u64, parts: &[&[u8]]) -> IoResult<()> {
     let mut slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
     let mut rest = &mut slices[..];

@@ -129,7 +129,7 @@ impl Disk {
         }
     }
 
-    /// Waits up to `most` while the queue is above its second mark, unless the disk has no threads.
+    /// Waits up to `most` until the queue is below its second mark, unless the disk has no threads.
     pub(super) fn wait_for_room(&self, most: Duration) {
         if self.shared.queue.wait_for_room(most) {
             self.shared.stats.update(|counters| counters.purge_waits += 1);

@@ -78,7 +78,7 @@ impl Disks {
     /// Costs a few system calls per file and some syncs, and does not wait for anything else.
     ///
     /// # Errors
-    /// Returns the disk or option that is wrong, and why.
+    /// The reason why the disks cannot be used.
     pub fn open(
         directories: Vec<(Arc<dyn DirectoryIo>, u64)>,
         callbacks: &Arc<dyn DiskCallbacks>,
@@ -188,19 +188,19 @@ impl Disks {
         self.disks.iter().for_each(|disk| disk.update(id, meta, head));
     }
 
-    /// Removes a response that was invalidated. If the machine fails before the next sync, the
-    /// response may come back; a failure of the process alone does not bring it back.
+    /// Removes a response that was invalidated. It may come back if the process fails before the
+    /// removal is written, or if the machine fails before the next sync.
     pub fn forget(&self, id: ResponseId) {
         self.disks.iter().for_each(|disk| disk.forget(id));
     }
 
-    /// Removes all responses of a target like [`Disks::forget`]; if `is_soft`, makes them stale
-    /// instead.
+    /// Like [`Disks::forget`], for all responses of a target. If `is_soft`, makes them stale
+    /// instead of removing them.
     pub fn forget_all(&self, target: &PurgeTarget, is_soft: bool) {
         self.disks.iter().for_each(|disk| disk.purge(target, is_soft, None));
     }
 
-    /// Waits while the queue of a disk is above its second mark, up to a second in total. Call this
+    /// Waits for queues that have reached their second mark, up to a second in total. Call this
     /// before a purge for which no operator waits, and without holding a lock.
     pub fn wait_for_room(&self) {
         let deadline = Instant::now() + PURGE_WAIT_MAX;
@@ -246,12 +246,12 @@ impl Disks {
         self.disks.iter().map(Disk::stats).collect()
     }
 
-    /// Returns how many of the responses that recovery has found so far are outside `spaces`, the
-    /// key spaces of the configured services: no service can use them. The count is final once no
-    /// disk is recovering.
+    /// Returns the number of recovered responses whose key space is not in `spaces`. If `spaces`
+    /// has the key spaces of all configured services, no service can use these responses. The
+    /// number is final once no disk is recovering.
     ///
-    /// The count is an upper bound. It includes responses that were purged later by prefix, by tag
-    /// or with everything, because recovery does not read the names and tags of responses.
+    /// The number is an upper bound. It includes responses that a purge rule covers, because
+    /// recovery does not apply rules, and responses that were removed after they were counted.
     pub fn recovered_outside(&self, spaces: &[SpaceTag]) -> u64 {
         self.disks.iter().map(|disk| disk.recovered_outside(spaces)).sum()
     }
@@ -266,8 +266,9 @@ impl Disks {
         self.disks.iter().enumerate().filter(move |(index, _)| *index != home)
     }
 
-    /// Returns the disk for responses of a key, by weighted rendezvous hashing. Each disk gets its
-    /// share. Adding or removing a disk does not move responses between the others.
+    /// Returns the disk for responses of a key, by weighted rendezvous hashing. Each disk gets a
+    /// share in proportion to its size. Adding or removing a disk does not move responses between
+    /// the others.
     fn home_of(&self, key: Key) -> usize {
         if self.disks.len() == 1 {
             return 0;
@@ -307,18 +308,19 @@ fn read_identity(directory: &dyn DirectoryIo) -> IoResult<Option<Identity>> {
         Err(Errno::NOENT) => return Ok(None),
         Err(error) => return Err(error),
     };
-    // An unreadable identity counts as lost: everything is fetched again.
+    // An unreadable identity counts as missing, so the contents of the directory are dropped.
     let read = read_short(&*file, file.bytes()?, IDENTITY_BYTES_MAX);
     Ok(read.and_then(|bytes| Identity::from_bytes(&bytes)))
 }
 
-/// Writes the identity of a directory. If the disk is full, the oldest segments are removed first.
+/// Writes the identity of a directory. If the disk is full, removes the oldest segments until it is
+/// written.
 fn write_identity(directory: &dyn DirectoryIo, identity: &Identity) -> IoResult<()> {
     let mut written = directory.replace(IDENTITY, &identity.to_bytes());
     if written == Err(Errno::NOSPC) || written == Err(Errno::DQUOT) {
         let mut names = directory.list()?;
         names.retain(|name| Segment::number_of(name).is_some());
-        // The numbers in the names have leading zeros.
+        // The numbers in the names have leading zeros, so this is the order of the numbers.
         names.sort_unstable();
         for oldest in names {
             directory.remove(&oldest)?;

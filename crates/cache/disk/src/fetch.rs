@@ -39,7 +39,7 @@ pub(super) fn open_record(
 
 impl FetchTask {
     fn filler(&mut self) -> &mut Filler {
-        self.filler.as_mut().expect("present until the end, which consumes the value")
+        self.filler.as_mut().expect("a task that ends is consumed, so its filler is present")
     }
 
     /// Continues a fetch for one turn, and queues it again if it is not complete. Returns whether
@@ -94,7 +94,7 @@ impl FetchTask {
     /// Delivers the next bytes, at most one chunk.
     fn deliver_chunk(&mut self, shared: &DiskShared) -> Result<FetchStep, FetchError> {
         let opened = self.opened.as_ref().expect("opened at the start of a turn");
-        let filler = self.filler.as_mut().expect("present until the end");
+        let filler = self.filler.as_mut().expect("present until the fetch ends");
         let body_bytes = opened.record.fixed.body_bytes;
         if self.delivered == body_bytes {
             return Ok(FetchStep::Complete);
@@ -190,7 +190,8 @@ impl FetchTask {
     }
 }
 
-/// Reads a chunk into the memory of the body if that is contiguous, and returns its length.
+/// Reads a chunk into the memory of the body, and returns its length; `None` if there is no
+/// contiguous memory for it.
 fn read_directly(
     shared: &DiskShared,
     opened: &OpenRecord,

@@ -21,7 +21,7 @@ pub(super) struct FetchTask {
     pub(super) opened: Option<OpenRecord>,
     /// Bytes of the body delivered so far.
     pub(super) delivered: u64,
-    /// Verified bytes for which there was no memory yet.
+    /// Verified bytes that are not in the memory of the body yet.
     pub(super) unplaced: Vec<u8>,
     /// Failed allocations in a row.
     pub(super) tries: u32,

@@ -19,7 +19,7 @@ use super::limits::{
     TAGS_MAX, UNIT, VARY_BYTES_MAX,
 };
 
-/// Identifies a stored response.
+/// The identity of a stored response.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug, Default)]
 pub struct ResponseId {
     /// Its key.
@@ -88,7 +88,7 @@ pub(super) struct FixedHeader {
     pub(super) purges: u64,
     /// Only for an update: the position of the response.
     pub(super) target: RecordPosition,
-    /// Only for a stored response: the space in the text of its key.
+    /// Only for a stored response: the tag of its key space.
     pub(super) space: SpaceTag,
     pub(super) id: ResponseId,
 }
@@ -341,7 +341,7 @@ pub(super) fn take_item<'a>(items: &mut &'a [u8]) -> Option<SummaryItem<'a>> {
     })
 }
 
-/// Appends the hashes of a variant, if it has any.
+/// Appends the hashes of a variant, if there is one.
 pub(super) fn put_variant(out: &mut Vec<u8>, variant: Option<VariantKey>) {
     if let Some(variant) = variant {
         out.extend_from_slice(&variant.exact.to_le_bytes());
@@ -391,8 +391,8 @@ pub(super) struct SegmentTail {
     pub(super) purges: u64,
 }
 
-/// Creates and verifies seals, with the key of the cache and the number of the directory, so that
-/// files of other directories are not accepted.
+/// The creator and verifier of seals. Seals depend on the key of the cache and on the number of the
+/// directory, so files of other directories are not accepted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Sealer {
     key: [u8; 16],

@@ -1,4 +1,4 @@
-//! The identity of a directory: the secret key of the cache, and the runs in which it took part.
+//! The identity of a directory: the secret key of the cache, and the last run that it recorded.
 //!
 //! Directories may be removed and added again. Responses that were purged or replaced meanwhile
 //! must not come back with them. So each start of the cache, a *run*, is recorded in every
@@ -24,10 +24,10 @@ pub(super) struct Identity {
     pub(super) members: Vec<u64>,
 }
 
-/// The name of its file.
+/// The name of the identity file.
 pub(super) const IDENTITY: &str = "identity";
 
-/// The maximum length of the file.
+/// The maximum length of the identity file.
 pub(super) const IDENTITY_BYTES_MAX: usize = 64 + 8 * MEMBERS_MAX;
 
 /// The maximum number of directories of a cache.

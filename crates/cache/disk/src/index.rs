@@ -11,11 +11,12 @@ use millrace_http_cache::{Key, KeyHasher, VariantKey};
 use super::format::{PurgeScope, RecordKind, RecordPosition, ResponseId, SummaryItem};
 use super::limits::RESPONSES_MAX;
 
-/// The index. Each shard has its own lock, which is held briefly and never while a thread waits.
+/// The index. Each shard has its own lock, which is held briefly and never during I/O.
 #[derive(Debug)]
 pub(super) struct Index {
     shards: Box<[Mutex<IndexShard>]>,
-    /// Entries of all shards. Relaxed: a limit and a statistic, ordered with no other memory.
+    /// The number of entries in all shards. Relaxed: a limit and a statistic, ordered with no other
+    /// memory.
     count: AtomicUsize,
     vary_names: Mutex<HashSet<Arc<[u8]>>>,
 }
@@ -113,7 +114,7 @@ impl IndexEntry {
 }
 
 impl Index {
-    /// Creates an index. `has_segments`: there are segments to recover.
+    /// Creates an index. With `has_segments`, there are segments to recover.
     pub(super) fn new(has_segments: bool) -> Self {
         let shard = || {
             let recovery = has_segments.then(RecoveryState::default);
@@ -132,8 +133,8 @@ impl Index {
     pub(super) fn shard(&self, key: Key) -> LockedShard<'_> {
         let shard = &self.shards[(key.0 >> 64) as usize % SHARDS];
         LockedShard {
-            // A panic of another thread may have poisoned the lock. The shard is consistent between
-            // any two statements nevertheless.
+            // A panic of another thread may have poisoned the lock. No method of a shard panics
+            // between two changes that belong together, so the shard is consistent nevertheless.
             shard: shard.lock().unwrap_or_else(PoisonError::into_inner),
             count: &self.count,
         }

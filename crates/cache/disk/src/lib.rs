@@ -7,16 +7,17 @@
 //!  purge ──> no longer found ──> queue ──> record, synced ──> reply
 //! ```
 //!
-//! [`Disks`] is the interface. All workers share it, and none of its calls reads or writes files.
-//! Each disk has a queue, and threads that do the queued work. If the queue is too long, the disk
-//! is overloaded: it refuses optional work ([`Disks::store`], [`Disks::fetch`]), and the origin is
-//! used instead. Results go to [`DiskCallbacks`]. Responses are appended to segments, which are
-//! dropped as a whole, oldest first.
+//! [`Disks`] is the interface, which all workers share. After [`Disks::open`], the calls of workers
+//! read and write no files: each disk has a queue, and threads that do the queued work. If the
+//! queue is too long, the disk is overloaded: it refuses optional work ([`Disks::store`],
+//! [`Disks::fetch`]), and the origin is used instead. Results go to [`DiskCallbacks`]. Responses
+//! are appended to segments, which are dropped as a whole, oldest first.
 //!
 //! **No wrong byte**: everything is verified by a checksum before it is handed out; damaged data is
 //! a miss. **No resurrection**: a response does not come back once its purge was confirmed as
-//! durable. Neither does a replaced or removed one, unless the machine fails before the next sync.
-//! A crash of the process loses what was in the queues and nothing else.
+//! durable. A replaced or removed one may come back if the process fails before the change is
+//! written, if the machine fails before the next sync, or if the newer record is damaged before its
+//! segment is closed. A crash of the process loses what was in the queues and nothing else.
 //!
 //! The crate knows nothing about HTTP, workers or sockets. It reads the clock only to limit waits.
 //! docs/design/disk.md has the format and the reasons.

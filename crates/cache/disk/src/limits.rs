@@ -1,4 +1,4 @@
-//! All sizes and bounds of the disk tier, and what happens when they are reached.
+//! Most sizes and bounds of the disk tier, and what happens when they are reached.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) fn segment_bytes(disk_bytes: u64) -> u64 {
     (disk_bytes / SEGMENTS).max(least)
 }
 
-/// Returns the number of open files of a full disk of `disk_bytes`, at least [`DISK_BYTES_MIN`].
+/// Returns the number of open files of a full disk. `disk_bytes` is [`DISK_BYTES_MIN`] or more.
 pub fn files(disk_bytes: u64) -> u64 {
     disk_bytes.div_ceil(segment_bytes(disk_bytes).max(1)) + 1
 }
@@ -27,7 +27,7 @@ pub fn files(disk_bytes: u64) -> u64 {
 /// that is restarted often may create many small ones.
 pub(super) const SEGMENTS_MAX: usize = 2 * SEGMENTS as usize;
 
-/// Records begin at multiples of this; positions are counted in it.
+/// The unit of positions in bytes. Records begin at multiples of it.
 pub(super) const UNIT: u64 = 64;
 
 /// The size of a chunk. Each chunk of a body has a checksum, and is verified as a whole before any
@@ -67,18 +67,20 @@ pub(super) const SUMMARY_BYTES_MAX: u64 = 1 << 30;
 /// number stores no further ones.
 pub(super) const RESPONSES_MAX: usize = 32 << 20;
 
-/// The maximum number of purge rules other than by prefix. With more, one rule replaces all written
-/// ones: it purges everything that was written before the newest of them.
+/// The maximum number of purge rules other than by prefix. With more, a single rule replaces all
+/// rules that are on the disk already: it purges everything that was written before the newest of
+/// them.
 pub(super) const TAG_RULES_MAX: usize = 1 << 18;
 /// The maximum number of purge rules by prefix; see [`TAG_RULES_MAX`].
 pub(super) const PREFIX_RULES_MAX: usize = 1024;
 
-/// Fetched responses with longer bodies are not rewritten when their segment is dropped.
+/// When a segment is dropped, a fetched response is rewritten only if its body and twice its header
+/// together have at most this size.
 pub(super) const REWRITTEN_BYTES_MAX: u64 = 1 << 20;
 /// At most the size of a segment divided by this is rewritten when the segment is dropped.
 pub(super) const REWRITTEN_SHARE: u64 = 4;
 
-/// Stores that are skipped after a write failed.
+/// The number of stores that are skipped after a write failed.
 pub(super) const PAUSE_STORES: u32 = 64;
 
 /// The number of times that a failed allocation is repeated before a fetch fails. After each
@@ -87,8 +89,9 @@ pub(super) const MEMORY_TRIES_MAX: u32 = 1000;
 /// Like [`MEMORY_TRIES_MAX`], while a client reads the body. If the fetch fails, the body is cut.
 pub(super) const MEMORY_TRIES_WITH_READER_MAX: u32 = 60_000;
 
-/// How long a purge waits while a queue is above its second mark. After that, the disk counts as
-/// stuck. Until it is below the mark again, purges are queued without waiting, up to [`JOBS_MAX`].
+/// How long the caller of a purge waits for a queue that has reached its second mark. After that,
+/// the disk counts as stuck. Until its queue is below the mark again, purges are queued without
+/// waiting, up to [`JOBS_MAX`].
 pub(super) const PURGE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The maximum number of jobs of a stuck disk. With more, a single purge of everything replaces all

@@ -33,7 +33,7 @@ pub(super) struct Log {
     pub(super) open: Option<OpenSegment>,
     /// The number of the next segment.
     pub(super) next_segment: u32,
-    /// Purges ever written to this disk.
+    /// The number of purges that were ever written to this disk, without second copies.
     pub(super) purges: u64,
     /// Segments of earlier runs that are not read yet, newest last.
     pub(super) unread_segments: Vec<u32>,
@@ -42,7 +42,7 @@ pub(super) struct Log {
     /// The number of purges before the segment that recovery read last. An older segment that ends
     /// with fewer shows that a purge was lost. `None` until the newest segment was read.
     pub(super) expected_purges: Option<u64>,
-    /// Names were created or removed and not synced.
+    /// Files were created or removed, and the directory is not synced yet.
     has_unsynced_names: bool,
     /// Stores that will still be skipped.
     pub(super) stores_to_skip: u32,
@@ -87,7 +87,7 @@ impl Log {
         }
     }
 
-    /// Returns a position at or before that of the next record.
+    /// Returns the position of the next record, or one before it.
     pub(super) fn next_position(&self) -> RecordPosition {
         match &self.open {
             Some(open) => position_at(&open.segment, open.end),
@@ -100,8 +100,8 @@ impl Log {
         let bytes = record.fixed.record_bytes();
         self.make_room(bytes)?;
         match self.append(record) {
-            // Other programs fill the file system too. One segment is dropped to make room, not all
-            // of them.
+            // Another program may have filled the file system, and may use all that is freed. So
+            // one segment is dropped, not as many as it takes.
             Err(Errno::NOSPC | Errno::DQUOT) => {
                 self.shared.stats.update(|counters| counters.writes_without_space += 1);
                 self.drop_oldest(false)?;
@@ -256,7 +256,7 @@ impl Log {
     /// Drops the oldest segment. With `rewrites`, responses that were fetched are written again.
     ///
     /// # Errors
-    /// ENOSPC if there is no segment.
+    /// ENOSPC if there is no segment; the error of the kernel if it cannot be removed.
     pub(super) fn drop_oldest(&mut self, rewrites: bool) -> IoResult<()> {
         let shared = self.shared.clone();
         let oldest = shared.segments.oldest().ok_or(Errno::NOSPC)?;

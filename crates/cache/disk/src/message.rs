@@ -10,7 +10,7 @@ use millrace_http_cache::{META_BYTES, Space, TagHash, VariantKey};
 use super::format::{FixedHeader, RecordKind, RecordPosition, ResponseId};
 use super::limits::CHUNK_BYTES;
 
-/// A response to store. All parts are reference-counted: nothing is copied before it is written.
+/// A response to store. Its long parts are reference-counted, so queueing does not copy them.
 #[derive(Clone, Debug)]
 pub struct StoredResponse {
     /// Its id.
@@ -46,7 +46,7 @@ impl StoredResponse {
         fixed.is_within_limits().then_some(fixed)
     }
 
-    /// Returns the bytes that it keeps in use while it is queued.
+    /// Returns the number of bytes in memory that it keeps in use while it is queued.
     pub(super) fn bytes(&self) -> u64 {
         self.body.len() + self.header.len() as u64 + self.name.len() as u64
     }
@@ -125,20 +125,20 @@ pub struct StoredHeader {
 /// The reply to a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum DiskReply {
-    /// To a fetch: the stored header. The beginning of the body was verified and is available to
-    /// readers. The rest follows, or the body is cut.
+    /// The reply to a fetch: the stored header. The beginning of the body was verified and is
+    /// available to readers. The rest follows, or the body is cut.
     Fetched(Box<StoredHeader>),
-    /// To a fetch: nothing was delivered, and the filler was dropped.
+    /// The reply to a fetch that failed: nothing was delivered, and the filler was dropped.
     NotFetched(FetchError),
-    /// To a fetch after [`DiskReply::Fetched`]: the body was cut.
+    /// The second reply to a fetch, after [`DiskReply::Fetched`]: the body was cut.
     Cut(ResponseId),
-    /// To a purge: it was written, or writing failed. For this process the purge was effective when
-    /// the call returned.
+    /// The reply to a purge: it was written, or writing failed. For this process the purge was
+    /// effective when the call returned.
     Purged {
         /// Whether it survives a power failure, on every disk.
         is_durable: bool,
     },
-    /// To a listing: some stored headers, and where to continue, if there are more.
+    /// The reply to a listing: some stored headers, and where to continue, if there are more.
     Listed(Vec<StoredHeader>, Option<Cursor>),
 }
 
@@ -153,7 +153,7 @@ pub struct Cursor {
 /// Why a fetch failed. In each case the origin is used, as if nothing were stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FetchError {
-    /// The response was purged, replaced or dropped meanwhile.
+    /// The response was purged, replaced or dropped meanwhile, or the disk is being closed.
     Gone,
     /// The record is damaged or cannot be read. It will not be found again.
     Damaged,
@@ -161,7 +161,9 @@ pub enum FetchError {
     NoMemory,
 }
 
-/// Callbacks of the disks, called on their threads without holding a lock.
+/// Callbacks of the disks. They are called on the threads of the disks, and on the thread that
+/// calls [`Disks::list`](super::Disks::list) or [`Disks::run_once`](super::Disks::run_once) or
+/// drops the disks. No lock of the index or of a queue is held meanwhile.
 pub trait DiskCallbacks: Send + Sync + Debug {
     /// Wakes a waiter of a body.
     fn wake(&self, waiter: WaiterId);

@@ -1,5 +1,5 @@
 //! Purges that the index cannot apply at once: by prefix, by tag, of everything, and all soft ones.
-//! Such a *rule* covers all records that were written before it.
+//! Such a *rule* covers all records of its target that were written before it.
 //!
 //! Segments are dropped in the order of their writing. When a rule's segment is dropped, all
 //! records that it covers are gone already, so the rule is dropped too. No other clean-up is
@@ -169,8 +169,8 @@ impl RuleTable {
         &mut self.prefixes[place].2
     }
 
-    /// If there are too many rules, replaces all written ones by one that purges everything before
-    /// the last of them.
+    /// If there are too many rules, replaces all that are on the disk already by one that purges
+    /// everything before the newest of them.
     fn enforce_bounds(&mut self) {
         if self.exact.len() <= TAG_RULES_MAX && self.prefixes.len() <= PREFIX_RULES_MAX {
             return;
@@ -223,11 +223,7 @@ mod tests {
             assert_eq!(rules.status_of(&record(51, 51)), RecordStatus::Stale);
             assert_eq!(rules.status_of(&record(101, 101)), RecordStatus::Valid);
             rules.prune(2);
-            assert_eq!(
-                rules.status_of(&record(1, 1)),
-                RecordStatus::Valid,
-                "there is no such rule"
-            );
+            assert_eq!(rules.status_of(&record(1, 1)), RecordStatus::Valid, "the rule was pruned");
         }
     }
 

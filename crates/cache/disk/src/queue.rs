@@ -1,7 +1,7 @@
 //! The job queue of a disk.
 //!
-//! Like Squid's diskd, it has two marks. Above the first one, optional work (stores and fetches) is
-//! refused. Above the second one, callers with mandatory work wait.
+//! Like Squid's diskd, it has two marks. From the first one on, optional work (stores and fetches)
+//! is refused. From the second one on, callers with mandatory work wait.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -19,7 +19,7 @@ use crate::format::ResponseId;
 /// A job of the writer. Jobs are executed in the order of the queue.
 #[derive(Debug)]
 pub(super) enum WriteJob {
-    /// `replaces`: the disk has, or may have, a response with the same id.
+    /// Stores a response. `replaces` means that the disk has, or may have, one with the same id.
     Store {
         response: Box<StoredResponse>,
         number: u64,
@@ -62,8 +62,8 @@ pub struct QueueMarks {
     pub skip: usize,
     /// The second mark: with this number of jobs or more, purges wait.
     pub wait: usize,
-    /// A store is refused if more bytes of responses than this would be queued. A single longer
-    /// response is accepted.
+    /// A store is refused if more bytes of responses than this would be queued. A response that is
+    /// longer itself is accepted only if no other is queued.
     pub skip_bytes: u64,
 }
 
@@ -109,7 +109,7 @@ struct QueueState {
     bytes: u64,
     /// The number of the last store.
     last_store_number: u64,
-    /// A caller waited for room until its timeout.
+    /// A caller waited for room until its timeout, and there was no room since.
     is_stuck: bool,
     is_closed: bool,
 }
@@ -225,7 +225,7 @@ impl JobQueue {
         NextJob::Job(job)
     }
 
-    /// Returns the next job if it is a purge, because purges are written in batches.
+    /// Removes and returns the next job if it is a purge. So purges can be written in batches.
     pub(super) fn pop_purge(&self) -> Option<PurgeJob> {
         let mut state = self.lock();
         match state.writes.pop_front() {
@@ -259,7 +259,7 @@ impl JobQueue {
         }
     }
 
-    /// Closes the queue: queued writes remain to be executed, and unfinished fetches are returned.
+    /// Closes the queue: queued writes remain to be executed, and queued fetches are returned.
     #[must_use = "waiters of the fetches need a reply"]
     pub(super) fn close(&self) -> Vec<FetchTask> {
         let mut state = self.lock();

@@ -66,8 +66,9 @@ impl Log {
     fn recover_segment(&mut self, segment: &Arc<Segment>) {
         match self.read_contents(segment) {
             Ok(Some(found)) => self.recover_contents(segment, &found),
-            // If the segment had purges, their loss is noticed with the next older segment, which
-            // ends with fewer purges than expected.
+            // If purges are lost with the segment, the next older one ends with fewer purges than
+            // expected. For the newest segment nothing is expected yet, but it has two copies of
+            // every confirmed purge, so one bad place does not destroy them all.
             Ok(None) => self.drop_segments(|number| number == segment.number),
             Err(_) => {
                 self.shared.stats.update(|counters| counters.read_errors += 1);
@@ -137,9 +138,9 @@ impl Log {
         let header = header.filter(|header| header.segment == segment.number);
         let purges_before = header.map(|header| header.purges);
         if let Some(mut found) = self.read_summary(segment) {
-            // A killed process may not have synced the newest segment, nor the one closed before
-            // it. Without a sync, a power failure could lose their records and keep records that
-            // are written after them.
+            // The previous process may have been killed before it synced the newest segment, and
+            // its sync of the one before may have failed. If they stayed unsynced, a power failure
+            // could lose their records and keep records that are written from now on.
             if self.segments_read <= SEGMENTS_RESYNCED {
                 self.count_error(&segment.file.sync());
             }
@@ -268,7 +269,7 @@ impl Log {
     /// Writes the missing summary of a segment. If that fails, the next start reads the segment
     /// again.
     fn summarize(&self, segment: &Segment, found: &SegmentContents, end: u64) {
-        // The loss has to be noticed again if this start ends before everything is dropped.
+        // The loss has to be noticed again if this run ends before everything older is dropped.
         if found.lost_before.is_some() {
             return;
         }
@@ -329,7 +330,7 @@ fn purge_rule(item: &SummaryItem<'_>) -> Option<(PurgeTarget, bool)> {
     Some((target, is_soft))
 }
 
-/// Reads a file from its beginning to its end through a buffer.
+/// A buffer over a file that is read from its beginning to its end.
 struct Window<'a> {
     file: &'a dyn FileIo,
     bytes: u64,

@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use super::directory_io::FileIo;
 use super::format::ResponseId;
 
-/// A file of records. Readers hold it, so that a dropped segment is closed after its last reader.
+/// A file of records. Readers hold it, so that the file of a dropped segment is closed after its
+/// last reader.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) number: u32,

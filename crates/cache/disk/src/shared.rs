@@ -28,7 +28,7 @@ pub(super) struct DiskShared {
     pub(super) segments: Segments,
     pub(super) queue: JobQueue,
     pub(super) stats: StatsCell,
-    /// How many responses of each space recovery has found so far.
+    /// The number of responses that recovery has found so far, by key space.
     pub(super) recovered: Mutex<BTreeMap<SpaceTag, u64>>,
     pub(super) callbacks: Arc<dyn DiskCallbacks>,
     /// Its index among the disks.
@@ -46,13 +46,13 @@ pub(super) struct RecordHeaders {
     pub(super) record: RecordHeader,
     /// The update record with the newest response header, if there is one.
     pub(super) update: Option<RecordHeader>,
-    /// The status of the response under the rules.
+    /// The status of the response under the purge rules.
     pub(super) status: RecordStatus,
 }
 
 impl DiskShared {
-    /// Reads the record headers of a response from its segment, without its body, and checks the
-    /// rules.
+    /// Reads the record headers of a response, without its body, and checks the purge rules. The
+    /// response is in `segment`; its newest header may be in another one.
     ///
     /// # Errors
     /// [`FetchError::Gone`] if the segment of the update was dropped; [`FetchError::Damaged`] if a
@@ -125,9 +125,9 @@ impl DiskShared {
         })
     }
 
-    /// Removes a damaged or unreadable response, also on the disk. The index then no longer has it,
-    /// so later purges of it may not be written. Without the removal on the disk, a later start
-    /// that can read the response would serve it despite those purges.
+    /// Removes a damaged or unreadable response, and writes a purge of it. The index then no longer
+    /// has it, so later purges of it may not be written. Without a purge on the disk, a later start
+    /// that can read the response would serve it despite those later purges.
     pub(super) fn discard_damaged(&self, id: ResponseId, at: RecordPosition) {
         let mut shard = self.index.shard(id.key);
         if shard.remove_at(id, at) {

@@ -33,12 +33,12 @@ struct SimState {
     /// By number, because names may change.
     nodes: BTreeMap<u64, SimInode>,
     names: BTreeMap<String, u64>,
-    /// The names on the disk.
+    /// The names at the last sync.
     synced_names: BTreeMap<String, u64>,
     next: u64,
     capacity: u64,
     faults: SimFaults,
-    /// Calls until the process is killed.
+    /// The number of writing calls that return before the process is killed.
     calls_left: Option<u64>,
     /// The process was killed: all calls fail until the next start.
     is_dead: bool,
@@ -49,7 +49,7 @@ struct SimState {
 #[derive(Clone, Debug, Default)]
 struct SimInode {
     bytes: Vec<u8>,
-    /// The bytes on the disk.
+    /// The bytes at the last sync.
     synced: Vec<u8>,
     /// The changes since the last sync, in order.
     unsynced: Vec<UnsyncedChange>,
@@ -82,8 +82,8 @@ impl SimDirectory {
         self.lock().capacity = capacity;
     }
 
-    /// Kills the process (SIGKILL) in the writing call after the next `calls` writing calls. A
-    /// killed write may stop at any byte.
+    /// Lets `calls` more writing calls return, and kills the process (SIGKILL) during the next one.
+    /// A killed write may stop at any byte.
     pub fn die_after(&self, calls: u64) {
         self.lock().calls_left = Some(calls);
     }
@@ -157,7 +157,7 @@ impl SimState {
         one_in > 0 && self.random.below(u64::from(one_in)) == 0
     }
 
-    /// Called before a call that writes. Returns `true` if the process is killed during it.
+    /// Prepares a call that writes. Returns `true` if the process is killed during it.
     fn before_write(&mut self) -> IoResult<bool> {
         if self.is_dead {
             return Err(Errno::IO);

@@ -22,7 +22,7 @@ pub struct DiskStats {
     pub stores_skipped: u64,
     /// Fetches that delivered the header and the beginning of the body.
     pub fetched: u64,
-    /// Fetches left to the origin because the queue was above its first mark.
+    /// Fetches left to the origin because the queue had reached its first mark.
     pub fetches_skipped: u64,
     /// Fetches of responses that were removed meanwhile.
     pub fetches_gone: u64,
@@ -30,14 +30,14 @@ pub struct DiskStats {
     pub damaged_records: u64,
     /// Failed reads.
     pub read_errors: u64,
-    /// Failed writes. If the file system has no space for a record, a segment is dropped; only a
-    /// failure after that counts.
+    /// Failed writes, syncs and removals. If the file system has no space for a record, a segment
+    /// is dropped; only a failure after that counts.
     pub write_errors: u64,
     /// Writes for which the file system had no space.
     pub writes_without_space: u64,
-    /// Purges that waited because the queue was above its second mark.
+    /// Purges that waited because the queue had reached its second mark.
     pub purge_waits: u64,
-    /// Segments dropped to make room.
+    /// Segments dropped to make room, or because everything was purged.
     pub dropped_segments: u64,
     /// Responses rewritten when their segment was dropped.
     pub rewritten: u64,

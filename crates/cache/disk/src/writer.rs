@@ -1,4 +1,4 @@
-//! Executing the jobs of the writer.
+//! The execution of the jobs of the writer.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -151,7 +151,7 @@ impl Log {
                 HeaderLocation { at, header_bytes: record.fixed.record_header_bytes() as u32 };
             return shared.index.shard(id.key).update(id, indexed.at, head);
         }
-        // The old header may allow the response to be used for longer.
+        // The old header may allow a longer use than the new one, so the response is removed.
         if shared.index.shard(id.key).remove_at(id, indexed.at) {
             let target = PurgeTarget::Response(id);
             self.execute_purges(PurgeJob { target, is_soft: false, waiter: None });
@@ -191,8 +191,8 @@ impl Log {
         }
     }
 
-    /// If a requester waits, each purge is written twice, a page apart, and synced, so that a
-    /// single bad place on the medium does not lose it.
+    /// Writes purges. If a requester waits, each one is written twice, a page apart, and synced, so
+    /// that a single bad place on the medium does not lose it.
     fn write_purges(&mut self, batch: &[PurgeJob]) -> IoResult<()> {
         if batch.iter().any(PurgeJob::covers_all) {
             // A purge of everything becomes the first record of a segment, so that all older

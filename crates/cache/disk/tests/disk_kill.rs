@@ -238,7 +238,7 @@ fn a_killed_process_leaves_no_wrong_data() {
     let begin = Instant::now();
     for kill in 0..kills {
         let mut child = start().spawn().unwrap();
-        // At any moment of its life: during its start, or later.
+        // The kill may come at any moment: during the start, or later.
         if kill % 4 == 0 {
             std::thread::sleep(Duration::from_millis(random.next_u64() % 200));
         } else {

@@ -1,7 +1,7 @@
-//! How long a restart with a full disk takes until the first response is served, and until all are
-//! known. Writes real files: `DISK_GB=10 cargo test --release -p millrace-disk --test disk_restart
-//! -- --ignored --nocapture`. `DISK_OBJECT=8192` sets the length of a response and `DISK_HOME` the
-//! directory. Passing does not depend on times.
+//! A measurement: how long after a restart with a full disk the first response is served, and all
+//! are known. Writes real files: `DISK_GB=10 cargo test --release -p millrace-disk --test
+//! disk_restart -- --ignored --nocapture`. `DISK_OBJECT=8192` sets the length of a response and
+//! `DISK_HOME` the directory. Passing does not depend on times.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "common/callbacks.rs"]
@@ -23,7 +23,7 @@ fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// Returns an id. Its keys are distributed like hashes.
+/// Returns an id. The keys of all ids are distributed like hashes.
 fn id(number: u64) -> ResponseId {
     let mixed = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     ResponseId { key: Key(u128::from(mixed) << 64 | u128::from(mixed.rotate_left(31))), variant: 0 }

@@ -29,7 +29,8 @@ fn id(number: u64) -> ResponseId {
     ResponseId { key: Key(u128::from(number) << 64 | u128::from(number)), variant: 0 }
 }
 
-/// Opens disks of `bytes` without threads. If they have no hash key, it consists of `key` bytes.
+/// Opens disks of `bytes` without threads. A new cache gets a hash key of which each byte is `key`,
+/// and `key` milliseconds as the time of its creation.
 fn open_with(directories: &[&SimDirectory], bytes: u64, key: u8) -> DiskTest {
     let slab = Slab::on_heap(96 << 20).unwrap();
     let callbacks = RecordingCallbacks::new(&slab);
@@ -251,7 +252,7 @@ fn all_responses_are_listed_and_then_purged() {
         keys.len()
     };
     assert_eq!(count(&test), 249);
-    assert!(test.disks.stats().iter().all(|disk| disk.responses > 50), "both have some");
+    assert!(test.disks.stats().iter().all(|disk| disk.responses > 50), "each disk has a share");
     assert!(test.purge(&PurgeTarget::All, false));
     assert_eq!(count(&test), 0);
     assert!(test.store(id(1), 999, 10));
@@ -292,7 +293,7 @@ fn a_directory_that_missed_a_run_is_emptied() {
     drop(test.disks);
     let test = open_with(&[&other, &one], 2 * MB, 10);
     assert_eq!(test.disks.contents(), [DirectoryContents::OtherKey, DirectoryContents::Kept]);
-    assert_eq!(test.disks.hash_key(), key, "the older one");
+    assert_eq!(test.disks.hash_key(), key, "the older key wins");
     test.work();
     assert_eq!(test.disks.stats()[0].responses, 0);
 }
@@ -313,7 +314,7 @@ fn a_full_file_system_is_no_outage() {
         test.work();
         stored += usize::from(test.fetch(id(number)) == Some(Ok((1, false))));
     }
-    assert!(stored > 0, "the oldest was evicted");
+    assert!(stored > 0, "the oldest segments were dropped");
     assert!(test.disks.stats()[0].writes_without_space > 0);
     let kept = (0..300).find(|number| test.find(id(*number)).is_some()).unwrap();
     assert!(test.purge(&PurgeTarget::Key(id(kept).key), false));
@@ -322,7 +323,7 @@ fn a_full_file_system_is_no_outage() {
     let test = open(&[&directory], 4 * MB);
     test.work();
     assert_eq!(test.fetch(id(kept)), None);
-    assert!(test.disks.stats()[0].responses > 0, "not everything was evicted");
+    assert!(test.disks.stats()[0].responses > 0, "not all segments were dropped");
 }
 
 #[test]
@@ -339,7 +340,7 @@ fn a_disk_that_fails_is_no_outage() {
     assert!(test.store(id(2), 2, 100));
     test.work();
     assert_eq!(test.fetch(id(2)), None);
-    assert!(!test.purge(&PurgeTarget::Key(id(3).key), false), "no reply says that it is durable");
+    assert!(!test.purge(&PurgeTarget::Key(id(3).key), false), "nothing can be written");
     assert_eq!(test.fetch(id(3)), None);
     directory.set_faults(SimFaults::default());
     assert!(test.purge(&PurgeTarget::Key(id(4).key), false));
@@ -468,7 +469,7 @@ fn purges_for_a_stuck_disk_are_bounded() {
     let test = open(&[&directory], 30 * MB);
     test.work();
     assert!(test.find(id(1)).is_none());
-    assert_eq!(test.fetch(id(2)), Some(Ok((2, false))), "it came later");
+    assert_eq!(test.fetch(id(2)), Some(Ok((2, false))), "it was stored after the purges");
 }
 
 #[test]

@@ -187,8 +187,8 @@ impl Fetched {
     }
 }
 
-/// Makes everything stored so far survive a failure of the machine, by an empty purge with a
-/// waiter. `requester` gets [`DiskReply::Purged`].
+/// Makes everything stored so far survive a failure of the machine, with a purge of a key that has
+/// no responses. `requester` gets [`DiskReply::Purged`].
 pub(crate) fn sync(disks: &Disks, requester: u64) {
     disks.purge(&PurgeTarget::Key(Key(u128::MAX)), false, waiter(requester));
 }
