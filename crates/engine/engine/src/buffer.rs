@@ -72,8 +72,8 @@ impl DerefMut for Buffer {
 
 /// The number of bytes that a worker may hold longer than a turn. It is shared by the engine, which
 /// stops receiving while the budget is exhausted, and by all values that hold bytes. Exceeding it
-/// is not an error: only receives wait for it. So a worker may hold more than `max`, by the bytes
-/// that it received in the turn in which the budget ran out, and by those of unfinished sends.
+/// is not an error, and only receives wait for it. So a worker may hold more than `max`. The excess
+/// is what it received in the turn in which the budget ran out, and the bytes of unfinished sends.
 #[derive(Clone, Default, Debug)]
 pub struct Budget(Rc<BudgetState>);
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::{Budget, Buffer, Error, Instant, SharedBytes, Token};
 
 /// A descriptor of an [`Engine`]. The number indexes the engine's own table and has no meaning
-/// outside the engine. The type is neither `Copy` nor `Clone`: its owner ends it with
+/// outside the engine. The type is neither `Copy` nor `Clone`: its owner finally passes it to
 /// [`Engine::close`], [`Engine::reset`] or [`Engine::detach`].
 #[derive(Debug, PartialEq, Eq)]
 pub struct Fd(pub u32);
@@ -71,15 +71,15 @@ pub enum CompletionEvent {
     /// The connection is established, or the attempt failed. The caller owns the descriptor and has
     /// to close it, even after a failure.
     Connected(Result<(), Error>),
-    /// A receive returned at least one byte, or an empty buffer at the end of the stream. If the
-    /// connection broke, a receive returns the end of the stream only after another operation has
-    /// reported the error (a failed send consumes the socket's pending error). The caller recycles
-    /// the buffer in every case.
+    /// A receive returned at least one byte, or an empty buffer at the end of the stream. The
+    /// caller recycles the buffer in both cases. If a connection breaks, the kernel reports the
+    /// error to one operation only, and later receives find the end of the stream. No receive
+    /// returns that end before the caller has received the error.
     Received(Result<Buffer, Error>),
     /// The kernel has taken every byte of the send. After an error it has taken some of the bytes
     /// or none, and will take no more.
     Sent(Result<(), Error>),
-    /// Number of bytes moved; 0 at the end of the source.
+    /// The splice moved this number of bytes; 0 at the end of the source.
     Spliced(Result<usize, Error>),
     /// The descriptor of [`Engine::poll_readable`] may have bytes, the end of the stream, or an
     /// error.
@@ -94,13 +94,13 @@ pub enum CompletionEvent {
 /// the completions of the turn, one at a time, from [`Engine::next_completion`]. Every engine keeps
 /// these rules, and callers rely on them:
 ///
-/// * A call that queues an operation never blocks and never runs the caller's code. Each operation
-///   completes exactly once, through [`Engine::next_completion`]. The order of completions of
-///   different descriptors is not specified.
-/// * If the kernel took the last byte of a send before it reported that bytes had arrived on the
-///   same descriptor, [`CompletionEvent::Sent`] comes before [`CompletionEvent::Received`]. So if a
-///   response is received while the send of its request is outstanding, the peer began to respond
-///   before the kernel had taken the whole request.
+/// * A call that queues an operation never blocks and runs no callback. Each operation completes
+///   exactly once, through [`Engine::next_completion`], except `accept`, which completes once for
+///   each connection. The order of completions of different descriptors is not specified.
+/// * The kernel may take the last byte of a send, and then report that bytes have arrived on the
+///   same descriptor. In this case [`CompletionEvent::Sent`] comes before
+///   [`CompletionEvent::Received`]. So if a response is received while the send of its request is
+///   outstanding, the peer began to respond before the kernel had taken the whole request.
 /// * At most one operation is outstanding for each descriptor and direction. The receiving
 ///   operations are `recv`, `poll_readable` and `accept`, and `splice` and `send_then_splice` from
 ///   the descriptor. The sending operations are `connect`, `send` and `send_shared`, and `splice`
@@ -161,9 +161,10 @@ pub trait Engine {
     /// Receives up to `max` bytes (`1 <= max <= Buffer::SIZE`) into a buffer of the engine, once
     /// there are any.
     fn recv(&mut self, fd: &Fd, max: usize, token: Token);
-    /// Returns whether the outstanding receive will complete without waiting: the kernel has
-    /// announced bytes, the end of the stream, or an error, and the completion has not been
-    /// returned yet. Makes no system call, so bytes that have just arrived are not seen.
+    /// Returns whether the outstanding receive may complete without waiting. This is so if the
+    /// kernel has announced bytes, the end of the stream, or an error, and for the first receive
+    /// from an accepted or adopted connection. Makes no system call, so bytes that have just
+    /// arrived are not seen.
     fn is_recv_ready(&self, fd: &Fd) -> bool;
     /// Sends every byte of `parts`, in order. The bytes are read before the call returns. Bytes
     /// that the kernel does not take at once are copied, and the copy is charged to the budget.
@@ -175,7 +176,7 @@ pub trait Engine {
     /// [`SharedBytes::clone_box`], without a copy and without a charge.
     ///
     /// # Panics
-    /// Panics if `parts` has 16 elements or more.
+    /// May panic if `parts` has 16 elements or more.
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token);
     /// Returns the number of bytes of the outstanding send that the kernel has not taken yet; 0 if
     /// no send is outstanding. Deadlines that depend on progress use it.
@@ -214,8 +215,9 @@ pub trait Engine {
     /// Moves up to `max` bytes (at least 1) from a stream into an empty pipe without waiting, and
     /// returns how many. Returns `None` if there is nothing to read yet. Returns 0 if only a
     /// receive can show what comes next: the end of the stream, urgent data, or nothing yet. An
-    /// error is returned only once. Nothing is outstanding afterwards and no completion follows, so
-    /// a caller can wait for a slow source without a pipe, with [`Engine::poll_readable`].
+    /// error is returned only once. Nothing is outstanding afterwards and no completion follows. A
+    /// caller can wait for a slow source with [`Engine::poll_readable`], and so needs a pipe only
+    /// once there are bytes.
     fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
     /// Duplicates up to `max` bytes (at least 1) from the beginning of one pipe into another, empty
     /// pipe without consuming them (tee(2)), and returns how many. It duplicates fewer bytes, or

@@ -11,18 +11,20 @@ pub enum Error {
     Reset,
     /// The peer no longer reads (EPIPE). Bytes that it sent before may still be readable.
     BrokenPipe,
-    /// No process listens at the address (ECONNREFUSED; ENOENT for a Unix path). Another address
-    /// may work.
+    /// No process listens at the address (ECONNREFUSED; ENOENT for a Unix path), or the backlog of
+    /// a Unix listener is full. Another address may work.
     Refused,
-    /// There is no route to the address (ENETUNREACH, EHOSTUNREACH, EADDRNOTAVAIL). Another address
-    /// may work.
+    /// The address cannot be reached: there is no route to it (ENETUNREACH, EHOSTUNREACH), the
+    /// network or the host is down (ENETDOWN, EHOSTDOWN), or this machine has no local address or
+    /// no free port for it (EADDRNOTAVAIL). Another address may work.
     Unreachable,
     /// The kernel stopped waiting for the peer (ETIMEDOUT).
     TimedOut,
     /// The process or the machine has no free descriptor (EMFILE, ENFILE). A local limit: retrying
     /// is sound once a descriptor has been closed.
     OutOfDescriptors,
-    /// The kernel has no memory (ENOBUFS, ENOMEM). A local limit: retrying later is sound.
+    /// The kernel has no memory (ENOBUFS, ENOMEM), or a limit that bounds its memory is reached
+    /// (ENOSPC). A local limit: retrying later is sound.
     OutOfMemory,
     /// The kernel lacks or forbids a feature that the engine needs. Another engine may work.
     Unsupported(Unsupported),
@@ -63,7 +65,7 @@ impl Unsupported {
             Self::RingForbidden => {
                 "kernel.io_uring_disabled, or a filter of system calls, forbids it"
             }
-            Self::RingTooOld => "it lacks a feature that the engine uses (since Linux 6.1)",
+            Self::RingTooOld => "it lacks a feature of Linux 6.1 that the engine uses",
         }
     }
 }

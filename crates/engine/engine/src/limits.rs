@@ -54,7 +54,7 @@ pub(crate) const EXPECTED_BYTES_MAX: u32 = 32 * 1024;
 /// are reported.
 pub(crate) const EXPECTED_TIME_MAX: std::time::Duration = std::time::Duration::from_millis(5);
 /// If fewer bytes than this have arrived when a wait ends at its deadline, the connection counts as
-/// slow. More than two Ethernet segments.
+/// slow. The number is above that of two Ethernet segments.
 pub(crate) const EXPECTED_BYTES_MIN: u32 = 4096;
 /// The time within which further bytes have to arrive for the connection to count as fast. With
 /// longer gaps, too few segments arrive within [`EXPECTED_TIME_MAX`] to make a wait worthwhile.

@@ -100,8 +100,8 @@ impl LogSink {
         Ok(())
     }
 
-    /// Appends whole records, each ended by a line feed. Blocks only for as long as another worker
-    /// does the same.
+    /// Appends whole records, each ended by a line feed. Blocks only while another worker appends,
+    /// or while the writer takes the pending records; never for the disk.
     pub fn append(&self, records: &[u8]) {
         let mut state = lock(&self.0.state);
         if state.path.is_none() {

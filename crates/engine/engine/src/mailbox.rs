@@ -22,7 +22,7 @@ pub struct MailboxSender<T, W> {
 #[derive(Debug)]
 pub struct MailboxReceiver<T, W> {
     shared: Arc<Mailbox<T, W>>,
-    /// The messages taken out of the mailbox. The memory is exchanged with that of the mailbox.
+    /// The messages taken out of the mailbox. Each drain swaps this queue with the mailbox's.
     taken: VecDeque<T>,
 }
 
@@ -75,10 +75,10 @@ impl<T: Send, W: Wake> MailboxSender<T, W> {
 }
 
 impl<T: Send, W: Wake> MailboxReceiver<T, W> {
-    /// Sets the waker of this receiver. It has to be set before the first
-    /// [`MailboxReceiver::drain`], which returns everything that was flushed until then. Only the
-    /// first call has an effect: a worker that replaces a panicked one calls it again, with the
-    /// same waker.
+    /// Sets the waker of this receiver. A flush before this call wakes no thread. So call it before
+    /// the first [`MailboxReceiver::drain`], which returns all messages that were sent until then.
+    /// Only the first call has an effect: a worker that replaces a panicked one calls it again,
+    /// with the same waker.
     pub fn set_waker(&self, wake: W) {
         let _ = self.shared.wake.set(wake);
     }

@@ -8,7 +8,9 @@
 //! descriptor, which costs no system call. [`Engine::next_completion`] runs the queue one entry at
 //! a time, immediately before it returns the completion. So normally only one buffer is in use, and
 //! its bytes are still in the CPU's cache when the worker reads them. A send does not go through
-//! the queue at first: it is tried at once, while its parts are still borrowed.
+//! the queue at first: it is tried at once, while its parts are still borrowed. With io_uring, the
+//! receives and the small sends of a busy turn are collected instead, and submitted together
+//! (`batch.rs`).
 //!
 //! Listeners are watched for edges too, while they accept. The engine remembers that connections
 //! may be pending, so each burst ends with one accept4(2) that finds none. A listener that does not
@@ -99,7 +101,7 @@ const WAKER_DATA: u64 = (DESCRIPTORS_MAX + 1) as u64;
 
 impl<W: Watch> ReadinessEngine<W> {
     /// Creates an engine without descriptors. From now on SIGPIPE is ignored in the whole process,
-    /// since splice(2) has no flag for it.
+    /// since splice(2) has no flag such as MSG_NOSIGNAL.
     ///
     /// # Errors
     /// [`Error::OutOfDescriptors`], [`Error::OutOfMemory`]; [`Error::Unsupported`] if the kernel
@@ -154,9 +156,10 @@ impl<W: Watch> ReadinessEngine<W> {
         })
     }
 
-    /// Ends an engine whose state can no longer be trusted. Every connection is reset, so that no
-    /// peer mistakes what it has received for the whole, and queued bytes are not sent. The kernel
-    /// stops watching descriptors and using lent memory before these are freed.
+    /// Ends an engine whose state can no longer be trusted, and returns its waker for
+    /// [`ReadinessEngine::with_waker`]. Every connection is reset, so that no peer mistakes what it
+    /// has received for the whole message. Queued bytes are not sent. The kernel stops using the
+    /// engine's descriptors and memory before the engine frees them.
     pub fn abort(self) -> EventWaker {
         for (_, descriptor) in self.descriptors.iter() {
             if descriptor.kind == DescriptorKind::Stream {
@@ -167,7 +170,7 @@ impl<W: Watch> ReadinessEngine<W> {
         self.waker.clone()
     }
 
-    /// Returns what the engine has done since it was created.
+    /// Returns the engine's counters.
     pub fn stats(&self) -> &EngineStats {
         &self.stats
     }
@@ -235,13 +238,13 @@ impl<W: Watch> ReadinessEngine<W> {
             self.stats.stale_events += 1;
             return;
         };
-        // Two hints without a receive in between: see `Readiness::is_hint`.
+        // A hint does not show whether bytes are urgent. A second hint before the next receive
+        // means that some may be: see `Readiness::is_hint`.
         let is_second_hint = descriptor.readable && readiness.is_hint();
         descriptor.must_drain |= is_second_hint || readiness.must_drain();
         descriptor.readable |= readiness.is_readable();
         let receives = readiness.is_readable() && descriptor.is_waiting_to_receive();
         let sends = readiness.is_writable() && descriptor.is_waiting_to_send();
-        // A connecting socket becomes writable when its connection is established.
         descriptor.writable |= readiness.is_writable();
         if receives {
             self.enqueue(key, Direction::Receiving);

@@ -4,9 +4,9 @@
 //! [`Timers::TICK_NANOSECONDS`]. A slot of level 0 covers one tick, and a slot of each higher level
 //! covers the whole wheel below it. An entry is put at the level of the highest group of six bits
 //! in which its tick differs from the current tick. So every occupied slot is ahead of the current
-//! one in its wheel, and every slot of a level comes before those of the next level. When the
-//! current tick reaches a slot, its entries are linked again, each at a lower level or as due. An
-//! entry may wait in any slot that begins no later than its deadline, which is why moving a
+//! one in its wheel, and all occupied slots of a level begin earlier than those of the next level.
+//! When the current tick reaches a slot, its entries are linked again, each at a lower level or as
+//! due. An entry may wait in any slot that begins no later than its deadline, which is why moving a
 //! deadline later writes only one field.
 //!
 //! The design is scheme 7 of "Hashed and Hierarchical Timing Wheels" (Varghese and Lauck, 1987). A
@@ -72,7 +72,7 @@ const TICK_MAX: u64 = (1 << (SLOT_BITS * LEVELS as u32)) - 1;
 const TICK_BITS: u32 = 23;
 
 impl Timers {
-    /// 8.4 ms: far below the unit of timeouts, and a power of two.
+    /// 8.4 ms, a power of two in nanoseconds. Nearly all timeouts are far longer.
     pub const TICK_NANOSECONDS: u64 = 1 << TICK_BITS;
 
     /// Creates a wheel without entries, at the time `now`.

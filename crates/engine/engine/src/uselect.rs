@@ -127,7 +127,8 @@ impl Watch for UselectWatch {
         self.watcher.report_short_send(fd.as_raw_fd());
     }
 
-    /// Returns the estimate of the connection's last event, or `None` if the kernel has none yet.
+    /// Returns the estimate that the kernel wrote at the connection's last event, or `None` if it
+    /// has written none yet.
     fn path_estimate(&self, fd: BorrowedFd<'_>) -> Option<PathEstimate> {
         let SocketState { rtt_us, cwnd: window, .. } = self.tracker.state(fd.as_raw_fd())?;
         (rtt_us > 0 && window > 0).then_some(PathEstimate { rtt_us, window })

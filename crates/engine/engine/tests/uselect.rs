@@ -29,8 +29,8 @@ fn prepare() {
 
 /// More bytes than any test sends.
 const BODY: u64 = 1 << 20;
-/// Shorter than the 5 ms for which an edge may be delayed for expected bytes. The deadline did not
-/// end a wait that took less time than this.
+/// Shorter than the 5 ms for which an edge may be delayed for expected bytes. A wait that took less
+/// than this was not ended by that deadline.
 const SHORT: Duration = Duration::from_millis(4);
 
 /// Repeats an attempt until it takes no longer than [`SHORT`]. The attempt returns its duration.

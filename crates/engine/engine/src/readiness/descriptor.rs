@@ -21,8 +21,9 @@ pub(super) struct Descriptor {
     /// Whether a send may find room. Cleared by a call that finds too little room, and set by the
     /// next edge.
     pub(super) writable: bool,
-    /// Whether the end of the stream, an error or urgent data was announced. It is not announced
-    /// again, so a receive that returned less than requested does not show that nothing is left.
+    /// Whether the end of the stream, an error or urgent data was announced, or may have been. It
+    /// is not announced again, so a receive that returned less than requested does not show that
+    /// nothing is left.
     pub(super) must_drain: bool,
     /// Whether the receiving direction has an entry in the ready queue.
     pub(super) receive_queued: bool,
@@ -40,7 +41,8 @@ const _: () = assert!(size_of::<Descriptor>() <= 64);
 pub(super) enum DescriptorKind {
     /// A stream socket over TCP or Unix.
     Stream,
-    /// A UDP socket. It has no end, and one receive shows nothing about the next.
+    /// A UDP socket. It has no end of the stream, and a receive that returned less than requested
+    /// does not show that no datagram is left.
     Datagram,
     Listener,
     /// An end of a pipe. It is not watched.

@@ -25,11 +25,11 @@ pub(super) struct ReadyQueue {
     pub(super) ready: VecDeque<ReadyEntry>,
     /// Listeners that have accepted as many connections as one turn allows.
     pub(super) deferred: Vec<ReadyEntry>,
-    /// Receives that wait for the budget. Only free budget empties this queue, so entries of closed
-    /// descriptors have to be removed: see `count_stale_parked`.
+    /// Receives that wait for the budget. While it is exhausted no entry is popped, so entries of
+    /// closed descriptors would accumulate. `count_stale_parked` removes them.
     pub(super) parked: VecDeque<ReadyEntry>,
     /// Number of descriptors that were closed while parked, counted since stale entries were last
-    /// removed. Some of these entries may have been popped.
+    /// removed. Some of their entries may have been popped.
     stale: usize,
 }
 

@@ -165,8 +165,8 @@ impl<W: Watch> ReadinessEngine<W> {
 }
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// Sends the bytes that the turn has collected for the descriptor at `key`, which is about to
-    /// be closed, so that they still leave before the close.
+    /// Sends at once the bytes that the turn has collected for the descriptor at `key`, which is
+    /// about to be closed.
     pub(super) fn send_batched(&mut self, key: Key) {
         let Some(index) = self.batch.sends.iter().position(|(of, _)| *of == key) else { return };
         let (_, bytes) = self.batch.sends.remove(index);

@@ -68,11 +68,12 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 }
 
-/// The number of bytes that a socket has taken: of the parts in `before`, of the shared bytes in
-/// `shared`.
+/// The numbers of bytes that a socket has taken.
 #[derive(Default)]
 struct SentCounts {
+    /// Bytes of the parts before the shared bytes.
     before: usize,
+    /// Shared bytes.
     shared: usize,
 }
 

@@ -14,9 +14,9 @@ use crate::limits::SPLICE_MAX;
 use crate::{Buffer, Completion, CompletionEvent, Error, Fd, Key, Token};
 
 impl<W: Watch> ReadinessEngine<W> {
-    /// Opens a pipe with room for one splice, unless the user has too many pipes already (pipe(7),
-    /// /proc/sys/fs/pipe-user-pages-soft). Splicing through a pipe that is smaller than a receive
-    /// is slower than copying, so opening such a pipe fails.
+    /// Opens a pipe with room for one splice. The kernel makes the pipe smaller if the user has too
+    /// many pipes already (pipe(7), /proc/sys/fs/pipe-user-pages-soft). If it is smaller than a
+    /// receive, the call fails, since splicing through it would be slower than copying.
     pub(super) fn open_pipe(&mut self) -> Result<(Fd, Fd), Error> {
         if self.descriptors.len() + 2 > crate::limits::DESCRIPTORS_MAX as usize {
             return Err(Error::OutOfDescriptors);
@@ -150,7 +150,7 @@ impl<W: Watch> ReadinessEngine<W> {
         would_block_as_zero(sys::read_pipe(pipe, memory))
     }
 
-    /// Returns the key of a pipe's end without an outstanding operation.
+    /// Returns the key of an end of a pipe. Panics if an operation is outstanding for it.
     fn idle_pipe_end(&mut self, fd: &Fd) -> Key {
         let (key, descriptor) = self.lookup(fd);
         assert_eq!(descriptor.kind, DescriptorKind::Pipe, "only pipes are duplicated and read");

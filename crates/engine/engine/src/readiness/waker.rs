@@ -31,8 +31,8 @@ impl EventWaker {
 
     /// Allows the next wake to signal again. Called before the worker reads its mailboxes.
     pub(super) fn clear_pending(&self) {
-        // Acquires what a waker released when it found `pending` set. That waker did not signal, so
-        // the read that follows has to see its message.
+        // Pairs with the swap in `wake`. A thread that found `pending` set there did not signal, so
+        // the worker's next read of the mailboxes has to see that thread's message.
         self.0.pending.swap(false, Ordering::AcqRel);
     }
 }

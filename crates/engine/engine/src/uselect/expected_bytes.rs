@@ -10,6 +10,9 @@ use crate::limits::{EXPECTED_BYTES_MAX, EXPECTED_BYTES_MIN, EXPECTED_GAP_MAX, EX
 
 /// The connections of an engine that expect bytes, by the number that their events carry.
 ///
+/// A threshold is a number of bytes. The kernel reports no edge of readability until that many
+/// bytes have arrived, the stream ends, the connection breaks, or the receive buffer is full.
+///
 /// ```text
 ///             fast                        threshold is reached
 ///  Inactive ───────────> Thresholded ───────────────────────────> Inactive, fast
@@ -17,7 +20,7 @@ use crate::limits::{EXPECTED_BYTES_MAX, EXPECTED_BYTES_MIN, EXPECTED_GAP_MAX, EX
 ///    └──────── slow ────────────> Measuring ── an edge ─────────> Inactive, fast or slow
 /// ```
 ///
-/// A connection has a threshold only while it is `Thresholded`. All other edges are reported as
+/// A connection has a threshold only while it is `Thresholded`. Otherwise its edges are reported as
 /// usual. No bytes are missed when a threshold ends: after an edge the engine receives until
 /// nothing is left, and after the deadline the kernel checks the socket.
 #[derive(Default)]
@@ -51,7 +54,7 @@ enum ExpectationState {
 }
 
 impl ExpectedBytes {
-    /// Begins to await an edge of a connection at which `bytes` more bytes will arrive.
+    /// Begins to await the next edge of a connection that expects `bytes` more bytes.
     pub(super) fn begin(&mut self, tracker: &Tracker, fd: i32, data: u64, bytes: u64) {
         if bytes < 2 {
             return;

@@ -116,10 +116,11 @@ fn engines_share_a_unix_listener_that_outlives_them() {
     for (engine, fd) in engines.iter_mut().zip(listeners) {
         engine.close(fd);
     }
-    // Pending events of the closed connections do not affect the listener.
+    // Events of the closed descriptors may still be pending. No completion follows from them.
     for engine in &mut engines {
         assert!(poll_all(engine).is_empty());
     }
+    // The listener is still open, but no engine watches it.
     let _waiting = UnixStream::connect(&path).unwrap();
     for engine in &mut engines {
         let before = engine.stats().stale_events;

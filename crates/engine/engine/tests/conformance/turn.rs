@@ -97,7 +97,8 @@ fn a_turn_is_bounded_and_loses_nothing() {
     engine.close(fd);
 }
 
-/// With a level-triggered call, unchanged readiness would end every wait.
+/// poll(2) and select(2) report unchanged readiness again. If the engine passed them descriptors
+/// for which no operation waits, they would end every wait.
 #[test]
 fn readiness_that_is_not_awaited_ends_no_wait() {
     let mut engine = engine();
@@ -127,7 +128,7 @@ fn readiness_that_is_not_awaited_ends_no_wait() {
         assert!(engine.next_completion().is_none());
         turns += 1;
     }
-    // The three connections may become ready only after the first turns, in a few steps.
+    // Edges of the three connections may still arrive, and end the first few waits.
     assert!(turns < 20, "{turns}");
     for fd in [ended, unread, broken] {
         engine.close(fd);
