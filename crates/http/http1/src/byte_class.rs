@@ -8,13 +8,14 @@ pub(crate) struct ByteClass(u8);
 pub(crate) const TOKEN: ByteClass = ByteClass(1);
 /// RFC 9110 section 5.5: bytes of field values and reason phrases. Bytes above 127 are opaque data.
 pub(crate) const VALUE: ByteClass = ByteClass(2);
-/// Bytes of a request target before its first `?`. The module [`crate::target`] has the reasons.
+/// Bytes of a request target before its first `?`. The module [`crate::target`] explains which
+/// bytes are accepted.
 pub(crate) const PATH: ByteClass = ByteClass(4);
 /// Bytes of a request target after its first `?`.
 pub(crate) const QUERY: ByteClass = ByteClass(8);
 /// Bytes of a host name.
 pub(crate) const HOST: ByteClass = ByteClass(16);
-/// Alphanumeric bytes and `-`: the token bytes that CGI programs can distinguish in a field name.
+/// Alphanumeric bytes and `-`. In field names, CGI programs may read every other token byte as `-`.
 pub(crate) const ALNUM_OR_HYPHEN: ByteClass = ByteClass(32);
 
 static CLASSES: [u8; 256] = build_classes();
@@ -71,7 +72,7 @@ const fn build_classes() -> [u8; 256] {
         if alphanumeric || in_set(byte, b"!#$%&'*+-.^_`|~") {
             class |= TOKEN.0;
         }
-        // The characters of RFC 3986 except `#` and `?`, and those that browsers send unencoded.
+        // All characters of RFC 3986 without `#` and `?`, then others that browsers do not encode.
         if alphanumeric || in_set(byte, b"-._~:/@!$&'()*+,;=%[]{}|^`") {
             class |= PATH.0 | QUERY.0;
         }

@@ -1,5 +1,5 @@
-//! Searches for a byte in blocks of 16. Heads have many short lines, for which the setup of a
-//! general search costs more than the search.
+//! Byte searches that examine 16 bytes at a time. Headers have many short lines, for which the
+//! setup of a general search costs more than the search.
 
 const ONES: u64 = u64::from_ne_bytes([0x01; 8]);
 const HIGH: u64 = u64::from_ne_bytes([0x80; 8]);
@@ -18,9 +18,10 @@ pub(crate) fn find_control(bytes: &[u8]) -> usize {
     first(bytes, controls, |byte| byte.is_ascii_control())
 }
 
-/// Returns the offset of the first byte for which `is_wanted` returns true, or the length. `marks`
-/// sets the high bit of each such byte in a word of eight bytes. It may also set the high bits of
-/// bytes after the first such byte.
+/// Returns the offset of the first byte for which `is_wanted` returns true, or the length.
+///
+/// `marks` does the same for a word of eight bytes. In the word that it returns, the high bit of
+/// each wanted byte is set. After the first wanted byte, high bits of other bytes may be set too.
 #[inline]
 fn first(bytes: &[u8], marks: impl Fn(u64) -> u64, is_wanted: impl Fn(u8) -> bool) -> usize {
     let place = |word: &[u8; 8]| marks(u64::from_le_bytes(*word)).trailing_zeros() as usize / 8;
@@ -28,7 +29,7 @@ fn first(bytes: &[u8], marks: impl Fn(u64) -> u64, is_wanted: impl Fn(u8) -> boo
     for (index, block) in blocks.iter().enumerate() {
         // This fold only tests whether the block has a wanted byte. The compiler vectorises it.
         if block.iter().fold(false, |has, &byte| has | is_wanted(byte)) {
-            let ([low, high], _) = block.as_chunks() else { unreachable!("sixteen are two words") };
+            let ([low, high], _) = block.as_chunks() else { unreachable!("16 bytes are 2 words") };
             let low = place(low);
             return index * 16 + if low < 8 { low } else { 8 + place(high) };
         }
@@ -47,8 +48,8 @@ fn zeros(word: u64) -> u64 {
 #[inline]
 fn controls(word: u64) -> u64 {
     let delete = word ^ (ONES * 0x7f);
-    // `delete` and `word` have the same high bits, so `!word` removes the marks of bytes above 127
-    // that either subtraction made.
+    // Both subtractions may also mark bytes above 127. `!word` removes these marks, because
+    // `delete` has the same high bits.
     (word.wrapping_sub(ONES * 0x20) | delete.wrapping_sub(ONES)) & !word & HIGH
 }
 
@@ -56,8 +57,8 @@ fn controls(word: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Tests each byte at each position of inputs with up to two blocks and a rest. The byte after
-    /// it is one that a search of a word could mark by mistake.
+    /// Tests each byte at each position of inputs with up to two blocks and a rest. A byte that
+    /// `zeros` or `controls` could mark by mistake follows it.
     #[test]
     fn the_block_search_equals_a_linear_search() {
         for len in [1, 7, 8, 9, 16, 23, 41] {

@@ -4,16 +4,15 @@
 //! Some bodies are valid by the grammar but are refused, because implementations read them
 //! differently:
 //!
-//! * white space anywhere in a chunk-size line, including the optional ("bad") white space around
-//!   extensions
+//! * the optional ("bad") white space around extensions
 //! * more than 16 digits in a chunk size, leading zeros included
 //! * chunk sizes of 2^63 and more
 //! * extensions of more than 256 bytes in a chunk or 16 KiB in a body
 //! * more than 64 trailer lines, or more than 8 KiB of them
 //!
 //! Extensions are checked and dropped (section 7.1.1). A caller that forwards the payload in chunks
-//! writes each chunk size again with [`write_chunk_size`], so the next hop receives no notation of
-//! the sender.
+//! writes each chunk size again with [`write_chunk_size`], so the next hop receives plain sizes,
+//! however the sender wrote them.
 
 use std::ops::Range;
 
@@ -191,10 +190,11 @@ impl ChunkedDecoder {
         self.failed.is_some()
     }
 
-    /// Returns the bytes of the current chunk's data that have not been decoded; 0 between chunks.
+    /// Returns the number of bytes of the current chunk's data that have not been decoded; 0
+    /// between chunks.
     ///
     /// A caller may move these bytes without the decoder, for example by splice(2), and report them
-    /// by [`ChunkedDecoder::skip`].
+    /// with [`ChunkedDecoder::skip`].
     pub fn data_left(&self) -> u64 {
         if self.state == DecoderState::Data { self.remaining } else { 0 }
     }
@@ -536,7 +536,7 @@ mod tests {
         }
         let long =
             |len: usize, count: usize| format!("1;{}\r\nx\r\n", "a".repeat(len - 1)).repeat(count);
-        // The byte after the name counts as well, even if it is the CR.
+        // The limits also count the byte after the extensions, even if it is the CR.
         assert!(decode(long(255, 64)).is_ok());
         assert_eq!(decode(long(256, 1)), Err(ChunkError::ExtensionsTooLong));
         assert_eq!(decode(long(255, 65)), Err(ChunkError::ExtensionsTooLong));

@@ -8,7 +8,7 @@ use crate::limits::{CONNECTION_OPTIONS_MAX, EMPTY_MEMBERS_MAX, UPGRADE_PROTOCOLS
 use crate::method::Version;
 use crate::name::FieldName;
 
-/// The options in the `Connection` fields of a head (RFC 9110 section 7.6.1).
+/// The options in the `Connection` fields of a header (RFC 9110 section 7.6.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ConnectionOptions {
     /// Whether `close` is present.
@@ -19,7 +19,7 @@ pub struct ConnectionOptions {
     pub upgrade: bool,
     /// Whether `te` is present, so that the `TE` field applies.
     pub te: bool,
-    /// Whether names of other fields are present. Those fields may have to be removed.
+    /// Whether other options are present. They may name fields that have to be removed.
     pub others: bool,
 }
 
@@ -30,7 +30,7 @@ impl ConnectionOptions {
         !self.close && (version == Version::Http11 || self.keep_alive)
     }
 
-    /// Parses the values of all `Connection` fields of a complete head.
+    /// Parses the values of all `Connection` fields of a complete header.
     pub(crate) fn parse<'a>(values: impl Iterator<Item = &'a [u8]>) -> Result<Self, HeadError> {
         let mut options = Self::default();
         let mut bound = MemberBound { left: CONNECTION_OPTIONS_MAX, left_empty: EMPTY_MEMBERS_MAX };
@@ -66,7 +66,7 @@ pub(crate) fn mark_nominated(bytes: &[u8], fields: &mut [FieldLine]) {
     }
 }
 
-/// Returns whether all protocols in the `Upgrade` fields of a complete head are well-formed.
+/// Returns whether all protocols in the `Upgrade` fields of a complete header are well-formed.
 pub(crate) fn check_upgrade_protocols<'a>(
     values: impl Iterator<Item = &'a [u8]>,
 ) -> Result<bool, HeadError> {

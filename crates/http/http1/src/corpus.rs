@@ -14,7 +14,7 @@ pub type Mutator = fn(&mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8>;
 /// random mutations of each.
 ///
 /// # Panics
-/// Panics if `body` panics, or if the corpus is missing.
+/// Panics if `body` panics, or if the corpus has fewer than 10 files.
 pub fn run(target: &str, changes: usize, change: Mutator, body: fn(&[u8])) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/corpus").join(target);
     let files = fs::read_dir(&folder).expect("the target has a corpus");
@@ -87,7 +87,7 @@ pub fn mutate_bytes(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Ve
 }
 
 /// A [`Mutator`] that removes, repeats and inserts whole lines, and changes bytes in lines. Most
-/// bytes of a line belong to its value, so most mutated heads stay valid.
+/// bytes of a line belong to its value, so most mutated headers stay valid.
 pub fn mutate_lines(random: &mut Random, input: &[u8], inputs: &[Vec<u8>]) -> Vec<u8> {
     const ODD: &[u8] = b" \t:;,\"\\=*-/?&.0129aW\x80";
     let mut lines: Vec<Vec<u8>> =

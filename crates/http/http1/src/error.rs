@@ -1,16 +1,16 @@
-//! Errors of parsing heads and chunked bodies.
+//! Errors of parsing headers and chunked bodies.
 
 use std::fmt;
 
-/// The reason why a head is refused.
+/// The reason why a header is refused.
 ///
-/// The sender caused each of these errors, and no further input resolves them. The end of the head
-/// is unknown, so the connection cannot be used any longer.
+/// The sender caused each of these errors, and no further input resolves them. The connection
+/// cannot be used any longer, because the end of the header is unknown after most of them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeadError {
-    /// The head is longer than [`HeadLimits::bytes_max`](crate::HeadLimits::bytes_max).
+    /// The header is longer than [`HeadLimits::bytes_max`](crate::HeadLimits::bytes_max).
     BytesTooMany,
-    /// The head has more fields than [`HeadLimits::fields_max`](crate::HeadLimits::fields_max).
+    /// The header has more fields than [`HeadLimits::fields_max`](crate::HeadLimits::fields_max).
     FieldsTooMany,
     /// The request target is longer than
     /// [`HeadLimits::target_bytes_max`](crate::HeadLimits::target_bytes_max).
@@ -23,11 +23,12 @@ pub enum HeadError {
     BareLf,
     /// A CR is not followed by LF.
     BareCr,
-    /// The method is empty or not a token.
+    /// The method is empty or not a token, or no space follows it.
     MethodInvalid,
     /// The target is empty, or has a byte that no target may contain.
     TargetInvalid,
-    /// The parts of the request line are separated by a tab or by more than one space.
+    /// The parts of the request line are separated by a tab or by more than one space, or white
+    /// space follows the last part.
     RequestLineSpaces,
     /// The request line has no version (HTTP/0.9).
     VersionMissing,

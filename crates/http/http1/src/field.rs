@@ -1,11 +1,11 @@
-//! One field line, as ranges of its head.
+//! One field line, as ranges of its header.
 
 use std::ops::Range;
 
 use crate::name::FieldName;
 
-/// A range of the bytes of a head. It is valid until the head is parsed again or cleared. The spans
-/// of a [`FieldLine`] are inside [`Fields::bytes`](crate::Fields::bytes).
+/// A range of the bytes of a header. It is valid until the header is parsed again or cleared. The
+/// spans of a [`FieldLine`] are inside [`Fields::bytes`](crate::Fields::bytes).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Span {
     /// Offset of the first byte.
@@ -28,7 +28,7 @@ impl Span {
     }
 }
 
-/// One field line of a head (RFC 9112 section 5).
+/// One field line of a header (RFC 9112 section 5).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FieldLine {
     /// The name as received: a token.
@@ -42,12 +42,12 @@ pub struct FieldLine {
     /// space after the value.
     pub(crate) is_canonical: bool,
     /// Whether `Connection` names this field and `known` is [`FieldName::Other`], so that the field
-    /// applies to the next hop only. Set when the head is complete.
+    /// applies to the next hop only. Set when the header is complete.
     pub(crate) is_nominated: bool,
 }
 
 impl FieldLine {
-    /// Returns the offset of the next line, if this line is canonical.
+    /// Returns the offset of the next line. This line has to be canonical.
     pub(crate) fn canonical_end(&self) -> u32 {
         self.name.start + self.name.len + 2 + self.value.len + 2
     }

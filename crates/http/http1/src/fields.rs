@@ -31,17 +31,18 @@ const NOT_FORWARDED: NameSet = NameSet::new(&[
     FieldName::Proxy,
 ]);
 
-/// Returns the options in the `Connection` fields of a head. They were parsed with the head.
+/// Returns the options in the `Connection` fields of a header. They were parsed with the header.
 pub fn connection_options(fields: &Fields) -> ConnectionOptions {
     fields.options
 }
 
-/// Returns the fields of a head that are forwarded, in order.
+/// Returns the fields of a header that are forwarded, in order.
 ///
-/// The following are left out: the hop-by-hop fields of RFC 9110 section 7.6.1, the fields of proxy
-/// authentication, `Proxy`, [`FieldName::Disguised`], `Content-Length`, and unknown fields that
-/// `Connection` names. The caller writes `Content-Length` itself from the framing or from
-/// [`declared_length`](crate::declared_length), so that it occurs once and in plain form.
+/// The following are left out: the hop-by-hop fields of RFC 9110 section 7.6.1, `HTTP2-Settings`,
+/// the fields of proxy authentication, `Proxy`, [`FieldName::Disguised`], `Content-Length`, and
+/// unknown fields that `Connection` names. The caller writes `Content-Length` itself from the
+/// framing or from [`declared_length`](crate::declared_length), so that it occurs once and in plain
+/// form.
 ///
 /// `Connection` may not name a field that is meant for all recipients (RFC 9110 section 7.6.1). An
 /// option of `Connection` therefore removes a field only if its name is [`FieldName::Other`]. This
@@ -57,7 +58,7 @@ pub(crate) fn is_forwarded(field: &FieldLine) -> bool {
     !(NOT_FORWARDED.contains(field.known) || field.is_nominated)
 }
 
-/// One or more consecutive forwarded fields of a head.
+/// One or more consecutive forwarded fields of a header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FieldRun<'a> {
     /// One or more complete lines as received, each a name, `: `, a value and CR LF.
@@ -91,7 +92,7 @@ impl<'a> FieldRun<'a> {
 }
 
 /// Returns the fields of [`forwarded_fields`] for which `keep` returns true, in order, with
-/// neighbours combined. A writer can then copy, or send by reference, a few ranges of a head
+/// neighbours combined. A writer can then copy, or send by reference, a few ranges of a header
 /// instead of each field.
 ///
 /// `keep` may be called more than once for a field.
@@ -111,7 +112,7 @@ pub fn forwarded_runs<'a>(
             let (name, value) = (fields.name_of(first), fields.value_of(first));
             return Some(FieldRun::Field { name, value });
         }
-        // Neighbours in the list are neighbours in the head.
+        // Neighbours in the list are neighbours in the header.
         let range = first.name.start as usize..lines[count - 1].canonical_end() as usize;
         Some(FieldRun::Lines(&fields.bytes()[range]))
     })

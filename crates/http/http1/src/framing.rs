@@ -1,4 +1,4 @@
-//! Message framing: where a body ends (RFC 9112 section 6.3), decided from the head alone.
+//! Message framing: where a body ends (RFC 9112 section 6.3), decided from the header alone.
 //!
 //! The following are refused, although RFC 9112 defines how to read some of them:
 //!
@@ -6,8 +6,8 @@
 //! * several lengths in a request, in fields or in a list, even if they are equal
 //! * leading zeros in a length, which some implementations read as octal
 //! * lengths of 2^63 and more, which some implementations read as negative
-//! * transfer codings other than a single `chunked`, although the body of a response with another
-//!   last coding ends when the connection closes
+//! * transfer codings other than a single `chunked`; for a response with another last coding, RFC
+//!   9112 defines that the body ends when the connection closes
 //! * `Transfer-Encoding` in HTTP/1.0
 
 use std::fmt;
@@ -24,7 +24,7 @@ use crate::response::ResponseHead;
 /// How the end of a body is determined.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Framing {
-    /// The message has no body: it ends with its head.
+    /// The message has no body: it ends with its header.
     #[default]
     None,
     /// The body has this many bytes, at most 2^63 - 1.
@@ -75,8 +75,8 @@ impl fmt::Display for FramingError {
 
 impl std::error::Error for FramingError {}
 
-/// Returns the framing of a request's body: never [`Framing::UntilClose`], and [`Framing::Length`]
-/// of 0 if the request declares that length.
+/// Returns the framing of a request's body, which is never [`Framing::UntilClose`]. For a declared
+/// length of 0 it is [`Framing::Length`], not [`Framing::None`].
 ///
 /// # Errors
 /// Returns a [`FramingError`] if two recipients could determine different ends.

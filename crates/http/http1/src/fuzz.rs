@@ -1,4 +1,4 @@
-//! Properties that hold for heads of any bytes; for fuzzing.
+//! Fuzz functions for the header parsers, which check properties that hold for any input.
 
 use crate::byte_class::trim;
 use crate::expectation::expectation;
@@ -12,17 +12,17 @@ use crate::response::{ResponseHead, StatusLine};
 use crate::target::Authority;
 use crate::upgrade::is_websocket_upgrade;
 
-/// A head that the fuzz functions can compare.
+/// A header that the fuzz functions can compare.
 trait Fuzzed {
-    /// Returns everything that a reader can learn from the head, as text.
+    /// Returns everything that a reader can learn from the header, as text.
     fn meaning(&self) -> String;
 
-    /// Returns the head written again, without white space around the values.
+    /// Returns the header written again, without white space around the values.
     fn canonical(&self) -> Vec<u8>;
 }
 
-/// Checks the properties that requests and responses share. Returns the head and its length in
-/// bytes, if `data` begins with a head.
+/// Checks the properties that requests and responses share. Returns the header and its length in
+/// bytes, if `data` begins with a header.
 fn fuzz_head<L: StartLine>(data: &[u8], limits: &HeadLimits) -> Option<(Head<L>, usize)>
 where
     Head<L>: Fuzzed,
@@ -32,9 +32,9 @@ where
     let mut piecewise = Head::<L>::default();
     let mut scan = HeadScan::default();
     let mut seen = Ok(None);
-    // An empty line may come before the head, and one byte more exceeds the limit.
+    // An empty line of two bytes may come before the header, and a third byte exceeds the limit.
     for end in 0..=data.len().min(limits.bytes_max + 3) {
-        // Clear the head in between, as a worker does that has one head for all its connections.
+        // The proxy parses each piece into a cleared header from a pool.
         piecewise.clear();
         seen = piecewise.parse(&data[..end], &mut scan, limits);
         if seen != Ok(None) {
@@ -60,9 +60,9 @@ where
 
 /// Fuzzes the request parser with any bytes. It checks that:
 ///
-/// * input split anywhere yields the same head or the same error as input in one piece
-/// * no more bytes are used than there are, and every range is inside the head
-/// * a head written again without white space around its values is parsed to the same meaning
+/// * input split anywhere yields the same header or the same error as input in one piece
+/// * no more bytes are used than there are, and every range is inside the header
+/// * a header written again without white space around its values is parsed to the same meaning
 ///
 /// # Panics
 /// Panics if one of these properties is violated.
@@ -88,8 +88,9 @@ pub fn fuzz_response_head(data: &[u8]) {
     fuzz_lenient(data, &limits, strict);
 }
 
-/// Checks that the lenient parser accepts each head that the strict one accepts. Each head that it
-/// rewrites must be accepted by the strict one, however the input is split.
+/// Checks that the lenient parser accepts each header that the strict parser accepts, and that the
+/// strict parser accepts each header that the lenient parser has rewritten. The result must not
+/// depend on how the input is split.
 fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(ResponseHead, usize)>) {
     let mut head = ResponseHead::default();
     let mut scan = HeadScan::default();
@@ -119,7 +120,7 @@ fn fuzz_lenient(data: &[u8], limits: &HeadLimits, strict: Option<(ResponseHead, 
         || data[..used].windows(2).any(|pair| pair[1] == b'\n' && pair[0] != b'\r');
     assert!(scan.is_ambiguous() || !has_bare);
     let (again, used) =
-        fuzz_head::<StatusLine>(head.bytes(), limits).expect("the rewritten head is strict");
+        fuzz_head::<StatusLine>(head.bytes(), limits).expect("the rewritten header is strict");
     assert_eq!((used, again.meaning()), (head.bytes().len(), head.meaning()));
 }
 
@@ -199,7 +200,7 @@ impl Fields {
         format!("{:?} {:?}", lines.collect::<Vec<_>>(), connection_options(self))
     }
 
-    /// Returns a head: `start`, then the fields without white space around their values.
+    /// Returns a header: `start`, then the fields without white space around their values.
     fn fields_canonical(&self, mut start: Vec<u8>) -> Vec<u8> {
         for field in self.fields() {
             for part in [self.name_of(field), b":", self.value_of(field), b"\r\n"] {

@@ -1,5 +1,5 @@
-//! The common part of request and response heads: lines, fields, and the state of parsing a head
-//! that arrives in pieces. Nothing here depends on the meaning of a field.
+//! The common part of request and response headers: lines, fields, and the state of parsing a
+//! header that arrives in pieces. Nothing here depends on the meaning of a field.
 
 use std::ops::{Deref, Range};
 
@@ -11,7 +11,7 @@ use crate::field::FieldLine;
 use crate::line_parser::{parse_field, parse_plain_field};
 use crate::name::{FieldName, NameSet};
 
-/// Limits on a head. Each has its own [`HeadError`].
+/// Limits on a header. Each has its own [`HeadError`].
 #[derive(Clone, Copy, Debug)]
 pub struct HeadLimits {
     /// Maximum bytes, from the start line to the empty line, both included.
@@ -22,11 +22,11 @@ pub struct HeadLimits {
     pub target_bytes_max: usize,
 }
 
-/// The progress of parsing a head that arrives in pieces.
+/// The progress of parsing a header that arrives in pieces.
 ///
 /// The caller keeps one beside the receive buffer, passes it to each `parse` of the same growing
-/// bytes, and replaces it with `HeadScan::default()` for the next head. It limits the cost of
-/// parsing to a few passes over the bytes, however the head is split.
+/// bytes, and replaces it with `HeadScan::default()` for the next header. It limits the cost of
+/// parsing to a few passes over the bytes, however the header is split.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct HeadScan {
     /// Offset of the start line: 2 after an empty line, otherwise 0.
@@ -39,27 +39,27 @@ pub struct HeadScan {
     pub(crate) fields: u32,
     /// Whether the start line was parsed.
     pub(crate) has_start_line: bool,
-    /// The parser for this head. Requests are always parsed by the strict one.
+    /// The parser for this header. Requests are always parsed by the strict one.
     pub(crate) mode: ParseMode,
-    /// Whether the head is complete and had LF line ends or folded values.
+    /// Whether the header is complete and had LF line ends or folded values.
     pub(crate) is_ambiguous: bool,
 }
 
-/// How a head is parsed, and how its lines end.
+/// How a header is parsed, and how its lines end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) enum ParseMode {
-    /// By the strict parser, as the head arrives.
+    /// By the strict parser, as the header arrives.
     #[default]
     Strict,
-    /// Rewritten once the head is complete; all its lines end in CR LF.
+    /// Rewritten once the header is complete; all its lines end in CR LF.
     RewriteCrLf,
-    /// Rewritten once the head is complete; all its lines end in LF alone.
+    /// Rewritten once the header is complete; all its lines end in LF alone.
     RewriteBareLf,
 }
 
-/// The head of a request or response, with a copy of its bytes.
+/// The header of a request or response, with a copy of its bytes.
 ///
-/// Parsing again, and [`clear`](Self::clear), keep the allocated memory. The head dereferences to
+/// Parsing again, and [`clear`](Self::clear), keep the allocated memory. The header dereferences to
 /// its [`Fields`].
 #[derive(Clone, Debug, Default)]
 pub struct Head<L> {
@@ -67,7 +67,7 @@ pub struct Head<L> {
     pub(crate) line: L,
 }
 
-/// The parsed start line of a head; empty by default.
+/// The parsed start line of a header; empty by default.
 pub trait StartLine: Default {
     /// Parses the start line and sets `scan.begin`. Returns `false` if the line is not complete.
     fn parse(
@@ -78,7 +78,7 @@ pub trait StartLine: Default {
     ) -> Result<bool, HeadError>;
 
     /// Sets the values that depend on both the start line and the fields, such as the destination
-    /// of a request. Called once the head is complete.
+    /// of a request. Called once the header is complete.
     fn finish(&mut self, fields: &mut Fields);
 }
 
@@ -91,17 +91,18 @@ impl<L> Deref for Head<L> {
 }
 
 impl<L: StartLine> Head<L> {
-    /// Parses a head from the start of `input`, which is everything received since the end of the
+    /// Parses a header from the start of `input`, which is everything received since the end of the
     /// last message. One empty line before a request is skipped (RFC 9112 section 2.2).
     ///
-    /// Returns the number of bytes of `input` that were used, or `None` if the head is not
+    /// Returns the number of bytes of `input` that were used, or `None` if the header is not
     /// complete. Then call again with the same bytes and more, and the same `scan`. Unless `Some`
-    /// is returned, the head is empty.
+    /// is returned, the header is empty.
     ///
     /// # Errors
     /// Returns a [`HeadError`] at the latest when an invalid line is complete. The error is
-    /// returned earlier if a limit is exceeded, or if no valid head can begin with the received
-    /// bytes. It does not depend on how the input is split.
+    /// returned earlier if a limit is exceeded, or if no valid header can begin with the received
+    /// bytes. Only the options of `Connection` and the protocols of `Upgrade` are counted later,
+    /// when the header is complete. The error does not depend on how the input is split.
     pub fn parse(
         &mut self,
         input: &[u8],
@@ -128,12 +129,11 @@ impl<L: StartLine> Head<L> {
         let is_resumed = scan.has_start_line;
         let Some(mut end) = self.parse_lines(input, scan, limits)? else { return Ok(None) };
         if is_resumed {
-            // An earlier call parsed the first lines, perhaps into another head, so this head lacks
-            // them. Parse the whole head again.
+            // An earlier call parsed the first lines, perhaps into another header, so this header
+            // lacks them. Parse the whole header again.
             self.fields.clear();
             *scan = HeadScan::default();
-            end =
-                self.parse_lines(input, scan, limits)?.expect("the same head was complete before");
+            end = self.parse_lines(input, scan, limits)?.expect("the header was complete before");
         }
         self.fields.finish(&input[scan.begin as usize..end])?;
         Ok(Some(end))
@@ -154,7 +154,7 @@ impl<L: StartLine> Head<L> {
         self.fields.parse_fields(input, scan, limits)
     }
 
-    /// Clears the head, and keeps its memory.
+    /// Clears the header, and keeps its memory.
     pub fn clear(&mut self) {
         self.fields.clear();
         self.line = L::default();
@@ -162,22 +162,22 @@ impl<L: StartLine> Head<L> {
 }
 
 impl HeadScan {
-    /// Returns whether the parsed head had LF line ends or folded values. Other implementations may
-    /// interpret such a head differently. The response must not be stored, and its connection must
-    /// not be reused.
+    /// Returns whether the parsed header had LF line ends or folded values. Other implementations
+    /// may interpret such a header differently. The response must not be stored, and its connection
+    /// must not be reused.
     pub fn is_ambiguous(&self) -> bool {
         self.is_ambiguous
     }
 
-    /// Returns the input up to the limit of the head, if no byte of the next line was scanned. The
-    /// fast parsers of complete, plain lines run only in this case, so each line is tried by them
-    /// at most once, even if it arrives in pieces.
+    /// Returns the input, cut at the byte limit of the header, if no byte of the next line was
+    /// scanned. The fast parsers of complete, plain lines run only in this case, so they try each
+    /// line at most once, even if it arrives in pieces.
     pub(crate) fn unscanned<'a>(&self, input: &'a [u8], limits: &HeadLimits) -> Option<&'a [u8]> {
         let end = input.len().min((self.begin as usize).saturating_add(limits.bytes_max));
         (self.scanned == self.line).then_some(&input[..end])
     }
 
-    /// Records that a fast parser parsed all lines before `line`.
+    /// Records that the next line begins at offset `line`, and that none of it was scanned.
     pub(crate) fn advance_to(&mut self, line: usize) {
         self.line = line as u32;
         self.scanned = self.line;
@@ -209,18 +209,18 @@ impl HeadScan {
     }
 }
 
-/// The fields of a head in order, and the bytes that they are ranges of.
+/// The fields of a header in order, and the bytes that they are ranges of.
 #[derive(Clone, Debug, Default)]
 pub struct Fields {
-    /// The head in its strict form: as received, unless it had to be rewritten. In a request, bytes
-    /// derived from it may follow, such as an encoded target.
+    /// The header in its strict form: as received, unless it had to be rewritten. In a request,
+    /// bytes derived from it may follow, such as an encoded target.
     pub(crate) bytes: Vec<u8>,
-    /// The length of the head at the start of `bytes`: `received <= bytes.len()`.
+    /// The length of the header at the start of `bytes`: `received <= bytes.len()`.
     pub(crate) received: usize,
     list: Vec<FieldLine>,
     /// The names of all fields in `list`.
     present: NameSet,
-    /// The options of all `Connection` fields, once the head is complete.
+    /// The options of all `Connection` fields, once the header is complete.
     pub(crate) options: ConnectionOptions,
     /// Whether the `Upgrade` fields apply: `Connection` has the option `upgrade`, and each protocol
     /// is well-formed.
@@ -301,7 +301,7 @@ impl Fields {
     }
 
     /// Copies the bytes that the fields are ranges of, and parses the fields that need a complete
-    /// head.
+    /// header.
     pub(crate) fn finish(&mut self, head: &[u8]) -> Result<(), HeadError> {
         self.bytes.extend_from_slice(head);
         self.received = head.len();
@@ -317,7 +317,7 @@ impl Fields {
         Ok(())
     }
 
-    /// Returns the bytes of memory that the head has allocated, used or not. Clearing keeps them.
+    /// Returns the number of bytes that the header has allocated, used or not. Clearing keeps them.
     pub fn memory_bytes(&self) -> usize {
         self.bytes.capacity() + self.list.capacity() * size_of::<FieldLine>()
     }
@@ -327,12 +327,12 @@ impl Fields {
         &self.list
     }
 
-    /// Returns the name of a field of this head, as received.
+    /// Returns the name of a field of this header, as received.
     pub fn name_of(&self, field: &FieldLine) -> &[u8] {
         field.name.slice(&self.bytes)
     }
 
-    /// Returns the value of a field of this head, without surrounding white space.
+    /// Returns the value of a field of this header, without surrounding white space.
     pub fn value_of(&self, field: &FieldLine) -> &[u8] {
         field.value.slice(&self.bytes)
     }
@@ -364,7 +364,7 @@ impl Fields {
         if self.present.contains(name) { &self.list } else { &[] }
     }
 
-    /// Returns the head in its strict form, from the start line to the empty line, both included.
+    /// Returns the header in its strict form, from the start line to the empty line, both included.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes[..self.received]
     }

@@ -14,7 +14,7 @@ pub use field_list::FieldList;
 ///
 /// Callers do not depend on the version of HTTP. Everything that is specific to HTTP/1 has a method
 /// of its own, which other versions implement as a no-op. The caller passes field names in the case
-/// that HTTP/1 sends, and values without CR, LF and NUL; a writer checks neither.
+/// that HTTP/1 sends, and values without CR, LF and NUL. A writer need not check either.
 pub trait HeaderWriter {
     /// Begins a request. `authority` appends the authority of its target, in the form of `Host`.
     fn request(&mut self, method: &[u8], path: &[u8], authority: impl FnOnce(&mut Vec<u8>));
@@ -187,16 +187,16 @@ impl HeaderWriter for Http1Header<'_> {
     }
 }
 
-/// Appends the part of a field line after the name. The name is appended separately because its
-/// length is a compile-time constant at most callers.
+/// Appends the part of a field line after the name. The caller appends the name, because most
+/// callers pass one whose length is a compile-time constant.
 fn append_value(out: &mut Vec<u8>, value: &[u8]) {
     out.extend_from_slice(b": ");
     out.extend_from_slice(value);
     out.extend_from_slice(b"\r\n");
 }
 
-/// Appends the part of a field line after the name in one piece, because each append costs a
-/// capacity check and a copy.
+/// Appends the part of a field line after the name, with one append: each append costs a capacity
+/// check and a copy.
 fn append_number(out: &mut Vec<u8>, number: u64) {
     let mut text = [0; 2 + NUMBER_BYTES + 2];
     text[2 + NUMBER_BYTES..].copy_from_slice(b"\r\n");

@@ -33,7 +33,7 @@ const STRICT_FIELDS: NameSet =
     NameSet::new(&[FieldName::ContentLength, FieldName::TransferEncoding, FieldName::Connection]);
 
 impl ResponseHead {
-    /// Parses a response head like [`parse`](Self::parse), but also accepts headers that can be
+    /// Parses a response header like [`parse`](Self::parse), but also accepts headers that can be
     /// rewritten to the strict form. [`bytes`](crate::Fields::bytes) and all ranges then refer to
     /// the strict form. If [`HeadScan::is_ambiguous`] then returns true, a cache must not store the
     /// response.

@@ -1,8 +1,9 @@
-//! A strict HTTP/1 parser and writer for proxies: heads, fields, request targets, body framing, the
-//! chunked transfer coding, and the PROXY protocol header that may precede them.
+//! A strict HTTP/1 parser and writer for proxies: headers, fields, request targets, body framing,
+//! the chunked transfer coding, and the PROXY protocol header that may precede them.
 //!
-//! The crate does no I/O and reads no clock. A head owns one copy of its bytes, and its fields are
-//! ranges of that copy, so a field needs no allocation of its own.
+//! The crate does no I/O and reads no clock. A header is the start line of a message and its
+//! fields. A [`Head`] owns one copy of its header, and its fields are ranges of that copy, so a
+//! field needs no allocation of its own.
 //!
 //! It implements RFC 9112 strictly: bytes that two implementations could read as two different
 //! messages are an error. Messages that are refused although a grammar allows them are listed at
@@ -17,16 +18,16 @@
 //! let limits = HeadLimits { bytes_max: 16_384, fields_max: 100, target_bytes_max: 8_192 };
 //! let input = b"GET /index.html HTTP/1.1\r\nHost: example.com\r\n\r\n";
 //! let (mut head, mut scan) = (RequestHead::default(), HeadScan::default());
-//! // The head arrives in pieces: call again with the same bytes and more.
+//! // The header arrives in pieces: call again with the same bytes and more.
 //! assert_eq!(head.parse(&input[..20], &mut scan, &limits), Ok(None));
 //! assert_eq!(head.parse(input, &mut scan, &limits), Ok(Some(input.len())));
 //! assert_eq!(head.target(), b"/index.html");
 //! assert_eq!(head.values(FieldName::Host).next(), Some(&b"example.com"[..]));
 //! ```
 //!
-//! Lines are split by this crate rather than by a general tokenizer. Heads arrive in pieces, each
-//! byte may be scanned only a bounded number of times, and the forms that a lenient tokenizer hides
-//! (bare LF, repeated spaces, folded lines) have to be detected to be refused.
+//! The crate splits lines itself and uses no general tokenizer. Headers arrive in pieces, and each
+//! byte may be scanned only a bounded number of times. A lenient tokenizer would also hide the
+//! forms that have to be refused: bare LF, repeated spaces and folded lines.
 #![forbid(unsafe_code)]
 
 mod byte_class;

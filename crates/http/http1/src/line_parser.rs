@@ -1,4 +1,4 @@
-//! Parsers for the lines of a head.
+//! Parsers for the lines of a header.
 //!
 //! Each kind of line has two parsers. The fast one accepts only complete lines of the usual form,
 //! which nearly all lines have. The careful one accepts all valid lines, and returns the errors of
@@ -13,13 +13,13 @@ use crate::field::{FieldLine, Span};
 use crate::method::Version;
 use crate::name::FieldName;
 
-/// Parses the field line at offset `start` of a head in one pass, if it is complete, valid and
+/// Parses the field line at offset `start` of a header in one pass, if it is complete, valid and
 /// without tabs, and has no white space around its value except one optional space before it.
 /// Returns the field and the offset of the next line.
 #[inline]
 pub(crate) fn parse_plain_field(head: &[u8], start: usize) -> Option<(FieldLine, usize)> {
     let line = head.get(start..)?;
-    // The empty line ends the head. The bytes after it may be a long body, which must not be
+    // The empty line ends the header. The bytes after it may be a long body, which must not be
     // searched for a colon.
     if line.first() == Some(&b'\r') {
         return None;
@@ -46,7 +46,7 @@ pub(crate) fn parse_plain_field(head: &[u8], start: usize) -> Option<(FieldLine,
     Some((field, value_start + value_len + 2))
 }
 
-/// Parses one field line (RFC 9112 section 5). `offset` is the offset of the line in its head.
+/// Parses one field line (RFC 9112 section 5). `offset` is the offset of the line in its header.
 pub(crate) fn parse_field(line: &[u8], offset: usize) -> Result<FieldLine, HeadError> {
     // RFC 9112 section 5.2 permits refusing a folded line, and section 2.2 refusing white space
     // before the first field.

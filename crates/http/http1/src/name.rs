@@ -1,7 +1,7 @@
 //! Field names that have a meaning to a proxy or a cache.
 //!
-//! Each field of each head is looked up by [`FieldName::from_bytes`]. The lookup is a perfect hash
-//! over the first and last eight bytes, as two numbers: one multiplication yields the only
+//! Each field of each header is looked up by [`FieldName::from_bytes`]. The lookup is a perfect
+//! hash over the first and last eight bytes, as two numbers: one multiplication yields the only
 //! candidate, and one comparison confirms it.
 
 use crate::byte_class::{ALNUM_OR_HYPHEN, TOKEN};
@@ -14,10 +14,11 @@ macro_rules! names {
         #[expect(missing_docs, reason = "the names are the fields")]
         pub enum FieldName {
             $($variant,)*
-            /// A name that becomes a known name, or one of `Gateway`, if other separators such as
-            /// `_` and `.` are read as `-`. CGI (RFC 3875) replaces `-` with `_`, and some servers
-            /// replace every other separator too. A recipient could therefore confuse the field
-            /// with one that was checked or removed here.
+            /// A name with a separator other than `-`, such as `_` or `.`. If a recipient read it
+            /// as `-`, the name would be a known one or belong to `Gateway`. CGI (RFC 3875)
+            /// replaces `-` with `_`, and some servers replace every other separator too. A
+            /// recipient could therefore confuse the field with one that was checked or removed
+            /// here.
             Disguised,
             /// Any other name that begins with `x-forward`, `x-original-` or `x-rewrite-`. Gateways
             /// describe the client's request by such fields, and origins build URLs from them.
@@ -265,8 +266,8 @@ impl NameKey {
         Self { first, last, len: bytes.len() }
     }
 
-    /// Returns the slot of the key in [`SLOTS`]. Upper and lower case have the same slot, because
-    /// they differ in one bit. Other bytes that differ in that bit also have the same slot, which
+    /// Returns the slot of the key in [`SLOTS`]. It does not depend on the bit in which upper and
+    /// lower case differ. Other bytes that differ in that bit only also have the same slot, which
     /// costs one failed comparison.
     #[inline]
     const fn slot(&self, multiplier: u64) -> usize {
@@ -275,7 +276,7 @@ impl NameKey {
         (mixed.wrapping_mul(multiplier) >> (u64::BITS - SLOT_BITS)) as usize
     }
 
-    /// Returns whether this is the key of the `known` name in some case.
+    /// Returns whether this is the key of the `known` name, ignoring ASCII case.
     #[inline]
     const fn is_same(&self, known: &Self) -> bool {
         self.len == known.len
@@ -284,8 +285,8 @@ impl NameKey {
     }
 }
 
-/// Returns up to seven bytes as one number. It is combined from parts that may overlap; overlapping
-/// bits are equal.
+/// Returns up to seven bytes as one number: the bitwise OR of two or three parts of them. The parts
+/// may overlap, because bits that overlap are equal.
 #[inline]
 const fn short_word(bytes: &[u8]) -> u64 {
     let len = bytes.len();
@@ -302,8 +303,9 @@ const fn short_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Returns whether eight bytes are those of a known name in some case. In the alphabet of known
-/// names (see [`keys`]), alphabetic bytes have bit 6 set, and bit 5 is their case.
+/// Returns whether eight bytes are those of a known name, ignoring ASCII case. Of the bytes that
+/// known names may have (see [`keys`]), only alphabetic ones have bit 6 set, and bit 5 is their
+/// case.
 #[inline]
 const fn is_same_word(word: u64, known: u64) -> bool {
     const LETTER: u64 = u64::from_ne_bytes([0x40; 8]);
@@ -336,8 +338,8 @@ const fn keys() -> [NameKey; TABLE.len()] {
     keys
 }
 
-/// At least eight slots for each name: with so few collisions, a multiplier is found after a few
-/// attempts.
+/// Bits of a slot's index. There are at least eight slots for each name, so that the search for a
+/// multiplier without collisions needs few attempts.
 const SLOT_BITS: u32 = (TABLE.len() * 8).next_power_of_two().ilog2();
 
 /// The multiplier that gives each name a slot of its own.

@@ -1,9 +1,9 @@
 //! The fields of a request as the origin receives them.
 //!
 //! The forwarded request, cache keys and variant keys (`Vary`) are all derived from one
-//! [`OriginRequest`], so that none of them can use a value that differs from the one that the
-//! origin receives. Fields that the proxy adds for its own purposes are not part of it: conditions,
-//! ranges, `Via` and framing.
+//! [`OriginRequest`]. None of them can therefore use a value that the origin does not receive.
+//! Fields that the proxy adds for its own purposes are not part of it: conditions, ranges, `Via`
+//! and framing.
 
 use std::net::IpAddr;
 
@@ -19,8 +19,8 @@ use crate::{
 pub enum Forwarding<'a> {
     /// A forward proxy: the fields are forwarded as received.
     Proxy,
-    /// A gateway (reverse proxy): it writes the client, scheme and host of the request itself, and
-    /// accepts the fields of trusted peers only.
+    /// A gateway (reverse proxy): it adds fields for the client, scheme and host of the request,
+    /// and accepts received ones from trusted peers only.
     Gateway {
         /// The client's address; `None` on a Unix socket.
         client: Option<IpAddr>,
@@ -31,7 +31,7 @@ pub enum Forwarding<'a> {
     },
 }
 
-/// A request head as its origin receives it.
+/// A request header as its origin receives it.
 #[derive(Clone, Copy, Debug)]
 pub struct OriginRequest<'a> {
     head: &'a RequestHead,
@@ -57,7 +57,7 @@ const CLIENT_ADDRESS_FIELDS: NameSet = NameSet::new(&[
     FieldName::XClusterClientIp,
 ]);
 
-/// Other fields from which origins build URLs or select a response.
+/// Fields from which origins build URLs or select a response, and which a gateway never writes.
 const URL_FIELDS: NameSet = NameSet::new(&[
     FieldName::XHost,
     FieldName::XHttpHostOverride,
@@ -101,7 +101,7 @@ impl<'a> OriginRequest<'a> {
         self.head
     }
 
-    /// Returns the field lines of the head that are forwarded, except those of the names in
+    /// Returns the field lines of the header that are forwarded, except those of the names in
     /// `left_out`. `Host` is never among them; [`OriginRequest::write_host`] writes it.
     pub fn lines(&self, left_out: NameSet) -> impl Iterator<Item = FieldRun<'a>> {
         let this = *self;
@@ -210,7 +210,7 @@ impl<'a> OriginRequest<'a> {
         if self.is_trusted() { self.head.values(known).next() } else { None }
     }
 
-    /// Returns the scheme that a gateway reports: that of a trusted peer's client, or its own.
+    /// Returns the scheme that a gateway reports: the one that a trusted peer reported, or `http`.
     fn scheme(&self) -> &'a [u8] {
         self.trusted_value(FieldName::XForwardedProto).unwrap_or(b"http")
     }
@@ -235,7 +235,7 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// Returns the values of a field that are forwarded as received, in order. `name` distinguishes
-    /// names of a category ([`FieldName::is_category`]). If the head has no field whose name is
+    /// names of a category ([`FieldName::is_category`]). If the header has no field whose name is
     /// `known`, the cost is one bit test.
     pub fn values(&self, known: FieldName, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let this = *self;
@@ -253,8 +253,8 @@ impl<'a> OriginRequest<'a> {
     /// Calls `put` with the value that the proxy writes instead of the received ones, if it writes
     /// one. It does not call `put` for `Host`, which a cache key already has as part of the URL.
     ///
-    /// It allocates for a value that is composed of several parts: an address, a host, or a list
-    /// with its earlier members.
+    /// It allocates if the value has to be formatted: an address, a host, or a list with its
+    /// earlier members.
     pub fn generated_value(&self, known: FieldName, put: impl FnOnce(&[u8])) {
         match known {
             FieldName::Te if self.accepts_trailers() => put(b"trailers"),
@@ -292,8 +292,8 @@ impl<'a> OriginRequest<'a> {
                 (field.known, self.head.name_of(field), self.head.value_of(field));
             match known {
                 _ if !FORWARDING_FIELDS.contains(known) => {}
-                // All lines of `Forwarded` are sent as one list. Of `X-Forwarded-Host` and
-                // `X-Forwarded-Proto`, the first value is sent.
+                // The origin receives all lines of `Forwarded` as one list, but only the first
+                // value of `X-Forwarded-Host` and of `X-Forwarded-Proto`.
                 _ if GENERATED.contains(known) && (!is_trusted || seen.contains(known)) => {}
                 FieldName::Forwarded => {
                     seen = seen.union(&NameSet::new(&[known]));
@@ -392,7 +392,7 @@ fn is_address_parameter(parameter: &[u8]) -> bool {
     })
 }
 
-/// Initial capacity: enough for the lines that a gateway adds to most requests.
+/// Bytes that are enough for the lines that a gateway adds to most requests.
 const ADDED_BYTES: usize = 256;
 
 #[cfg(test)]

@@ -2,8 +2,8 @@
 //!
 //! A proxy that selects a route by path must interpret the path as the origin will. Origins
 //! interpret the same path differently: some decode `%2f` before they remove dot segments, some
-//! merge slashes, some cut path parameters off. [`normalise`] returns the one form that is
-//! compared, and [`is_ambiguous`] compares the forms that origins may derive from the same bytes.
+//! merge slashes, some cut path parameters off. [`normalise`] returns the form that selects the
+//! route, and [`is_ambiguous`] tests the other forms that origins may derive from the same bytes.
 //!
 //! A path begins with `/` and ends before the query. A raw `\` is treated like `%5c`, although no
 //! accepted request has one in its path ([`crate::target`]).
@@ -18,8 +18,9 @@ pub fn split_query(path_and_query: &[u8]) -> (&[u8], &[u8]) {
     path_and_query.split_at(memchr(b'?', path_and_query).unwrap_or(path_and_query.len()))
 }
 
-/// Returns whether every origin interprets the path alike: it has no escape, no path parameter, no
-/// empty segment and no segment that begins with a dot. Such a path is its own normal form.
+/// Returns whether every origin interprets the path alike: it has no escape, no backslash, no path
+/// parameter, no empty segment and no segment that begins with a dot. Such a path is its own normal
+/// form.
 pub fn is_plain(path: &[u8]) -> bool {
     let mut before = 0;
     path.iter().all(|&byte| {
@@ -105,10 +106,11 @@ pub fn is_ambiguous(path: &[u8], is_other: impl Fn(&[u8]) -> bool) -> bool {
 /// Slashes and backslashes, encoded or not, end a segment here, and so does a semicolon.
 ///
 /// Encoded slashes, backslashes and path parameters move the ends of segments, so the result
-/// depends on the order in which an origin removes dot segments, decodes and cuts, and on how
-/// often. For example, an origin that removes dot segments both before and after decoding
-/// interprets `/a/b%2fc/../..%2fd` as `/d`. No list of orders is complete, so all such paths are
-/// reported. Ordinary clients do not send them, because they remove dot segments first.
+/// depends on the order in which an origin removes dot segments, decodes escapes and cuts
+/// parameters off, and on how often it does so. For example, an origin that removes dot segments
+/// both before and after decoding interprets `/a/b%2fc/../..%2fd` as `/d`. No list of orders is
+/// complete, so all such paths are reported. Ordinary clients do not send them, because they remove
+/// dot segments first.
 fn hides_segments(path: &[u8]) -> bool {
     let segments = decode_slashes(path, [true; 2]);
     let is_mixed = path.iter().any(|byte| b";\\".contains(byte))
@@ -360,7 +362,7 @@ mod tests {
         assert!(has("/account;x.css", "/account") && has("/a;x/b;y", "/a/b"));
         assert!(has("/a;x/b", "/a"), "cut to the end");
         assert!(has("/a;b%2fc/d", "/a/d"), "cut before slashes are decoded");
-        assert!(has("/a;b%2fc/d", "/a/c/d"), "and after");
+        assert!(has("/a;b%2fc/d", "/a/c/d"), "cut after slashes are decoded");
     }
 
     #[test]

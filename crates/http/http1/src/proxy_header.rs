@@ -75,7 +75,9 @@ const V2_FIXED: usize = V2_START.len() + 4;
 /// A call reads at most 107 bytes of version 1 and 232 of version 2, whose extensions are skipped.
 ///
 /// # Errors
-/// Returns a [`ProxyHeaderError`] as soon as the bytes cannot become a valid header.
+/// Returns a [`ProxyHeaderError`] as soon as the bytes match the signature of neither version.
+/// Other errors are returned when the line of version 1 is complete or too long, or when the first
+/// 16 bytes of version 2 are complete.
 pub fn parse_proxy_header(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderError> {
     let may_become = |start: &[u8]| input.iter().zip(start).all(|(seen, wanted)| seen == wanted);
     if may_become(V1_START) {

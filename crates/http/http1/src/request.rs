@@ -1,4 +1,4 @@
-//! Request heads: the request line and the fields after it.
+//! Request headers: the request line and the fields after it.
 
 use std::borrow::Cow;
 
@@ -17,7 +17,7 @@ use crate::target::{
     TargetForm,
 };
 
-/// The head of a request: a request line (RFC 9112 section 3) and field lines.
+/// The header of a request: a request line (RFC 9112 section 3) and field lines.
 ///
 /// The following are valid by a grammar. They are refused because origins disagree about them, or
 /// because they exceed a limit of this crate:
@@ -29,6 +29,7 @@ use crate::target::{
 /// | minor versions above 1 | RFC 9110 section 2.5: to be processed as 1.1 |
 /// | folded values | RFC 9112 section 5.2, but a proxy may refuse them |
 /// | methods above 32 bytes, more than 32 connection options | RFC 9110 sections 9.1, 7.6.1 |
+/// | more than 8 upgrade protocols, more than 32 empty members | RFC 9110 sections 7.8, 5.6.1 |
 pub type RequestHead = Head<RequestLine>;
 
 /// The parsed request line.
@@ -38,16 +39,18 @@ pub struct RequestLine {
     version: Version,
     form: TargetForm,
     method_span: Span,
-    /// A range of the bytes of the head; after the received bytes if `is_raw`.
+    /// A range of the bytes of the header. If `is_raw`, it is after the received bytes once the
+    /// header is complete.
     target_span: Span,
-    /// Whether the target has non-ASCII bytes, which are percent-encoded when the head is complete.
+    /// Whether the target has non-ASCII bytes, which are percent-encoded when the header is
+    /// complete.
     is_raw: bool,
-    /// Determined when the head is complete, from the target and the `Host` field.
+    /// Determined when the header is complete, from the target and the `Host` field.
     destination: Result<DestinationSpans, TargetError>,
 }
 
 impl RequestLine {
-    /// Parses the request line at the start of a head, if it is complete, valid and all ASCII.
+    /// Parses the request line at the start of a header, if it is complete, valid and all ASCII.
     /// Returns the offset of the first field line.
     fn parse_plain_line(&mut self, head: &[u8], limits: &HeadLimits) -> Option<usize> {
         let method_len = TOKEN.prefix_len(&head[..head.len().min(METHOD_BYTES_MAX)]);
@@ -99,7 +102,7 @@ impl RequestLine {
         Ok(())
     }
 
-    /// Appends the target to the bytes of the head, with non-ASCII bytes percent-encoded.
+    /// Appends the target to the bytes of the header, with non-ASCII bytes percent-encoded.
     #[cold]
     fn encode_target(&mut self, bytes: &mut Vec<u8>) {
         let start = bytes.len();
@@ -168,8 +171,8 @@ impl RequestHead {
 /// Returns the destination of a request (RFC 9112 section 3.2).
 ///
 /// An absolute target takes precedence over `Host` (section 3.2.2), but `Host` has to be valid too,
-/// because the next server may use it. The destination was determined when the head was parsed, so
-/// calls are cheap.
+/// because the next server may use it. The destination was determined when the header was parsed,
+/// so calls are cheap.
 ///
 /// # Errors
 /// Returns a [`TargetError`] if the method does not allow the form of the target, if the scheme is
@@ -235,7 +238,7 @@ impl StartLine for RequestLine {
     }
 }
 
-/// Sets the offset of the head. Returns `false` if more input is needed to determine it.
+/// Sets the offset of the header. Returns `false` if more input is needed to determine it.
 fn skip_empty_line(input: &[u8], scan: &mut HeadScan) -> Result<bool, HeadError> {
     let begin = match input {
         [] | [b'\r'] | [b'\r', b'\n'] => return Ok(false),

@@ -1,4 +1,4 @@
-//! Response heads: the status line and the fields after it.
+//! Response headers: the status line and the fields after it.
 
 use crate::byte_class::VALUE;
 use crate::byte_search;
@@ -8,24 +8,25 @@ use crate::head::{Fields, Head, HeadLimits, HeadScan, StartLine};
 use crate::line_parser::{bare_cr_or, parse_version};
 use crate::method::Version;
 
-/// The head of a response: a status line (RFC 9112 section 4) and field lines.
+/// The header of a response: a status line (RFC 9112 section 4) and field lines.
 ///
-/// It is parsed as strictly as a request head, and no empty line may come before it. One form
+/// It is parsed as strictly as a request header, and no empty line may come before it. One form
 /// beyond the grammar of RFC 9112 section 4 is accepted, because origins send it and it has one
-/// interpretation only: a status line that ends after the status code, without the space.
+/// interpretation only: a status line that ends after the status code, without the space. Status
+/// codes below 100 and above 599 are refused, although the grammar allows them.
 pub type ResponseHead = Head<StatusLine>;
 
 /// The parsed status line of a response.
 #[derive(Clone, Debug, Default)]
 pub struct StatusLine {
     version: Version,
-    /// `100..=599` once a head was parsed; 0 before.
+    /// `100..=599` once a header was parsed; 0 before.
     status: u16,
     reason: Span,
 }
 
 impl StatusLine {
-    /// Parses the status line at the start of a head if it is complete, valid and without tabs.
+    /// Parses the status line at the start of a header if it is complete, valid and without tabs.
     /// Returns the offset of the first field line.
     fn parse_plain_line(&mut self, head: &[u8]) -> Option<usize> {
         let (start, rest) = head.split_first_chunk::<13>()?;
@@ -106,8 +107,8 @@ impl StartLine for StatusLine {
     fn finish(&mut self, _fields: &mut Fields) {}
 }
 
-/// Parses a status code: three digits from 100 to 599. RFC 9110 section 15 leaves other codes
-/// undefined, and clients interpret them differently.
+/// Parses a status code: three digits from 100 to 599. By RFC 9110 section 15 other codes are
+/// invalid, and clients interpret them differently.
 fn parse_status(digits: &[u8]) -> Result<u16, HeadError> {
     match digits {
         [a @ b'1'..=b'5', b @ b'0'..=b'9', c @ b'0'..=b'9'] => {

@@ -6,16 +6,17 @@
 //! Non-ASCII bytes are percent-encoded before anything else uses the target. A host that contains
 //! them is refused.
 //!
-//! Percent-encoding is forwarded as received, even if it is malformed (`%zz`, a `%` at the end) or
-//! hides a `/`. It is not decoded here, so the origin reads what the client sent. The same holds
-//! for empty and dot segments. The module [`crate::path`] describes how origins interpret such
-//! paths.
+//! This module keeps percent-encoding as received, even if it is malformed (`%zz`, a `%` at the
+//! end) or hides a `/`. It also keeps empty segments and dot segments. The module [`crate::path`]
+//! describes how origins interpret such paths, and
+//! [`RequestHead::normalise_path`](crate::RequestHead::normalise_path) replaces them.
 //!
 //! Hosts are parsed strictly, because an access rule, a resolver and an origin must agree on the
 //! host. The following are valid by RFC 3986 but are refused:
 //!
 //! * user information
-//! * percent-encoding and sub-delimiters in a name
+//! * percent-encoding, sub-delimiters and `~` in a name
+//! * empty names and labels, names of more than 253 bytes, and labels of more than 63
 //! * addresses of future IP versions, and zone identifiers
 //! * an empty port, port 0, and leading zeros in a port
 //! * hosts whose last label is a number, other than dotted quads: resolvers read hosts such as
@@ -82,15 +83,15 @@ pub struct Destination<'a> {
     pub path_and_query: &'a [u8],
 }
 
-/// The ranges of a head from which a [`Destination`] is built.
+/// The ranges of a header from which a [`Destination`] is built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DestinationSpans {
     pub(crate) authority: Option<AuthoritySpan>,
-    /// A range of the bytes of the head; it may be after the received bytes.
+    /// A range of the bytes of the header; it may be after the received bytes.
     pub(crate) path_and_query: Span,
 }
 
-/// The range of a head from which an [`Authority`] is built, and the parsed values.
+/// The range of a header from which an [`Authority`] is built, and the parsed values.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct AuthoritySpan {
     /// The authority as received.
@@ -217,8 +218,8 @@ pub fn push_encoded(out: &mut Vec<u8>, byte: u8) {
     }
 }
 
-/// Determines the result of [`destination`](crate::destination()) once a head is complete. It may
-/// append a path to the bytes of the head.
+/// Determines the result of [`destination`](crate::destination()) once a header is complete. It may
+/// append a path to the bytes of the header.
 pub(crate) fn locate_destination(
     fields: &mut Fields,
     (method, form, version): (Method, TargetForm, Version),
@@ -317,9 +318,9 @@ fn split_absolute(target: &[u8]) -> (&[u8], &[u8]) {
     (&target[..scheme_len], &rest[..memchr2(b'/', b'?', rest).unwrap_or(rest.len())])
 }
 
-/// Returns the range of the path and query of an absolute target in the bytes of a head. RFC 9112
-/// section 3.2.1: an empty path is sent as `/`; section 3.2.4: with OPTIONS, as `*`, which means
-/// the whole server. Such a path is appended to the bytes, after the received ones.
+/// Returns the range of the path and query of an absolute target in the bytes of a header. An empty
+/// path is sent as `/` (RFC 9112 section 3.2.1). With OPTIONS and no query, it is sent as `*`,
+/// which means the whole server (section 3.2.4). Such a path is appended to the received bytes.
 fn locate_path(method: Method, range: Range<usize>, bytes: &mut Vec<u8>) -> Span {
     let start = bytes.len();
     match bytes[range.clone()].first() {

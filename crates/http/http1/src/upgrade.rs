@@ -8,7 +8,7 @@ use crate::name::FieldName;
 use crate::request::RequestHead;
 use crate::response::ResponseHead;
 
-/// Returns the protocols that a head offers or accepts, at most 8. Each is a token, with an
+/// Returns the protocols that a header offers or accepts, at most 8. Each is a token, with an
 /// optional `/` and another token.
 ///
 /// The result is empty unless `Connection` has the option `upgrade`. It is also empty if one

@@ -1,4 +1,4 @@
-//! A [`HeaderWriter`] for tests that does not write HTTP/1.
+//! A [`HeaderWriter`] for tests, which does not write HTTP/1.
 
 use super::HeaderWriter;
 use crate::{FieldRun, Framing, Version};
