@@ -217,7 +217,7 @@ fn limit(location: &str, text: &str) -> Result<RawLimit, ConfigError> {
     })
 }
 
-/// Returns the error of one line for a command line that clap refuses.
+/// Returns the one-line error for a command line that clap refuses.
 fn refusal(words: &[OsString], error: &clap::Error) -> ConfigError {
     let typed = words.get(1).and_then(|word| word.to_str());
     let command = typed.and_then(options::command_of);
@@ -276,8 +276,9 @@ fn command_names() -> Vec<&'static str> {
     COMMANDS.iter().map(|(name, _)| *name).collect()
 }
 
-/// Returns the error for the unknown word `found`. `command` and `action` come before it on the
-/// command line; `None` if there is none or it is unknown too.
+/// Returns the error for the unknown word `found`. `command` is the command on the command line;
+/// `None` if it is missing or unknown. `action` is the word after the command, which may be `found`
+/// itself.
 fn unknown(
     location: String,
     command: Option<&str>,
@@ -302,8 +303,8 @@ fn unknown(
     ConfigError::unknown(location, item, found, &expected)
 }
 
-/// Returns the error for a word that is unknown to a command with options of the table. These are
-/// too many to list.
+/// Returns the error for a word that is unknown to a command other than `cache`. Its options are
+/// too many to list, so the error refers to `--help`.
 fn unknown_to_command(
     location: String,
     item: &'static str,

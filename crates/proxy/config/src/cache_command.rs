@@ -1,5 +1,6 @@
-//! `millrace cache`: requests to the admin address of a running process. They have a table of their
-//! own, because none of this is configuration. Help and the reference pages come from it.
+//! `millrace cache`: requests to the admin address of a running process. Their arguments are not
+//! configuration, so they have a table of their own. Help and the reference pages come from this
+//! table.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -178,7 +179,7 @@ fn clap_argument(argument: &ActionArgument) -> Arg {
     }
 }
 
-/// Reads what clap has parsed.
+/// Converts the arguments that clap has parsed into a request.
 pub(super) fn read(matches: &ArgMatches) -> Result<AdminRequest, ConfigError> {
     let (name, matches) = matches.subcommand().expect("clap requires an action");
     let action =

@@ -1,4 +1,5 @@
-//! Errors of a configuration. Each is a mistake of its author, and has a message of one line.
+//! Errors of a configuration. Each has a one-line message about a mistake in a command line or a
+//! file.
 
 use std::fmt;
 
@@ -112,12 +113,14 @@ const QUOTE_CHARACTERS_MAX: usize = 100;
 /// The longest other part of a message, in characters.
 const PART_CHARACTERS_MAX: usize = 400;
 
-/// Untrusted text in quotes, cut to a bounded length and without characters that break the line.
+/// Returns untrusted text in quotes, cut to a bounded length and without characters that break the
+/// line.
 pub(super) fn quoted(text: &str) -> String {
     format!("\"{}\"", cut(text, QUOTE_CHARACTERS_MAX))
 }
 
-/// Text that may contain untrusted text, treated like that of [`quoted`].
+/// Returns a text that may contain untrusted parts, cut and escaped as in [`quoted`] but without
+/// quotes.
 fn plain(text: &str) -> String {
     cut(text, PART_CHARACTERS_MAX)
 }
@@ -164,8 +167,8 @@ pub(super) fn nearest<'a>(
         .map(|(_, name)| name.to_owned())
 }
 
-/// Returns whether `short` begins with the first byte of `name` and has some of its other bytes in
-/// order.
+/// Returns whether `short` abbreviates `name`: it has at least three bytes, begins with the first
+/// byte of `name`, and all its bytes occur in `name` in the same order.
 fn abbreviates(short: &str, name: &str) -> bool {
     let mut bytes = name.bytes();
     short.len() >= 3

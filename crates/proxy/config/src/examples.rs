@@ -1,6 +1,6 @@
 //! Examples of command lines, which help and the manual page show.
 
-/// A command line and its effect, without a full stop.
+/// A command line and its effect. The texts have no full stop.
 pub(super) struct Example {
     /// The command that it shows.
     pub(super) command: &'static str,

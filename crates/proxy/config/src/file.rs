@@ -147,7 +147,8 @@ impl ConfigFile<'_> {
         }
     }
 
-    /// Reads `[[boost]]`, if `routes` is an empty list, or `[[forward]]`.
+    /// Reads one table of a service: `[[forward]]` if `routes` is `None`, `[[boost]]` if it is an
+    /// empty list.
     fn service(
         &self,
         table: Spanned<&DeTable<'_>>,

@@ -95,7 +95,8 @@ fn sha512_cost(text: &str) -> Result<HashCost, &'static str> {
 /// The highest cost of bcrypt. A verification at this bound takes about two seconds of one
 /// processor; above it, a single line of a file would delay all other users.
 const BCRYPT_COST_MAX: u32 = 15;
-/// The most rounds of SHA-512 crypt, with the same reason and about the same time.
+/// The most rounds of SHA-512 crypt. A verification at this bound takes about as long as one at
+/// [`BCRYPT_COST_MAX`], and the bound has the same reason.
 const SHA512_ROUNDS_MAX: u32 = 1_000_000;
 
 #[cfg(test)]

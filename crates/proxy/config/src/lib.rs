@@ -133,7 +133,7 @@ pub struct Config {
     pub uselectd: PathBuf,
     /// The time that a worker of [`EngineChoice::Uselect`] polls before it sleeps, in microseconds.
     pub spin_us: u64,
-    /// The body lengths from which bodies are spliced.
+    /// How to decide whether a body is copied or spliced.
     pub splice: Splice,
     /// The number of worker threads, at least 1.
     pub workers: usize,
@@ -254,8 +254,9 @@ impl Splice {
 pub struct Listener {
     /// The address to listen on.
     pub address: ListenAddress,
-    /// The number by which connections refer to the listener. The program gives an address the same
-    /// number in every snapshot. Until then it is the index in [`Config::listeners`].
+    /// The number by which connections refer to the listener. [`from_raw`] sets the index in
+    /// [`Config::listeners`]. The program replaces it by a number that the address keeps in every
+    /// snapshot.
     pub number: u16,
     /// Index into [`Config::services`].
     pub service: usize,
@@ -329,7 +330,8 @@ pub struct Auth {
     pub path: PathBuf,
     /// The realm: printable ASCII without quotes and backslashes.
     pub realm: String,
-    /// The users in the file; `None` until the program has read it, and then no client is accepted.
+    /// The users in the file. `None` until the program has read the file; no client is accepted
+    /// while this is `None`.
     pub users: Option<Arc<Users>>,
 }
 
@@ -518,7 +520,8 @@ pub struct Cidr {
 }
 
 impl Cidr {
-    /// Returns whether the block contains `address`. An IPv4-mapped address counts as IPv4 address.
+    /// Returns whether the block contains `address`. An IPv4-mapped address counts as an IPv4
+    /// address.
     #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.network, address.to_canonical()) {

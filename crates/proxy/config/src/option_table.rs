@@ -11,7 +11,8 @@ use Scope::{Boost, Cache, Forward, Process, Route, Service, Start};
 /// The least memory per worker, in bytes: with less, its transfers could stall. See `memory`.
 pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
 
-/// Host names in one list. A list of this length fills a quarter of the largest file.
+/// The maximum number of host names in one list. At 32 bytes per name, such a list fills a quarter
+/// of the largest file.
 const DOMAINS_MAX: usize = 8192;
 
 /// Returns a row that takes one value and has the same name on the command line and in files.

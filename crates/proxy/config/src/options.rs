@@ -20,12 +20,14 @@ pub struct OptionRow {
     pub value_type: ValueType,
     /// The default as a user would write it, or a description in parentheses.
     pub default: &'static str,
-    /// Defaults of single commands, which replace `default` there: command and value.
+    /// Pairs of a command and its default, which replaces `default` in the help of that command.
     pub command_defaults: &'static [(&'static str, &'static str)],
-    /// The number of values; above 1 the option is repeatable, and in files a list.
+    /// The maximum number of values. Above 1 the option is repeatable on the command line, and
+    /// files may have a list.
     pub values_max: usize,
-    /// Whether an empty list in a file is valid. It is invalid if it would have the meaning of the
-    /// default.
+    /// Whether an empty list in a file is valid. It is invalid if its effect would be the default,
+    /// which may be the opposite of what the author means: without `allow-client`, every client is
+    /// served.
     pub may_be_empty: bool,
     /// The purpose in one short sentence without a full stop, for `-h` and `--help`.
     pub summary: &'static str,
@@ -245,8 +247,8 @@ impl OptionRow {
         self.value_type != ValueType::Limit && self.scope != Scope::Start
     }
 
-    /// Returns the rows that are keys of a table of a file, which takes `scopes`. Limits have a
-    /// table of their own.
+    /// Returns the rows of `scopes` that are keys in a file. The row `limit` is not one of them:
+    /// limits have a table of their own.
     pub(super) fn of_scopes(scopes: &[Scope]) -> impl Iterator<Item = &'static Self> {
         let rows = Self::TABLE.iter().filter(|row| row.value_type != ValueType::Limit);
         rows.filter(|row| scopes.contains(&row.scope))

@@ -184,7 +184,7 @@ impl RawTable {
     /// Adds a value.
     ///
     /// # Errors
-    /// The row has as many values as it takes.
+    /// Returns an error if the row has as many values as it takes.
     pub(super) fn add(
         &mut self,
         row: &'static OptionRow,

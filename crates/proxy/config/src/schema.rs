@@ -169,7 +169,7 @@ fn any<const N: usize>(schemas: [Value; N]) -> Value {
     json!({"anyOf": schemas.to_vec()})
 }
 
-/// Returns the schema of a table without other keys.
+/// Returns the schema of a table that has only these properties.
 fn object(properties: Map<String, Value>, required: &[&str]) -> Value {
     let mut object = json!({"type": "object", "additionalProperties": false});
     if !required.is_empty() {

@@ -98,8 +98,9 @@ fn role(raw: &RawService) -> &'static str {
     if raw.routes.is_some() { "boost" } else { "forward" }
 }
 
-/// Returns the first address, which no other service has and which does not change when services
-/// are added or removed. If the kernel chooses the port, the index of the service is appended.
+/// Returns the first address. No other service has it, and it does not change when services are
+/// added or removed. If the kernel chooses the port, several services may have the same address, so
+/// the index of the service is appended.
 fn address_name(addresses: &[ListenAddress], service: usize) -> String {
     match addresses.first() {
         Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
@@ -121,7 +122,7 @@ fn fingerprint(rules: &TargetRules) -> String {
     Sha256::digest(text)[..8].iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Notes for the operator about services whose cache keys depend on their listen address.
+/// Returns notes for the operator about services whose cache keys depend on their listen address.
 pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
     let services = config.services.iter().enumerate().filter(|(_, service)| {
         config.cache.is_some() && has_cache(service) && service.name.source == NameSource::Address
@@ -203,7 +204,11 @@ mod tests {
         assert_eq!(lost_names(&config, &renamed.unwrap()), ["shop"]);
         let uncached =
             "cache-memory = 0\n".to_owned() + &to_toml(&config).replace("cache-memory", "#");
-        assert_eq!(notes(&from_toml(&uncached).unwrap()), Vec::<String>::new(), "no keys at all");
+        assert_eq!(
+            notes(&from_toml(&uncached).unwrap()),
+            Vec::<String>::new(),
+            "without a cache there are no cache keys"
+        );
     }
 
     #[test]

@@ -254,8 +254,8 @@ fn split_authority(authority: &str) -> Result<(&str, Option<&str>), Problem> {
     })
 }
 
-/// Parses a host: a name, which becomes lower case, an IPv4 address, or an IPv6 address in
-/// brackets, which are removed.
+/// Parses a host: a name, an IPv4 address, or an IPv6 address in brackets. Names become lower case,
+/// and brackets are removed.
 fn parse_host(text: &str) -> Result<String, Problem> {
     if let Some(literal) = text.strip_prefix('[') {
         let literal = literal.strip_suffix(']').unwrap_or(literal);
@@ -296,9 +296,9 @@ fn check_host_name(text: &str) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Parses the host of a route: a host as in [`parse_host`], where IPv6 addresses need no brackets,
-/// or `*.` and a name for all names below it. A dot at the end is removed, as it is from the host
-/// of a request.
+/// Parses the host of a route: a host as in [`parse_host`], or `*.` and a name for all names below
+/// it. Unlike there, an IPv6 address needs no brackets. A dot at the end is removed, as it is from
+/// the host of a request.
 pub(super) fn parse_host_pattern(text: &str) -> Result<String, Problem> {
     let pattern = match text.strip_prefix("*.") {
         Some(parent) => check_host_name(parent).map(|()| text.to_ascii_lowercase())?,
@@ -310,8 +310,8 @@ pub(super) fn parse_host_pattern(text: &str) -> Result<String, Problem> {
     Ok(pattern.strip_suffix('.').map(str::to_owned).unwrap_or(pattern))
 }
 
-/// Parses a host name, or `*.` and a name for all names below it, into lower case without a dot at
-/// the end. Addresses are refused: other options list them.
+/// Parses a host name, or `*.` and a name for all names below it. Returns it in lower case without
+/// a dot at the end. Addresses are refused: other options list them.
 pub(super) fn parse_domain(text: &str) -> Result<String, Problem> {
     let (prefix, domain) = match text.strip_prefix("*.") {
         Some(parent) => ("*.", parent),
@@ -341,8 +341,8 @@ pub(super) fn parse_realm(text: &str) -> Result<String, Problem> {
     }
 }
 
-/// Parses a prefix of a path: printable ASCII characters that begin with a slash, without a query
-/// or fragment, in the normal form of the paths that it is compared with.
+/// Parses a prefix of a path. It begins with a slash, has only printable ASCII characters and
+/// neither query nor fragment, and is in the normal form of the paths that it is compared with.
 pub(super) fn parse_path_prefix(text: &str) -> Result<String, Problem> {
     if !text.starts_with('/') {
         return Err("does not begin with a slash");
@@ -356,8 +356,8 @@ pub(super) fn parse_path_prefix(text: &str) -> Result<String, Problem> {
     Ok(text.to_owned())
 }
 
-/// Parses the name of a field that a reverse proxy removes unless a trusted peer sent it, into
-/// lower case.
+/// Parses the name of a field that a reverse proxy removes unless a trusted peer sent it. Returns
+/// it in lower case.
 pub(super) fn parse_pass_field(text: &str) -> Result<Box<[u8]>, Problem> {
     if !REMOVED_UNLESS_TRUSTED.contains(FieldName::from_bytes(text.as_bytes())) {
         return Err("is not a field that is removed by default");

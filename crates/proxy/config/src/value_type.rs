@@ -129,8 +129,7 @@ impl ValueType {
     }
 
     /// Returns the value name, and the valid values. The latter are empty for types with bounds or
-    /// keywords:
-    /// [`ValueType::expected`] writes those.
+    /// keywords: [`ValueType::expected`] writes those.
     fn description(&self) -> (&'static str, &'static str) {
         match self {
             Self::Flag => ("", "true, false"),

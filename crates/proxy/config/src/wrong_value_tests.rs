@@ -10,7 +10,7 @@ use super::options::{COMMANDS, OptionRow, Scope, ValueType};
 use super::toml_text::basic_string;
 use super::*;
 
-/// Values that are wrong for a type. A new type has to have some.
+/// Returns values that are wrong for a type. A new type needs at least one.
 fn wrong_values(value_type: ValueType) -> Vec<String> {
     let above = |most: u64| (u128::from(most) + 1).to_string();
     let texts: &[&str] = match value_type {
@@ -51,7 +51,7 @@ fn wrong_values(value_type: ValueType) -> Vec<String> {
         ValueType::FieldName => &["a b", ""],
         ValueType::FieldOrCookie => &["X-Device", "field:a b"],
         ValueType::QueryParameter => &["a=b", ""],
-        // Its values are those of the table of limits.
+        // Another test covers the values of limits.
         ValueType::Limit => &["x", "no-such-limit=1"],
     };
     texts.iter().copied().map(str::to_owned).collect()
@@ -132,7 +132,7 @@ fn every_option_needs_a_value() {
     }
 }
 
-/// Files that set a key of a row to a value: one for each table that takes the key.
+/// Returns files that set the key of a row to a value: one for each table that takes the key.
 fn files(row: &OptionRow, value: &str) -> Vec<String> {
     let line = format!("{} = {value}", row.key);
     let top = || format!("{line}\n[[forward]]");

@@ -65,8 +65,8 @@ struct ActiveState {
 
 impl ActiveConfig {
     /// Opens the listeners of the first configuration. `inherited` sockets are used first; their
-    /// files belong to the predecessor before [`ActiveConfig::take_file_ownership`]. Returns the
-    /// sockets of each worker.
+    /// files belong to the predecessor until [`ActiveConfig::take_file_ownership`] is called.
+    /// Returns the sockets of each worker.
     ///
     /// # Errors
     /// The first address that cannot be opened, and why.

@@ -50,7 +50,7 @@ struct CacheResponse {
     body: String,
 }
 
-/// Describes why there is no response. If no process listens, also how to start one.
+/// Describes why there is no response. If no process listens, adds how to start one.
 fn describe_error(command: &AdminRequest, error: &Error) -> String {
     let admin = &command.admin;
     let hint = match error.kind() {

@@ -1,9 +1,9 @@
-//! The numbers of the cache: one table for the metrics page and for `cache stat`.
+//! The metrics of the cache: one table for the metrics page and for `cache stat`.
 
 use millrace_proxy::counters::CounterKind;
 use millrace_store::CacheStats;
 
-/// A number of the cache.
+/// A metric of the cache.
 pub(crate) struct CacheMetric {
     /// The name; the metrics page puts `millrace_cache_` in front of it.
     pub(crate) name: &'static str,
@@ -13,7 +13,7 @@ pub(crate) struct CacheMetric {
     pub(crate) read: fn(&CacheStats) -> u64,
 }
 
-/// The unit of a number.
+/// The unit of a metric.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CacheUnit {
     Count,
@@ -41,7 +41,7 @@ impl CacheMetric {
     }
 }
 
-/// All numbers of the cache.
+/// All metrics of the cache.
 pub(crate) const CACHE_METRICS: &[CacheMetric] = &[
     gauge("objects", |it| it.objects).help("Stored responses."),
     bytes("used_bytes", |it| it.bytes)

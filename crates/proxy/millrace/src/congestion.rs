@@ -43,9 +43,9 @@ pub(crate) fn check(config: &Config, raw: &RawConfig) -> Result<(), ConfigError>
     Ok(())
 }
 
-/// Returns the default algorithm of the system, which `auto` leaves to remote peers. `None` if this
-/// is [`NEARBY`], the algorithm that `auto` sets for near peers, or if NEARBY is not available. If
-/// `auto` is configured, the missing NEARBY is logged.
+/// Returns the default algorithm of the system, which `auto` uses for distant peers. Returns `None`
+/// if `auto` has nothing to set: because the default is already [`NEARBY`], which `auto` uses for
+/// nearby peers, or because NEARBY is not available. The latter is logged if `auto` is configured.
 pub(crate) fn system_default(config: &Config) -> Option<Arc<str>> {
     let system = millrace_sys::default_congestion().ok()?;
     if system == NEARBY {

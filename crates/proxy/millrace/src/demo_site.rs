@@ -30,7 +30,7 @@ const CONNECTIONS_MAX: usize = 256;
 const OK: Status = (200, "OK");
 /// Bytes of a request body that are read at most. The content does not matter.
 const BODY_BYTES_MAX: usize = 64 * 1024;
-/// Time after the last request when a connection is closed. Longer than the proxy keeps idle
+/// Time after the last request until a connection is closed. It is longer than the proxy keeps idle
 /// connections, so that this side never closes one that gets a request.
 const IDLE: Duration = Duration::from_secs(300);
 

@@ -108,7 +108,7 @@ impl Machine {
     }
 }
 
-/// Returns the memory available without swapping in bytes (proc_meminfo(5)).
+/// Returns the number of bytes of memory that are available without swapping (proc_meminfo(5)).
 fn memory_available(meminfo: &str) -> Option<u64> {
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -247,7 +247,8 @@ fn memlock(machine: &Machine, config: &Config, used: Engine) -> Finding {
         Some(needed) => needed > limit,
         None => machine.is_ring_refused,
     });
-    // Linux before 6.14 does not count rings against the limit.
+    // If uring is used, the limit does not matter: Linux before 6.14 does not count rings against
+    // it.
     let is_noted = wants_rings && is_short && used != Engine::Uring;
     Finding::ok_or_note("memlock", value, is_noted.then_some(ring_reservation::MEMLOCK_ADVICE))
 }

@@ -40,12 +40,13 @@ pub(crate) struct EngineSelection {
     pub(crate) rings: Vec<ReservedRing>,
 }
 
-/// Measurements of each engine. They alternate, and the least counts, because disturbances only add
-/// to a measurement.
+/// The number of measurements of each engine. The engines alternate. The minimum of each is
+/// compared, because disturbances only add to a measurement.
 const ROUNDS: usize = 4;
 
 /// Returns the number of rings that [`select_engine`] reserves at once: one for each worker, and
-/// those that it measures or probes. For an engine without rings, the number of workers.
+/// those that it measures or probes. For an engine without rings, `doctor` gets the number that the
+/// workers would need.
 pub(crate) fn rings_needed(choice: EngineChoice, workers: usize) -> usize {
     workers
         + match choice {

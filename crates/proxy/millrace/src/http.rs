@@ -128,7 +128,7 @@ impl Connection {
         Ok(head)
     }
 
-    /// Reads the next header with `parse`, a parse method of its type.
+    /// Reads the next header with `parse`, the parse method of a request or response header.
     fn read_head(
         &mut self,
         mut parse: impl FnMut(&[u8], &mut HeadScan) -> std::result::Result<Option<usize>, HeadError>,

@@ -12,7 +12,7 @@ use crate::program_error::ProgramError;
 /// A listening socket.
 pub(crate) struct ListeningSocket {
     pub(crate) fd: OwnedFd,
-    /// A service manager keeps the socket open and owns its file.
+    /// Whether a service manager keeps the socket open and owns its file.
     pub(crate) borrowed: bool,
 }
 
@@ -113,9 +113,9 @@ impl InheritedSockets {
         (found, sockets)
     }
 
-    /// Checks the sockets that are not used after all configured addresses are open. Sockets of the
-    /// predecessor are closed, since it drains them. A socket of the service manager is an error,
-    /// because clients may connect to it.
+    /// Checks the sockets that are not used after all configured addresses are open. Logs the
+    /// addresses of the predecessor on which nothing will listen. A socket of the service manager
+    /// is an error, because clients may connect to it.
     ///
     /// # Errors
     /// The first unused socket of the service manager.

@@ -56,9 +56,9 @@ struct OpenListener {
     address: ListenAddress,
     /// For each worker at least one.
     sockets: Vec<Vec<OwnedFd>>,
-    /// A service manager keeps the sockets open and owns the file.
+    /// Whether a service manager keeps the sockets open and owns the file.
     borrowed: bool,
-    /// This process removes the file of a Unix socket.
+    /// Whether this process removes the file of a Unix socket.
     owns_file: bool,
 }
 
@@ -126,8 +126,9 @@ impl Listeners {
         Ok(copies)
     }
 
-    /// Opens what is not open yet, and sets the number and the actual address of each listener.
-    /// Nothing else changes before [`Listeners::commit`]; [`ListenerChange::undo`] reverts it.
+    /// Opens the addresses that are not open yet, and sets the number and the actual address of
+    /// each listener. Nothing else changes before [`Listeners::commit`]; [`ListenerChange::undo`]
+    /// reverts it.
     ///
     /// # Errors
     /// The first address that cannot be opened, and why.
@@ -209,7 +210,9 @@ impl Listeners {
         Ok(Some(OpenListener { number, address, sockets, borrowed, owns_file: false }))
     }
 
-    /// Returns the number of the next listener at `address`, after those with the numbers `taken`.
+    /// Returns the number of a listener at `address`. `taken` are the numbers of the listeners
+    /// before it in the configuration. Several listeners may have the same address with port 0; the
+    /// nth of them always gets the same number.
     fn number(&mut self, address: &ListenAddress, taken: &[u16]) -> Result<u16, ProgramError> {
         let is_same = |number: &&u16| self.numbers[**number as usize].0 == *address;
         let key = (address.clone(), taken.iter().filter(is_same).count());

@@ -50,7 +50,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Creates the metrics of what the workers share, of the access log and of reloads.
+    /// Creates the metrics of the state that the workers share, of the access log and of reloads.
     pub(crate) fn new(
         shared: &Arc<SharedState>,
         log: LogSink,
@@ -332,7 +332,7 @@ const ORIGIN_METRICS: [OriginMetric; 8] = [
     ),
 ];
 
-/// Samples of each origin metric at most. A client reads the whole page into memory.
+/// The maximum number of samples of each origin metric. A client reads the whole page into memory.
 const ORIGINS_MAX: usize = 1024;
 
 /// The configured origins.
@@ -375,7 +375,7 @@ impl Collector for CacheCollector {
     }
 }
 
-/// A number of the process.
+/// The value of a metric of the process.
 enum ProcessValue {
     Count(u64),
     Seconds(f64),

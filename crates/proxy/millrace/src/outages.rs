@@ -226,7 +226,7 @@ mod tests {
         assert_eq!(first, ["origin http://a:80: no connection; 8 attempts failed"]);
         for now in 12..52 {
             assert!(lines_of(&mut reporter, outage(8 + now, Some(10), None), now).is_empty());
-            assert!(reporter.has_more(), "its end is awaited");
+            assert!(reporter.has_more(), "the line about the end is pending");
         }
         let last = lines_of(&mut reporter, outage(60, None, Some(52)), 53);
         assert_eq!(last, ["origin http://a:80: responding again after 42 s; 60 attempts failed"]);

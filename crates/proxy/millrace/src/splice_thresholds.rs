@@ -65,7 +65,8 @@ impl fmt::Display for ThresholdSelection {
     }
 }
 
-/// Lengths in KB at which splicing of a rest alone is measured. The threshold becomes one of them.
+/// Lengths in KB at which splicing of a rest alone is measured. The threshold becomes one of them,
+/// clamped by [`Thresholds::measured`].
 const ALONE_KB: [usize; 6] = [8, 16, 24, 32, 48, 64];
 /// Lengths in KB at which splicing of a rest behind bytes received with the header is measured.
 const AFTER_HEADER_KB: [usize; 5] = [2, 4, 8, 16, 32];
@@ -153,7 +154,8 @@ pub(crate) enum CostComparison {
 }
 
 /// Compares the costs (copying, other method) of all rounds: three quarters of the rounds must
-/// agree. The two measurements of a round are within a millisecond.
+/// agree. Rounds are compared one by one, because both methods of a round are measured within a
+/// millisecond, and so under about the same load.
 pub(crate) fn compare_costs(rounds: &[(Duration, Duration)]) -> CostComparison {
     let cheaper = rounds.iter().filter(|(copied, other)| other < copied).count();
     match () {

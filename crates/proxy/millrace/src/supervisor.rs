@@ -43,7 +43,7 @@ use succession::Succession;
 /// Interval at which a draining process checks whether its workers have ended. It only decides how
 /// soon the process exits after the last one.
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
-/// Time that a running process sleeps at most unless a timer needs less.
+/// The longest time that a running process sleeps if no timer is due earlier.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
 /// Time that the workers get to abort the remaining exchanges after the drain deadline.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
@@ -280,8 +280,8 @@ impl Running {
         if is_draining {
             return self.active_config.reload(Some("the process is draining"));
         }
-        // A configuration applied now would be lost when this process ends, and its caller would
-        // not notice.
+        // A configuration applied now would be lost when this process ends, and the client that
+        // requested the reload would not notice.
         let obstacle = self
             .is_upgrading()
             .then_some("another process is taking over, with its own configuration file");

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use millrace_engine::{EventWaker, MailboxSender};
 use millrace_proxy::WorkerMessage;
 
-/// The messages of this program.
+/// A message to a worker of this program, with sockets as descriptors.
 pub(crate) type SocketMessage = WorkerMessage<OwnedFd>;
 
 /// The mailboxes of all workers.

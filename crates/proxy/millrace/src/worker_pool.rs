@@ -175,7 +175,8 @@ impl WorkerSlot {
         mail: WorkerMail,
         start: StartBarrier,
     ) {
-        // Sending cannot fail below: the supervisor waits for the report of every worker.
+        // The sends below fail only if another worker has failed already. The start has failed
+        // then.
         let engine =
             watch().and_then(|it| millrace_engine::ReadinessEngine::with_watch(it, self.options()));
         let worker = engine.and_then(|engine| self.create(engine, config, listeners, mail));

@@ -485,7 +485,8 @@ fn the_splice_option_decides_which_bodies_are_spliced() {
     assert!(spliced_of(1 << 20, "fixed") > 0);
     assert!(spliced_of(1 << 20, "calibrated") > 0);
     assert_eq!(spliced_of(1 << 20, "never"), 0);
-    // After a poll without an event, a receive may find bytes that have arrived in the meantime.
+    // In some runs a few bytes are copied: a receive after a poll without an event may find bytes
+    // that have arrived in the meantime.
     for body in [1, 3000, 1 << 20] {
         assert!((0..5).any(|_| spliced_of(body, "always") == body));
     }

@@ -97,7 +97,7 @@ fn listeners_are_added_and_removed_and_the_others_stay() {
         for worker in 0..workers {
             let line = format!("\nmillrace_config_generation{{worker=\"{worker}\"}} 4\n");
             assert!(metrics.contains(&line), "{line} {metrics}");
-            // The others are freed when their last listener has emptied its queue.
+            // Older configurations are freed when their last listener has emptied its queue.
             let line = format!("\nmillrace_configs_in_use{{worker=\"{worker}\"}} 1\n");
             while !running.admin_page("/metrics").contains(&line) {}
         }

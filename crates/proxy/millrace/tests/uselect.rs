@@ -18,8 +18,8 @@ use support::{Folder, Running, get};
 /// Time after which a test counts as hung.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Returns the options for a daemon that listens in `folder`; `None`, with a message, if there can
-/// be none.
+/// Returns the options for a daemon that listens in `folder`; `None`, with a message, if this
+/// machine cannot run a daemon.
 fn uselect_options(folder: &Folder) -> Option<String> {
     let socket = folder.0.join("uselectd");
     daemon::start_daemon(&socket)

@@ -1,6 +1,5 @@
 //! Panics of worker threads in the real program. With the environment variable `MILLRACE_PANIC`, a
-//! build with debug assertions panics at a request for [`PANIC`]. Other builds do not have the
-//! variable.
+//! build with debug assertions panics at a request for [`PANIC`]. Other builds ignore the variable.
 
 #![cfg(debug_assertions)]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -236,7 +235,8 @@ trait ReadRest {
 
 impl ReadRest for TcpStream {
     fn read_rest_of_response(&mut self, rest: &mut Vec<u8>) -> std::io::Result<()> {
-        // The header and some bytes were read before; the end of the body decides.
+        // The client has read 4096 bytes of header and body. Of the rest, it receives at least this
+        // many bytes, or a reset.
         rest.resize(SLOW_BYTES - 4096, 0);
         self.read_exact(rest)
     }
@@ -273,7 +273,8 @@ fn twenty_panics_in_a_row_leak_nothing() {
         assert_eq!(metric_of_workers(&running, "worker_restarts_total").iter().sum::<u64>(), 21);
         gate.open();
         wait_until_settled(&running, |count| count <= before);
-        // As many connections as one address may have, so no reset one may still be counted.
+        // As many connections as one address may have: they fit only if no reset connection still
+        // counts.
         let mut clients: Vec<TcpStream> = (0..60).map(|_| connect(&running)).collect();
         clients.iter_mut().for_each(request_and_read);
         drop(clients);
@@ -291,7 +292,7 @@ fn wait_until(condition: impl Fn() -> bool) {
         }
         std::thread::sleep(TIMEOUT / 600);
     }
-    panic!("it never was");
+    panic!("the condition did not hold in time");
 }
 
 /// Makes a given worker panic.

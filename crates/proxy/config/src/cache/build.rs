@@ -44,8 +44,8 @@ pub(crate) fn build_settings(
     }))
 }
 
-/// Returns the memory of the cache in bytes. It leaves the pools their minimum. To that end a
-/// percentage is reduced, and a size that is too large is an error.
+/// Returns the memory of the cache in bytes. It leaves the buffer pools of the workers their
+/// minimum: a percentage is reduced, and a size that is too large is an error.
 fn compute_cache_memory(
     process: &RawTable,
     memory_bytes: u64,
@@ -125,8 +125,9 @@ fn build_disks(process: &RawTable) -> Result<Vec<Disk>, ConfigError> {
 }
 
 /// Builds the cache rules of a forward proxy or a route; `None` if it bypasses the cache. `space`
-/// is the key space of the service. `is_gateway`: the service is a reverse proxy, which removes
-/// fields that could change the response and are not in the cache key.
+/// is the key space of the service. `is_gateway`: the service is a reverse proxy. It removes the
+/// request fields by which an untrusted client could change the response, or adds them to the cache
+/// key.
 pub(crate) fn build_rules(
     values: &RawTable,
     is_gateway: bool,
@@ -311,7 +312,7 @@ cache = false
         let cache = config.cache.as_ref().unwrap();
         assert_eq!((cache.memory_bytes, cache.disks.len()), (256 << 20, 2));
         assert_eq!((cache.disks[0].bytes, config.pool_bytes()), (10 << 30, 768 << 20));
-        assert_eq!(cache.object_bytes_max(&config.limits), 32 << 20, "an eighth");
+        assert_eq!(cache.object_bytes_max(&config.limits), 32 << 20, "an eighth of the memory");
         let all = routes(&config);
         let [Some(forward), Some(first), Some(second), None] = &*all else { panic!("{all:?}") };
         assert_eq!((forward.policy.heuristic_percent, first.policy.heuristic_percent), (0, 10));
@@ -421,7 +422,11 @@ cache = false
             assert_eq!(space(options), space(options));
             assert!(all[..index].iter().all(|other| space(other) != space(options)), "{options}");
         }
-        assert_eq!(space(""), space("--deny-domain a.example"), "checked before the lookup");
+        assert_eq!(
+            space(""),
+            space("--deny-domain a.example"),
+            "domain rules apply before the cache lookup"
+        );
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub enum CacheSend {
     Auto,
     /// By copying.
     Copy,
-    /// By reference, which is also how bodies from 16 KB that are not hot are sent.
+    /// By reference. Bodies of at least 16 KB that are not hot are always sent in this way.
     ZeroCopy,
 }
 

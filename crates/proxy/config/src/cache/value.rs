@@ -23,7 +23,7 @@ pub(super) enum MemoryShare {
     Percent(u64),
 }
 
-/// A part of a request that selects or bypasses a stored response.
+/// A part of a request that is in the cache key or makes the request bypass the cache.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum FieldOrCookie {
     /// The name of a header field, in lower case.
@@ -32,8 +32,9 @@ pub(super) enum FieldOrCookie {
     Cookie(Box<[u8]>),
 }
 
-/// Parses a time as seconds: a whole number with s, m, h or d; 0 needs no unit. Without a unit,
-/// limits are in milliseconds and times of HTTP in seconds, so a guess could be wrong.
+/// Parses a time as seconds: a whole number with s, m, h or d; 0 needs no unit. Any other number
+/// without a unit is refused, because its author may mean milliseconds, as in limits, or seconds,
+/// as in HTTP.
 pub(super) fn parse_seconds(text: &str) -> Result<u32, Problem> {
     match text {
         "0" => return Ok(0),

@@ -19,7 +19,7 @@ use crate::http::Socket;
 /// The configured access rules.
 #[derive(Debug, Default)]
 pub(crate) struct AccessRules {
-    /// The token that changes over TCP need; `None`: changes over TCP are refused.
+    /// The token for privileged requests over TCP; `None`: these requests are refused.
     pub(crate) token: Option<Token>,
     /// A host name for TCP addresses, in lower case.
     pub(crate) name: Option<String>,

@@ -28,15 +28,15 @@ struct Connections {
     threads: usize,
 }
 
-/// The permit of a connection. Dropping it makes the permit available again.
+/// The permit of a connection. Dropping it frees a permit for another connection.
 pub(super) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     number: u64,
 }
 
 impl ConnectionLimit {
-    /// Returns a permit for the connection of `socket`, or `None` if there is none. Evicting the
-    /// connection shuts its socket down.
+    /// Returns a permit for the connection of `socket`, or `None` if none is free. May evict the
+    /// oldest connection by shutting its socket down, as a later call may evict this one.
     pub(super) fn acquire(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<ConnectionPermit> {
         let mut connections = lock(&self.0);
         if connections.threads >= THREADS_MAX {
@@ -100,7 +100,7 @@ mod tests {
         assert!(!all[count..].iter().any(|broken| *broken), "{all:?}");
         assert!(enter().is_none());
         drop(places.drain(..2));
-        // The oldest connection that could have been evicted next.
+        // Without this call, this connection would be evicted next.
         places[count - 2].make_unevictable();
         places.extend([enter().unwrap(), enter().unwrap()]);
         assert!(!broken(&mut ends[count]) && broken(&mut ends[count + 1]));

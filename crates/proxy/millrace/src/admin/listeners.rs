@@ -22,7 +22,7 @@ use crate::{console, listeners};
 const UNIX_MODE: u32 = 0o600;
 /// Time between attempts to accept while the process has no free descriptor.
 const ACCEPT_PAUSE_MS: u32 = 100;
-/// Connections accepted in a row before the thread checks for its end.
+/// Connections accepted in a row before the thread checks for the stop event.
 const ACCEPTED_MAX: u32 = 64;
 
 /// The poller token of the descriptor that ends the thread. The tokens of listeners are indices.

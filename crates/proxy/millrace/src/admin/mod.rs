@@ -39,7 +39,7 @@ pub(crate) use listeners::AdminListeners;
 pub(crate) use response::MATCHED_FIELD;
 pub(crate) use token::Token;
 
-/// Bytes that are read and discarded behind a refused request, so that a reset does not destroy the
+/// Bytes that are read and discarded after a refused request, so that a reset does not destroy the
 /// response.
 const DISCARDED_BYTES_MAX: usize = 64 * 1024;
 /// Time from accepting a connection to its response, and from the response to the end.
@@ -295,8 +295,8 @@ impl Admin {
             .and_then(|()| TakeoverChannel::from_admin_connection(&connection));
         if !channel.is_ok_and(|channel| takeover::offer_takeover(channel, &self.hooks.supervisor)) {
             self.handle_takeover_failure();
-            // After the failure is recorded, because the supervisor may be waiting for the end of
-            // the takeover.
+            // This request wakes the supervisor, which may be waiting for the end of the takeover.
+            // So the failure is recorded first.
             self.hooks.supervisor.send(SupervisorRequest::Repoll);
         }
     }

@@ -68,7 +68,7 @@ fn each_path_has_its_response_and_draining_is_not_healthy() {
         assert!(response.contains(format.content_type()), "{response}");
     }
     assert!(get("/").starts_with("HTTP/1.1 404 "));
-    assert!(get("/cache/stat").starts_with("HTTP/1.1 409 "), "there is none");
+    assert!(get("/cache/stat").starts_with("HTTP/1.1 409 "), "the process has no cache");
     assert!(get("/cache").starts_with("HTTP/1.1 403 ") && get("/cache/object").contains("token"));
     let head = request(&admin, "HEAD /healthz HTTP/1.0\r\n\r\n");
     assert!(head.contains("Content-Length: 3\r\n") && head.ends_with("\r\n\r\n"));

@@ -26,7 +26,7 @@ impl std::fmt::Debug for Token {
 }
 
 impl Token {
-    /// Reads the token from `path`, whose only line it is.
+    /// Reads the token from the file at `path`, which contains nothing else.
     ///
     /// # Errors
     /// If the file cannot be read, has permissions for other users, or contains no valid token.

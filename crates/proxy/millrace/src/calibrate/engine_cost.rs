@@ -18,7 +18,7 @@ const MESSAGE_BYTES: usize = 1024;
 /// Time limit of a measurement. A machine that needs longer is too busy to be measured.
 const TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Returns the CPU time of one message over `watch`, which must be empty.
+/// Returns the CPU time of one message over `watch`, which must not watch any descriptor yet.
 ///
 /// # Errors
 /// If the kernel refuses the engine, sockets or the loopback network; [`Error::TimedOut`] if the
@@ -63,7 +63,8 @@ impl<W: Watch> MessageBounce<W> {
         Ok(Self { loopback, ends, message: vec![b'm'; MESSAGE_BYTES] })
     }
 
-    /// Exchanges `messages`. The connecting ends send first; every end returns what it receives.
+    /// Exchanges this number of messages. The connecting ends send first; every end returns each
+    /// message that it receives.
     fn run(&mut self, messages: usize) -> Result<(), Error> {
         for index in 0..self.ends.len() {
             let (end, token) = (&self.ends[index], token(index));

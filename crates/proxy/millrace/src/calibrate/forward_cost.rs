@@ -46,7 +46,7 @@ const BATCH: u32 = 8;
 const CPU_MAX: Duration = Duration::from_millis(600);
 /// Bytes of a body received together with its header.
 const WITH_HEADER_BYTES: usize = 4096;
-/// The maximum length of a rest in bytes: one receive returns at most as many.
+/// The maximum length of a rest in bytes. One receive returns at most this many.
 const REST_MAX: usize = Buffer::SIZE;
 
 /// Measures the cost of each cell over `W`. A cell is a kind of body and the length of its rest,
@@ -106,8 +106,8 @@ impl<W: Watch> ForwardBench<W> {
         let mut loopback = Loopback::over(W::new()?, 4 * Buffer::SIZE, timeout)?;
         let (source, origin) = loopback.connect(SOURCE)?;
         let (sink, client) = loopback.connect(SINK)?;
-        // A pacing algorithm would distort the result. If this one is missing, the default is
-        // measured.
+        // A pacing algorithm such as bbr would distort the result; NEARBY does not pace. If the
+        // kernel does not have NEARBY, the measurement uses the default algorithm.
         loopback.engine.set_congestion(&sink, NEARBY);
         let _ = millrace_sys::set_congestion(origin.as_fd(), NEARBY);
         let mut pipes = Pipes::new(1, Thresholds::SPLICE);
@@ -178,8 +178,9 @@ impl<W: Watch> ForwardBench<W> {
         }
     }
 
-    /// Sends the received bytes, if any. With `splices`, also moves up to `left` bytes behind them
-    /// from the source through the pipe. Returns the number of bytes that the sink took.
+    /// Sends the received bytes, if any. With `splices`, also moves the bytes that follow them from
+    /// the source through the pipe, up to `left` bytes in all. Returns the number of bytes that the
+    /// sink took.
     fn forward_part(
         &mut self,
         received: Option<Buffer>,

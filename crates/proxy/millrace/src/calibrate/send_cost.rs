@@ -3,9 +3,9 @@
 //!
 //! The body is in a slab, like cached bodies, and is sent to a client over a loopback connection.
 //! The two methods alternate, so that a disturbance affects both. The result is the CPU time of
-//! this thread in the calls that send. There is one client only: with several, the socket buffers
-//! would not fit into the processor's cache, and copies would cost more than with clients that read
-//! at once.
+//! this thread in the calls that send. There is one client only. With several, the socket buffers
+//! would not fit into the processor's cache, and copies would cost more than they do with clients
+//! that read without delay.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::{AsFd, OwnedFd};
@@ -70,7 +70,7 @@ fn body(bytes: usize) -> Result<Slice, Error> {
 struct SendBench {
     server: OwnedFd,
     client: OwnedFd,
-    /// The receive buffer of the client. The bytes are discarded without copying.
+    /// A buffer whose length limits how many bytes one call discards. Nothing is copied into it.
     buffer: Vec<u8>,
     /// Time limit of the measurement.
     deadline: Instant,
@@ -80,8 +80,9 @@ impl SendBench {
     fn connected(deadline: Instant) -> Result<Self, Error> {
         let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
         let listener = millrace_sys::listen_tcp(any, false).map_err(refused)?;
-        // Set before the connection exists: bbr continues to pace a socket once it has begun. If
-        // this algorithm is missing, the default one is measured.
+        // NEARBY is set before the connection exists, because a socket that began with bbr is paced
+        // even after a change. If the kernel does not have NEARBY, the measurement uses the default
+        // algorithm.
         let _ = millrace_sys::set_congestion(listener.as_fd(), NEARBY);
         let address = millrace_sys::local_address(listener.as_fd()).map_err(refused)?;
         let address = address.ok_or(Error::Unreachable)?;

@@ -29,7 +29,8 @@ pub(crate) struct Confinement {
     user: String,
     /// The remaining capabilities as a bit mask.
     capabilities: u64,
-    /// The configured privileged ports. They are open, also if another process opened them.
+    /// The privileged ports of the first configuration. They are open, whether this process opened
+    /// them or inherited them.
     low_ports_open: Vec<u64>,
     /// The sandbox; `None`: it is switched off.
     sandbox: Option<Sandbox>,
@@ -45,9 +46,10 @@ struct Sandbox {
     grants: Vec<(PathBuf, Grant)>,
 }
 
-/// Drops what `config` does not need with `engine`. `file` is the path of the configuration, if it
-/// is a file. With `abstract_sockets`, abstract Unix sockets of other processes stay reachable.
-/// Call this once, with all listeners open and before any thread is started.
+/// Drops the rights that a process with this configuration and engine does not need. `file` is the
+/// path of the configuration, if it is a file. With `abstract_sockets`, abstract Unix sockets of
+/// other processes stay reachable. Call this once, with all listeners open and before any thread is
+/// started.
 ///
 /// # Errors
 /// If the user does not exist or the process cannot change to it. A restriction that this kernel
@@ -71,7 +73,8 @@ pub(crate) fn drop_privileges(
     make_disks(config, identity.unwrap_or_else(Identity::current))?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
     match millrace_confine::drop_privileges(identity, !low_ports_open.is_empty()) {
-        // A service manager may have filtered this system call; the capabilities left are harmless.
+        // A service manager may have filtered this system call. The process is not root, so it
+        // keeps at most the capabilities that the service manager gave it.
         Err(error) if Identity::current().user != 0 => {
             let error = std::io::Error::from(error);
             console::log(&format!("cannot drop capabilities: {error}"));
@@ -91,7 +94,7 @@ pub(crate) fn drop_privileges(
     }
     let sandbox = restrict(&paths, engine, abstract_sockets)?;
     let confinement = Confinement { user, capabilities, low_ports_open, sandbox: Some(sandbox) };
-    debug_assert_eq!(confinement.check(config, file), Ok(()), "what is needed was left");
+    debug_assert_eq!(confinement.check(config, file), Ok(()), "the remaining rights suffice");
     Ok(confinement)
 }
 
@@ -131,7 +134,7 @@ fn restrict(
 }
 
 impl Confinement {
-    /// Describes in one line what was given up and what could not be.
+    /// Describes in one line which rights were dropped and which could not be dropped.
     pub(crate) fn line(&self) -> String {
         let capabilities = match self.capabilities {
             0 => "without capabilities".to_owned(),

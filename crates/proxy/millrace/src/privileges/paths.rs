@@ -99,9 +99,9 @@ impl Paths {
         self.0.iter().filter_map(PathNeed::problem).collect()
     }
 
-    /// Returns the permissions that must remain. A process that is not root may read all of /etc
-    /// that other users may: a replaced resolv.conf is a new file, which a rule for the old one
-    /// would not cover.
+    /// Returns the permissions that must remain. A process that is not root may read everything in
+    /// /etc that file permissions allow: a replaced resolv.conf is a new file, which a rule for the
+    /// old file would not cover.
     pub(super) fn grants(&self, is_root: bool) -> Vec<(PathBuf, Grant)> {
         let mut grants = self.of_configuration();
         let mut read = |path: PathBuf| grants.push((path, Grant::Read));

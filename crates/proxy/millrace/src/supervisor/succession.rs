@@ -6,12 +6,12 @@ use crate::admin::AdminListeners;
 use crate::systemd::{Systemd, Watchdog};
 use crate::takeover::TakeoverChannel;
 
-/// State that a successor takes over or that ends a takeover.
+/// The parts of the supervisor that a takeover or the end of the process changes.
 pub(super) struct Succession {
     pub(super) admin_listeners: AdminListeners,
     /// The channel to a successor that has taken over, until no worker listens any more.
     pub(super) successor: Option<TakeoverChannel>,
-    /// The process drains as soon as the current takeover, if any, has succeeded or failed.
+    /// Whether the process drains as soon as the current takeover, if any, has succeeded or failed.
     pub(super) is_ending: bool,
     pub(super) systemd: Systemd,
     pub(super) watchdog: Option<Watchdog>,

@@ -82,9 +82,9 @@ impl Takeover {
     }
 
     /// Reports that the workers listen, and waits until the running process stops accepting. Then a
-    /// thread waits until that process has closed its sockets and has the supervisor poll them
-    /// again. The thread is started first, so that nothing can fail after the running process was
-    /// notified.
+    /// thread waits until that process has closed its sockets, and requests the supervisor to poll
+    /// them again. The thread is started first, so that nothing can fail after the running process
+    /// was notified.
     ///
     /// # Errors
     /// If the running process continues. In that case this process must not serve.
@@ -108,7 +108,8 @@ impl Takeover {
         }
         match self.channel.receive(STEP_TIMEOUT) {
             Ok(Some(frame)) if frame.kind == FrameKind::HandedOver => {}
-            // A process that refuses sends a frame. This one died, so only this process can serve.
+            // A predecessor that refuses sends a frame. Without one it has died, so only this
+            // process can serve.
             Ok(None) => console::log("the previous process ended before it had drained"),
             Ok(Some(frame)) => return Err(failed(refusal(&frame))),
             Err(error) => return Err(failed(error)),
