@@ -56,7 +56,7 @@ pub extern "C" fn uepoll_create(flags: c_int) -> c_int {
     let epfd = unsafe { libc::epoll_create1(flags) };
     let Some(tracker) = tracker().filter(|_| epfd >= 0) else { return epfd };
     let created = catch_to_errno(|| {
-        let watcher = Watcher::over_epoll(tracker, epfd).map_err(errno)?;
+        let watcher = Watcher::over_epoll(tracker, epfd, true).map_err(errno)?;
         let mut instances = INSTANCES.write().unwrap_or_else(PoisonError::into_inner);
         // An instance with this descriptor was closed without notice.
         instances.retain(|(number, _)| *number != epfd);
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn uepoll_pwait_counted(
             Some(watcher) => watcher,
             None => {
                 let calls = CALLS.get_or_init(Tracker::calls);
-                Arc::new(Watcher::over_epoll(calls, epfd).map_err(errno)?)
+                Arc::new(Watcher::over_epoll(calls, epfd, false).map_err(errno)?)
             }
         };
         // SAFETY: null or a time, by this function's contract.

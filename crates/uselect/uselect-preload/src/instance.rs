@@ -71,7 +71,8 @@ impl Instance {
         let free = WATCHED.iter().find(|number| {
             number.compare_exchange(-1, epoll, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         })?;
-        let Ok(watcher) = Watcher::over_epoll(tracker, epoll) else {
+        // The program may have added other descriptors already.
+        let Ok(watcher) = Watcher::over_epoll(tracker, epoll, false) else {
             free.store(-1, Ordering::SeqCst);
             return None;
         };

@@ -59,7 +59,7 @@ pub(crate) struct WatchList {
     scan_start: usize,
     /// The number of threads that sleep.
     pub(crate) waiters: u32,
-    /// Whether a descriptor was ever added to the kernel's instance, or to `wake_epoll` for send
+    /// Whether the kernel's instance ever contained a descriptor, or `wake_epoll` one for send
     /// space. Never cleared.
     pub(crate) has_kernel_entries: bool,
     /// Whether all descriptors were moved to the kernel's instance.
@@ -67,6 +67,11 @@ pub(crate) struct WatchList {
 }
 
 impl WatchList {
+    /// Creates an empty list, over a kernel's instance that may have entries already.
+    pub(crate) fn new(has_kernel_entries: bool) -> Self {
+        Self { has_kernel_entries, ..Self::default() }
+    }
+
     /// Returns whether a descriptor is in memory, and removes it if it was closed and reopened
     /// meanwhile: its interest is then gone.
     pub(crate) fn verify_in_memory(

@@ -73,19 +73,20 @@ impl Watcher {
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
     pub fn new(tracker: &Tracker) -> Result<Self, Error> {
-        Self::build(tracker, Epoll::new()?)
+        Self::build(tracker, Epoll::new()?, false)
     }
 
     /// Like [`Watcher::new`], over an epoll instance of the caller, which must stay open while the
-    /// watcher lives. Descriptors that it contains already are waited for too.
+    /// watcher lives. Waits include the descriptors that it contains already. `is_empty` says that
+    /// there are none, which saves their checks.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
-    pub fn over_epoll(tracker: &Tracker, epoll: i32) -> Result<Self, Error> {
-        Self::build(tracker, Epoll::Borrowed(epoll))
+    pub fn over_epoll(tracker: &Tracker, epoll: i32, is_empty: bool) -> Result<Self, Error> {
+        Self::build(tracker, Epoll::Borrowed(epoll), !is_empty)
     }
 
-    fn build(tracker: &Tracker, kernel_set: Epoll) -> Result<Self, Error> {
+    fn build(tracker: &Tracker, kernel_set: Epoll, has_entries: bool) -> Result<Self, Error> {
         let shared = tracker.shared();
         let sleeper = shared.live_region().and_then(|region| {
             let mut sleeper = region.take_watcher_sleeper()?;
@@ -94,8 +95,9 @@ impl Watcher {
             sleeper.withdraw(&region.pages);
             Some((region, sleeper))
         });
-        let memory =
-            sleeper.map(|(region, sleeper)| WatcherMemory::new(region, sleeper, &kernel_set));
+        let memory = sleeper.map(|(region, sleeper)| {
+            WatcherMemory::new(region, sleeper, &kernel_set, has_entries)
+        });
         let (kernel_check, yielding) =
             (shared.kernel_check.with_same_limits(), YieldBeforeSleep::default());
         let memory = memory.transpose()?;
@@ -370,7 +372,12 @@ impl Watcher {
 }
 
 impl WatcherMemory {
-    fn new(region: &ProcessRegion, sleeper: Box<Sleeper>, kernel_set: &Epoll) -> Result<Self> {
+    fn new(
+        region: &ProcessRegion,
+        sleeper: Box<Sleeper>,
+        kernel_set: &Epoll,
+        has_kernel_entries: bool,
+    ) -> Result<Self> {
         let (wake_epoll, wakeup) = (Epoll::new()?, kernel::eventfd()?);
         // Edge-triggered: each record of the ring is an edge. Old records stay in the ring until
         // the next sleep begins.
@@ -382,7 +389,7 @@ impl WatcherMemory {
             sleeper: Some(sleeper),
             wake_epoll,
             wakeup,
-            state: Mutex::new(WatchList::default()),
+            state: Mutex::new(WatchList::new(has_kernel_entries)),
         })
     }
 
