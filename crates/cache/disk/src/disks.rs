@@ -52,7 +52,9 @@ impl fmt::Display for Error {
             }
             Self::Io(_, error) => write!(f, "{error}"),
             Self::Thread => f.write_str("cannot create a thread for a disk"),
-            Self::OtherKey => f.write_str("the disks have another hash key than the memory"),
+            Self::OtherKey => {
+                f.write_str("the disks have another hash key than the cache in memory")
+            }
         }
     }
 }

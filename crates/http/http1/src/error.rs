@@ -64,13 +64,13 @@ pub enum HeadError {
 impl fmt::Display for HeadError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::BytesTooMany => "the head is too long",
-            Self::FieldsTooMany => "the head has too many fields",
+            Self::BytesTooMany => "the header is too long",
+            Self::FieldsTooMany => "the header has too many fields",
             Self::TargetTooLong => "the request target is too long",
             Self::MethodTooLong => "the method is too long",
             Self::EmptyLine => "more than one empty line comes before the request",
-            Self::BareLf => "a line of the head ends in LF without CR",
-            Self::BareCr => "a line of the head has a CR without LF",
+            Self::BareLf => "a line ends in LF without CR",
+            Self::BareCr => "a line has a CR without LF",
             Self::MethodInvalid => "the method is not a token",
             Self::TargetInvalid => "the request target has a byte that no target may have",
             Self::RequestLineSpaces => "the parts of the request line are not one space apart",

@@ -92,11 +92,12 @@ pub(crate) const CACHE_METRICS: &[CacheMetric] = &[
         .help("Records on disks that differ from what was written."),
     counter("disk_read_errors", |it| it.disks.read_errors).help("Failed disk reads."),
     counter("disk_write_errors", |it| it.disks.write_errors)
-        .help("Failed disk writes, except those on a full file system."),
+        .help("Failed disk writes, syncs and removals, except writes to a full file system."),
     counter("disk_full", |it| it.disks.writes_without_space)
         .help("Disk writes that failed because the file system was full."),
-    counter("disk_segments_dropped", |it| it.disks.dropped_segments)
-        .help("Segments of disks that were dropped to make room."),
+    counter("disk_segments_dropped", |it| it.disks.dropped_segments).help(
+        "Segments of disks that were dropped to make room, or because everything was purged.",
+    ),
     counter("disk_rewritten", |it| it.disks.rewritten).help(
         "Responses that were written again when their segment was dropped, because clients had \
          requested them.",

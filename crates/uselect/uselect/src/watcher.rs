@@ -95,9 +95,8 @@ impl Watcher {
             sleeper.withdraw(&region.pages);
             Some((region, sleeper))
         });
-        let memory = sleeper.map(|(region, sleeper)| {
-            WatcherMemory::new(region, sleeper, &kernel_set, has_entries)
-        });
+        let memory = sleeper
+            .map(|(region, sleeper)| WatcherMemory::new(region, sleeper, &kernel_set, has_entries));
         let (kernel_check, yielding) =
             (shared.kernel_check.with_same_limits(), YieldBeforeSleep::default());
         let memory = memory.transpose()?;
