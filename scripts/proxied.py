@@ -171,7 +171,7 @@ class Wire:
             if self.line():
                 raise Failed("no line end behind a chunk")
         if self.line():
-            raise Failed("trailers that nobody sent")
+            raise Failed("trailers that were not sent")
 
     def ended(self):
         """Checks at the end of the other side's bytes that all of them were received."""
