@@ -2,13 +2,13 @@
 //
 //   node suite.mjs origin              the suite's origin on 127.0.0.1; prints its port
 //   node suite.mjs tests BASE [PROXY] [ID...]
-//                                      asks for BASE, through PROXY if given; prints the outcome.
-//                                      With IDs: of these tests and those that they depend on. An
-//                                      empty PROXY is none.
+//                                      plays the tests at BASE, or through PROXY if it is not
+//                                      empty; prints the outcome. With IDs, plays only these tests
+//                                      and their dependencies.
 //
-// The tests, the client that plays them, the origin's responses and the rules that make a verdict of
-// a result are the suite's own, unchanged. Here is only what its command line cannot do: an origin
-// that other machines cannot reach, and a client that speaks to a forward proxy.
+// The tests, the client that plays them, the origin's responses and the rules for verdicts are the
+// suite's own, unchanged. This file adds what its command line lacks: an origin that other machines
+// cannot reach, and a client of a forward proxy.
 import http from 'node:http'
 
 import fetch from 'node-fetch'
@@ -54,8 +54,8 @@ function origin () {
   server.listen(0, '127.0.0.1', () => console.log(server.address().port))
 }
 
-// Sends what was meant for a server to a proxy, with the target in absolute form (RFC 9112 section
-// 3.2.2). The head is made later, from the path that stands in the request then.
+// Sends a request for a server to a proxy, with the target in absolute form (RFC 9112 section
+// 3.2.2). Node writes the header later, from the path that is in the request at that time.
 class ProxyAgent extends http.Agent {
   constructor (proxy) {
     super()
@@ -94,8 +94,8 @@ function selected (suites, ids) {
 async function tests (url, proxy, ...ids) {
   const everything = [...base, surrogate]
   const suites = selected(everything, ids)
-  // A connection for each request: an idle one that the cache closes just when it is used again
-  // would fail a test that has nothing to do with it.
+  // A connection for each request. The cache may close an idle connection at the moment when it is
+  // used again, which would fail an unrelated test.
   const agent = proxy ? new ProxyAgent(proxy) : new http.Agent()
   await runTests(suites, (to, init) => fetch(to, { ...init, agent }), false, url)
   const results = getResults()

@@ -29,73 +29,73 @@ def failed(count):
 
 
 class Complaints(unittest.TestCase):
-    def said(self, tests, known, subject="boost"):
-        return judge.complaints(tests, known, subject)
+    def errors(self, tests, known, subject="boost"):
+        return judge.errors_of(tests, known, subject)
 
     def test_all_passed(self):
-        self.assertEqual(self.said([test("a"), *OPTIMAL], {}), [])
+        self.assertEqual(self.errors([test("a"), *OPTIMAL], {}), [])
 
     def test_nothing_ran(self):
-        self.assertEqual(self.said([], {}), ["the suite ran no test"])
+        self.assertEqual(self.errors([], {}), ["the suite ran no test"])
 
     def test_a_required_miss_is_never_excused(self):
         tests = [test("a", verdict="fail"), *OPTIMAL]
-        self.assertEqual(len(self.said(tests, {})), 2)
-        self.assertEqual(self.said(tests, misses("a")),
+        self.assertEqual(len(self.errors(tests, {})), 2)
+        self.assertEqual(self.errors(tests, misses("a")),
                          ["0.0% of the required tests pass, not 100%"])
 
     def test_a_required_test_that_is_not_shown_is_missed(self):
         for verdict in ("dependency", "setup", "harness", "retry", "untested", "fail"):
             tests = [test("a", verdict=verdict), *OPTIMAL]
-            self.assertTrue(self.said(tests, misses("a")), verdict)
+            self.assertTrue(self.errors(tests, misses("a")), verdict)
 
     def test_optimal_share(self):
         tests, known = failed(2)
-        self.assertEqual(self.said([test("a"), *tests], known), [])
+        self.assertEqual(self.errors([test("a"), *tests], known), [])
         tests, known = failed(3)
-        self.assertEqual(self.said([test("a"), *tests], known),
+        self.assertEqual(self.errors([test("a"), *tests], known),
                          ["92.5% of the optimal tests pass, not 95%"])
 
     def test_a_miss_needs_a_reason_for_this_subject(self):
         tests, _ = failed(1)
         tests.append(test("a"))
-        self.assertTrue(self.said(tests, {}))
-        self.assertTrue(self.said(tests, misses("o0", on=["forward"])))
-        self.assertFalse(self.said(tests, misses("o0", on=["boost"])))
-        self.assertTrue(self.said(tests, misses("o0", section="")))
-        self.assertTrue(self.said(tests, misses("o0", reason="")))
+        self.assertTrue(self.errors(tests, {}))
+        self.assertTrue(self.errors(tests, misses("o0", on=["forward"])))
+        self.assertFalse(self.errors(tests, misses("o0", on=["boost"])))
+        self.assertTrue(self.errors(tests, misses("o0", section="")))
+        self.assertTrue(self.errors(tests, misses("o0", reason="")))
 
     def test_an_entry_must_be_true(self):
         tests = [test("a"), test("b", "check", "no"), *OPTIMAL]
-        self.assertTrue(self.said(tests, misses("o1")))
-        self.assertTrue(self.said(tests, misses("b")))
-        self.assertTrue(self.said(tests, misses("nothing")))
+        self.assertTrue(self.errors(tests, misses("o1")))
+        self.assertTrue(self.errors(tests, misses("b")))
+        self.assertTrue(self.errors(tests, misses("nothing")))
         tests, _ = failed(1)
-        self.assertTrue(self.said([test("a"), *tests], misses("o0", "o0")))
+        self.assertTrue(self.errors([test("a"), *tests], misses("o0", "o0")))
 
     def test_exempt_tests_have_no_bar_and_must_not_pass(self):
         for kind in ("unsatisfiable", "superseded"):
             known = {kind: [entry("a")]}
             tests = [test("a", verdict="fail"), test("b"), *OPTIMAL]
-            self.assertEqual(self.said(tests, known), [])
-            self.assertTrue(self.said([test("a"), test("b"), *OPTIMAL], known))
-            self.assertTrue(self.said([test("b"), *OPTIMAL], known))
-            self.assertTrue(self.said(tests, {kind: [entry("a", reason="")]}))
-            self.assertTrue(self.said(tests, {**known, **misses("a")}))
+            self.assertEqual(self.errors(tests, known), [])
+            self.assertTrue(self.errors([test("a"), test("b"), *OPTIMAL], known))
+            self.assertTrue(self.errors([test("b"), *OPTIMAL], known))
+            self.assertTrue(self.errors(tests, {kind: [entry("a", reason="")]}))
+            self.assertTrue(self.errors(tests, {**known, **misses("a")}))
             self.assertIn(f"| {kind}, no bar | 0 | 1 | 0 | 1 |", judge.table(tests, known))
 
     def test_opted_in_tests_fail_by_default_and_pass_with_their_options(self):
         known = {"opted_in": [entry("a", options="--b c")]}
         tests = [test("a"), test("d"), *OPTIMAL]
-        self.assertEqual(self.said([dict(tests[0], by_default="fail"), *tests[1:]], known), [])
-        self.assertEqual(self.said([dict(tests[0], by_default="pass"), *tests[1:]], known),
+        self.assertEqual(self.errors([dict(tests[0], by_default="fail"), *tests[1:]], known), [])
+        self.assertEqual(self.errors([dict(tests[0], by_default="pass"), *tests[1:]], known),
                          ["a is listed as opted_in and passes by default"])
-        self.assertTrue(self.said(tests, known), "a never ran with the options")
+        self.assertTrue(self.errors(tests, known), "a never ran with the options")
         refused = test("a", verdict="fail")
-        self.assertEqual(len(self.said([dict(refused, by_default="fail"), *tests[1:]], known)), 2)
-        self.assertTrue(self.said([dict(refused, by_default="fail"), *tests[1:]],
+        self.assertEqual(len(self.errors([dict(refused, by_default="fail"), *tests[1:]], known)), 2)
+        self.assertTrue(self.errors([dict(refused, by_default="fail"), *tests[1:]],
                                   {**known, **misses("a")}))
-        self.assertTrue(self.said([test("e", "check", "no"), *tests],
+        self.assertTrue(self.errors([test("e", "check", "no"), *tests],
                                   {"opted_in": [entry("e", options="--b c")]}))
 
     def test_no_bar_for_browsers_checks_and_surrogates(self):
@@ -105,7 +105,7 @@ class Complaints(unittest.TestCase):
             test("c", "check", "no"),
             test("d", verdict="fail", suite="surrogate-control"),
         ]
-        self.assertEqual(self.said(tests, {}), [])
+        self.assertEqual(self.errors(tests, {}), [])
 
 
 class SecondRun(unittest.TestCase):
