@@ -17,7 +17,7 @@ pub(crate) struct Word {
 enum Format {
     /// `//`, and `/* … */` in C.
     Slashes,
-    /// `#`, and `"""` in Python.
+    /// `#`, also behind code, and `"""` in Python.
     Hashes,
     Markdown,
     Man,
@@ -31,7 +31,7 @@ pub(crate) fn blocks(path: &str, text: &str) -> Vec<Vec<Word>> {
         Format::Slashes => text.lines().map(slashed).collect(),
         Format::Hashes => hashed(text),
         Format::Markdown => unfenced(text),
-        Format::Man => text.lines().map(man_line).collect(),
+        Format::Man => man_lines(text),
     };
     split(lines.into_iter().enumerate())
 }
@@ -69,7 +69,8 @@ fn format(path: &str, text: &str) -> Option<Format> {
     let name = path.rsplit('/').next().unwrap_or(path);
     Some(match name.rsplit_once('.').map(|(_, ending)| ending) {
         Some("rs" | "c" | "h" | "js" | "mjs") => Format::Slashes,
-        Some("py" | "sh" | "scn" | "toml" | "yml") => Format::Hashes,
+        Some("py" | "sh" | "scn" | "toml" | "yml" | "in" | "service" | "socket") => Format::Hashes,
+        Some("txt") if path.starts_with("tests/corpus/") => Format::Hashes,
         Some("md") => Format::Markdown,
         Some(section) if path.starts_with("man/") && section.len() == 1 => Format::Man,
         None if text.starts_with("#!") || name == "Makefile" => Format::Hashes,
@@ -86,10 +87,16 @@ fn slashed(line: &str) -> Option<String> {
     if let Some(comment) = trimmed.strip_prefix("/*").or_else(|| trimmed.strip_prefix("* ")) {
         return Some(comment.trim_end().trim_end_matches("*/").to_owned());
     }
-    // A comment behind code: its slashes are in no string.
-    let is_outside = |at: &usize| line[..*at].matches('"').count().is_multiple_of(2);
-    let at = line.match_indices(" // ").map(|(at, _)| at).find(is_outside)?;
-    Some(line[at + 4..].to_owned())
+    comment_behind(line, " // ", &['"'])
+}
+
+/// Returns the comment behind code. Its sign is not between two of the quotes.
+fn comment_behind(line: &str, sign: &str, quotes: &[char]) -> Option<String> {
+    let is_outside = |at: &usize| {
+        quotes.iter().all(|quote| line[..*at].matches(*quote).count().is_multiple_of(2))
+    };
+    let at = line.match_indices(sign).map(|(at, _)| at).find(is_outside)?;
+    Some(line[at + sign.len()..].to_owned())
 }
 
 /// Returns comments behind `#`, and texts between `"""`.
@@ -100,13 +107,17 @@ fn hashed(text: &str) -> Vec<Option<String>> {
         let quotes = trimmed.matches("\"\"\"").count();
         if quotes > 0 || is_quoted {
             // Other strings in triple quotes, such as configurations, are assigned or passed on.
-            let is_doc = trimmed.starts_with("\"\"\"") || is_quoted;
+            let is_doc = trimmed.trim_start_matches('r').starts_with("\"\"\"") || is_quoted;
             if quotes == 1 {
                 is_quoted = !is_quoted && is_doc;
             }
             return is_doc.then(|| trimmed.replace("\"\"\"", " "));
         }
-        let comment = trimmed.strip_prefix('#')?;
+        let Some(comment) = trimmed.strip_prefix('#') else {
+            // `##` is help in a Makefile.
+            let mut signs = [" # ", " ## "].iter();
+            return signs.find_map(|sign| comment_behind(line, sign, &['"', '\'']));
+        };
         (!comment.starts_with('!')).then(|| comment.to_owned())
     };
     text.lines().map(line).collect()
@@ -122,6 +133,17 @@ fn unfenced(text: &str) -> Vec<Option<String>> {
         }
         let is_code = is_fenced || line.starts_with("    ");
         (!is_code).then(|| line.trim_start_matches(['#', '>']).replace('|', " . "))
+    };
+    text.lines().map(line).collect()
+}
+
+/// Returns the text of a man page. No sentence runs on behind a heading or the tag of a paragraph.
+fn man_lines(text: &str) -> Vec<Option<String>> {
+    let mut is_tag = false;
+    let line = |line: &str| {
+        let ends = is_tag || [".SH ", ".SS ", ".IP "].iter().any(|name| line.starts_with(name));
+        is_tag = [".TP", ".TQ"].iter().any(|name| line.starts_with(name));
+        man_line(line).map(|text| if ends { text + " ." } else { text })
     };
     text.lines().map(line).collect()
 }
@@ -222,7 +244,10 @@ mod tests {
         assert_eq!(all("a.rs", text), "head of ` file behind doc");
         assert_eq!(all("a.h", "/* One\n * two. */\nint f;\n"), "one two");
         assert_eq!(all("run", "#!/bin/sh\n# One.\necho two\n"), "one");
-        assert_eq!(all("a.py", "\"\"\"One\ntwo.\"\"\"\nx = 1  # no\n# Three\n"), "one two three");
+        assert_eq!(
+            all("a.py", "\"\"\"One\ntwo.\"\"\"\nx = '#'  # Three\n# Four\n"),
+            "one two three four"
+        );
         assert_eq!(all("a.md", "# One\n```\ncode\n```\n    code\ntwo\n"), "one two");
         assert_eq!(all("man/a.1", ".\\\" no\n.SH ONE\n.B two\nthree\n"), "one two three");
         assert_eq!(all("a.csv", "one two\n"), "");
@@ -233,6 +258,12 @@ mod tests {
         let text = "/// One two: three four. Five\n/// six? Seven.\n\n/// Eight\n";
         let expected = [("one", 1), ("three", 1), ("seven", 2), ("eight", 4)];
         assert_eq!(beginnings("a.rs", text), expected.map(|(word, line)| (word.to_owned(), line)));
+        let page = ".SH ONE\ntwo\n.TP\n.B three\nFour\nfive\n";
+        let expected = [("one", 1), ("two", 2), ("three", 4), ("four", 5)];
+        assert_eq!(
+            beginnings("man/a.1", page),
+            expected.map(|(word, line)| (word.to_owned(), line))
+        );
     }
 
     #[test]

@@ -327,7 +327,7 @@ fn markdown() -> String {
     }
     out.push_str(
         "- **[limits]**: the limits below.\n\n## Limits\n\n\
-         | limit | default | values | what is limited, and what happens when it is reached |\n\
+         | limit | default | values | subject, and effect when the limit is reached |\n\
          | --- | --- | --- | --- |\n",
     );
     for row in Limits::TABLE {
