@@ -24,11 +24,19 @@ pub(super) fn check(tree: &Tree) -> Vec<Defect> {
     defects
 }
 
-/// Checks `[text](target)`.
+/// Returns the targets of `[text](target)`, and of a line `[name]: target`.
+fn targets(line: &str) -> Vec<&str> {
+    let inline = line.split("](").skip(1).filter_map(|part| Some(part.split_once(')')?.0));
+    let is_definition = line.trim_start().starts_with('[');
+    let definition =
+        line.split_once("]: ").filter(|_| is_definition).map(|(_, target)| target.trim());
+    inline.chain(definition).collect()
+}
+
+/// Checks the links of a document.
 fn check_links(tree: &Tree, path: &str, text: &str, defects: &mut Vec<Defect>) {
     for (number, line) in text.lines().enumerate() {
-        for part in line.split("](").skip(1) {
-            let Some((target, _)) = part.split_once(')') else { continue };
+        for target in targets(line) {
             if target.contains("://") || target.starts_with("mailto:") {
                 continue;
             }
@@ -119,6 +127,7 @@ mod tests {
     fn dead_links_are_found() {
         for (text, expected) in [
             ("[x](c.md)", "link to c.md, which does not exist"),
+            ("\n[x]: c.md", "link to c.md, which does not exist"),
             ("\n[x](b.md#no)", "link to b.md#no, a heading that does not exist"),
             ("[x](../docs/c.md)", "link to ../docs/c.md, which does not exist"),
             ("see docs/c.md.", "docs/c.md does not exist"),

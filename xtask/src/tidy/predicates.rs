@@ -25,15 +25,28 @@ impl<'ast> Visit<'ast> for Predicates<'_> {
     fn visit_signature(&mut self, signature: &'ast syn::Signature) {
         let name = signature.ident.to_string();
         let is_predicate = PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-        let changes = signature
-            .receiver()
-            .is_some_and(|receiver| receiver.reference.is_some() && receiver.mutability.is_some());
+        let changes =
+            signature.receiver().is_some_and(|receiver| is_mutable_reference(&receiver.ty));
         if is_predicate && changes {
             let line = signature.ident.span().start().line;
             let wrong = format!("{name} takes &mut self");
             self.defects.push(Defect::new(self.path, line, wrong, "&self, or a verb as the name"));
         }
         visit::visit_signature(self, signature);
+    }
+}
+
+/// Returns whether the type of `self` is `&mut Self`, perhaps pinned.
+fn is_mutable_reference(of: &syn::Type) -> bool {
+    match of {
+        syn::Type::Reference(reference) => reference.mutability.is_some(),
+        syn::Type::Path(path) => path.path.segments.last().is_some_and(|last| {
+            let syn::PathArguments::AngleBracketed(inner) = &last.arguments else { return false };
+            inner.args.iter().any(|argument| {
+                matches!(argument, syn::GenericArgument::Type(of) if is_mutable_reference(of))
+            })
+        }),
+        _ => false,
     }
 }
 
@@ -50,7 +63,13 @@ mod tests {
     fn a_predicate_that_changes_its_object_is_found() {
         let expected = ["a.rs:1: is_done takes &mut self (expected: &self, or a verb as the name)"];
         assert_eq!(defects("impl A { fn is_done(&mut self) -> bool { true } }"), expected);
-        assert_eq!(defects("trait A { fn may_end(&mut self) -> bool; }").len(), 1);
+        for text in [
+            "trait A { fn may_end(&mut self) -> bool; }",
+            "impl A { fn has_end(self: &mut Self) -> bool { true } }",
+            "impl A { fn has_end(self: Pin<&mut Self>) -> bool { true } }",
+        ] {
+            assert_eq!(defects(text).len(), 1, "{text}");
+        }
     }
 
     #[test]
