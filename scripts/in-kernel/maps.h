@@ -77,7 +77,8 @@ static int take_maps(char **words) {
   sockets_map = atoi(words[0]);
   cookies_map = atoi(words[1]);
   flows = mapped(atoi(words[2]), sizeof own_flows, PROT_READ | PROT_WRITE, 0);
-  // BPF_MAP_TYPE_RINGBUF: the first page has the consumer position, the second the producer position.
+  // BPF_MAP_TYPE_RINGBUF: the first page has the consumer position, the second the producer
+  // position.
   passes_read = mapped(passes_map, page, PROT_READ | PROT_WRITE, 0);
   passes_filled = mapped(passes_map, page, PROT_READ, page);
   return passes_map;

@@ -1,6 +1,6 @@
-//! Proves that the simulator finds bugs (docs/design/testing.md). Each [`EngineFault`] is planted in
-//! the engines of the simulated worlds, and seeds are played until one fails. Without a fault the
-//! same seeds pass.
+//! Proves that the simulator finds bugs (docs/design/testing.md). Each [`EngineFault`] is planted
+//! in the engines of the simulated worlds, and seeds are played until one fails. Without a fault
+//! the same seeds pass.
 //!
 //! Bugs of the proxy are patches (`tests/faults`). `tests/faults/play` applies each to a copy of
 //! the source and runs the ignored test below, which has to fail there.

@@ -2,8 +2,8 @@
 //! count every failure.
 //!
 //! ```text
-//! load origin                              prints `origin at ADDRESS`, and serves until it is killed
-//! load run PROXY RATE WEBSOCKETS SECONDS   sends load to PROXY, prints the results, and ends
+//! load origin                             prints `origin at ADDRESS`, and serves until it is killed
+//! load run PROXY RATE WEBSOCKETS SECONDS  sends load to PROXY, prints the results, and ends
 //! ```
 //!
 //! Every line of `run` is one JSON object. `t` is in seconds since 1970.

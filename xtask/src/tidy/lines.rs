@@ -1,4 +1,5 @@
-//! Rule: lines of documents are at most 100 columns wide, so that they can be read beside code.
+//! Rule: lines of documents and of comments are at most 100 columns wide. Rust code is formatted by
+//! rustfmt, which does not break comments.
 
 use crate::defect::Defect;
 use crate::tree::Tree;
@@ -8,17 +9,33 @@ const COLUMNS_MAX: usize = 100;
 /// Pages that programs write.
 const GENERATED: [&str; 2] = ["docs/reference.md", "docs/metrics.md"];
 
+/// Beginnings of comments that occupy whole lines.
+const COMMENTS: [&str; 6] = ["/// ", "//! ", "// ", "# ", "/* ", "* "];
+
+/// The beginning of a comment that a program reads as one line.
+const READ_BY_PROGRAM: &str = "# cases: ";
+
+/// Inputs of fuzz targets, and results with notes of one line each.
+const DATA: [&str; 2] = ["fuzz/corpus/", "peers/results/"];
+
 /// Returns the lines that are too long. Tables and code are as wide as they have to be, and so is a
 /// line without a blank to break it at, such as a link.
 pub(super) fn check(tree: &Tree) -> Vec<Defect> {
     let mut defects = Vec::new();
-    let is_checked = |path: &str| path.ends_with(".md") && !GENERATED.contains(&path);
-    for (path, text) in tree.texts.iter().filter(|(path, _)| is_checked(path)) {
+    let sources = tree.sources.iter().map(|(path, source)| (path, &source.text));
+    for (path, text) in sources.chain(&tree.texts).chain(&tree.manifests) {
+        let is_document = path.ends_with(".md");
+        let is_data = path.ends_with(".patch") || DATA.iter().any(|data| path.starts_with(data));
+        if is_data || GENERATED.contains(&path.as_str()) {
+            continue;
+        }
         let mut is_fenced = false;
         for (number, line) in text.lines().enumerate() {
-            let words = line.trim_start_matches([' ', '*', '>', '-']);
+            let prose = if is_document { Some(line) } else { comment(line) };
+            let Some(prose) = prose else { continue };
+            let words = prose.trim_start_matches([' ', '*', '>', '-']);
             is_fenced ^= words.starts_with("```");
-            let is_code = is_fenced || line.starts_with("    ") || words.starts_with('|');
+            let is_code = is_fenced || prose.starts_with("    ") || words.starts_with('|');
             let columns = line.chars().count();
             if columns > COLUMNS_MAX && !is_code && words.contains(' ') {
                 let expected = format!("at most {COLUMNS_MAX}");
@@ -28,6 +45,15 @@ pub(super) fn check(tree: &Tree) -> Vec<Defect> {
         }
     }
     defects
+}
+
+/// Returns the text of a line that is a comment.
+fn comment(line: &str) -> Option<&str> {
+    let line = line.trim_start();
+    if line.starts_with(READ_BY_PROGRAM) {
+        return None;
+    }
+    COMMENTS.iter().find_map(|sign| line.strip_prefix(sign))
 }
 
 #[cfg(test)]
@@ -46,6 +72,27 @@ mod tests {
         let expected = ["a.md:2: line of 101 columns (expected: at most 100)"];
         assert_eq!(defects(&format!("\n{}", line(101))), expected);
         assert_eq!(defects(&format!("- {}", line(101))).len(), 1);
+    }
+
+    #[test]
+    fn a_long_comment_is_found() {
+        let long = "x y".repeat(50);
+        for (path, text) in [
+            ("a.rs", format!("    /// {long}\n    fn f() {{}}")),
+            ("scripts/a", format!("# {long}")),
+            ("a.h", format!("/*\n * {long}\n */")),
+            ("Cargo.toml", format!("# {long}")),
+        ] {
+            assert_eq!(check(&test_tree(&[(path, &text)])).len(), 1, "{text}");
+        }
+        for (path, text) in [
+            ("a.rs", format!("/// | {long} |\nfn f() {{}}")),
+            ("scripts/a", format!("#     {long}\necho {long}")),
+            ("peers/start/a", format!("# cases: {long}")),
+            ("a.patch", format!(" /// {long}")),
+        ] {
+            assert_eq!(check(&test_tree(&[(path, &text)])), [], "{text}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ pub(crate) enum Rule {
     Budgets,
     /// Tests use no default port.
     Ports,
-    /// Lines of documents are not too wide.
+    /// Lines of documents and comments are not too wide.
     Lines,
 }
 
