@@ -326,4 +326,4 @@ class Disk(ShopCase):
             capture_output=True, text=True, timeout=COMMAND_SECONDS_MAX, check=False,
         )
         self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
-        self.assertIn("0 wrong", done.stdout)
+        self.assertRegex(done.stdout, r"\b0 wrong")
