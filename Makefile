@@ -61,6 +61,7 @@ lint: ## Formatting, clippy and rustdoc, each warning an error; structure, langu
 	@scripts/setup build
 	@scripts/step format cargo fmt --all --check
 	@scripts/step structure cargo xtask tidy
+	@scripts/step transitions cargo xtask transitions
 	@scripts/step 'planted faults apply' tests/faults/play --check
 	@scripts/step clippy cargo clippy --quiet $(PACKAGES) --all-targets -- -D warnings
 # The documentation is for developers of millrace, so it contains and links to private items.

@@ -21,7 +21,7 @@ struct Counts {
     assertions: usize,
 }
 
-/// Returns one line for each crate that has transitions.
+/// Returns one line for each crate, also for those without transitions.
 pub(crate) fn report(tree: &Tree) -> String {
     let mut crates: BTreeMap<&str, Counts> = BTreeMap::new();
     for (path, source) in &tree.sources {
