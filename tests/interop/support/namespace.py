@@ -4,6 +4,7 @@ namespace, for one test. The test runs again inside, as a process of its own."""
 import functools
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -47,6 +48,8 @@ def _inside(test, what, steps):
             timeout=300,
         )
         self.assertEqual(done.returncode, 0, f"inside:\n{done.stdout}")
+        if skipped := re.search(r"^skip: (.*): \S+ \(", done.stdout, re.MULTILINE):
+            self.skipTest(skipped[1])
 
     return method
 
