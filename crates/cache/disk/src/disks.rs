@@ -203,7 +203,8 @@ impl Disks {
     }
 
     /// Waits for queues that have reached their second mark, up to a second in total. Call this
-    /// before a purge for which no operator waits, and without holding a lock.
+    /// before [`Disks::forget_all`] and [`Disks::purge`], which do not wait. Do not hold a lock
+    /// that other requests need.
     pub fn wait_for_room(&self) {
         let deadline = Instant::now() + PURGE_WAIT_MAX;
         for disk in &self.disks {

@@ -39,7 +39,7 @@ pub(super) fn open_record(
 
 impl FetchTask {
     fn filler(&mut self) -> &mut Filler {
-        self.filler.as_mut().expect("a task that ends is consumed, so its filler is present")
+        self.filler.as_mut().expect("the filler is present until the fetch ends")
     }
 
     /// Continues a fetch for one turn, and queues it again if it is not complete. Returns whether

@@ -1,10 +1,10 @@
 //! The format of a segment: a header, then records. A closed segment ends with a summary of them.
-//! docs/design/disk.md has the tables.
+//! docs/design/disk.md has the table.
 //!
 //! All metadata of a record has a *seal*: a hash over it, its position and the number of the
-//! directory, keyed with the secret key of the cache. So neither bytes that an origin chose nor a
-//! record in the wrong place are ever taken for a record. Bodies have CRC-32C checksums, which the
-//! seal covers.
+//! directory, keyed with the secret key of the cache. So an origin cannot choose bytes that are a
+//! valid record, and a record that was copied to another position or directory is not valid. Bodies
+//! have CRC-32C checksums, which the seal covers.
 //!
 //! Nothing here reads or writes files. Bytes from files are not trusted: decoders verify them and
 //! check all lengths.

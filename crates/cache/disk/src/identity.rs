@@ -78,8 +78,9 @@ impl Identity {
 pub enum DirectoryContents {
     /// They are kept.
     Kept,
-    /// They are dropped, if there are any. The directory has no readable identity: it is new, its
-    /// identity is damaged, or a purge could not be written.
+    /// They are dropped, if there are any. The directory has no readable identity. It is new, its
+    /// identity is damaged, or an earlier run removed the identity because it could not write a
+    /// purge or remove a segment.
     New,
     /// They are dropped: they belong to a cache with another key.
     OtherKey,

@@ -128,8 +128,8 @@ impl Index {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Locks and returns the shard of a key. A change of the index and the job that writes it are
-    /// made under the same lock, so that the queue has the order of the changes.
+    /// Locks and returns the shard of a key. Change the index and queue the job that writes the
+    /// change under the same lock, so that the queue has the order of the changes.
     pub(super) fn shard(&self, key: Key) -> LockedShard<'_> {
         let shard = &self.shards[(key.0 >> 64) as usize % SHARDS];
         LockedShard {

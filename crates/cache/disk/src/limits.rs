@@ -84,7 +84,8 @@ pub(super) const REWRITTEN_SHARE: u64 = 4;
 pub(super) const PAUSE_STORES: u32 = 64;
 
 /// The number of times that a failed allocation is repeated before a fetch fails. After each
-/// failure the reading thread pauses for a millisecond, but another one may try meanwhile.
+/// failure the reading thread pauses for a millisecond. Another reading thread may try the same
+/// fetch meanwhile, so a thousand tries may take less than a second.
 pub(super) const MEMORY_TRIES_MAX: u32 = 1000;
 /// Like [`MEMORY_TRIES_MAX`], while a client reads the body. If the fetch fails, the body is cut.
 pub(super) const MEMORY_TRIES_WITH_READER_MAX: u32 = 60_000;

@@ -46,9 +46,10 @@ pub(super) struct Log {
     has_unsynced_names: bool,
     /// Stores that will still be skipped.
     pub(super) stores_to_skip: u32,
-    /// Closing a segment failed, so it may not be synced. A purge with a waiter checks this.
+    /// Closing a segment failed, so the segment may be unsynced. A purge with a waiter checks this.
     pub(super) close_failed: bool,
-    /// A purge was not written, and the next start could not detect that.
+    /// A purge was not written, or recovery could not remove a segment that it dropped. The next
+    /// start could not detect that, so [`Log::ensure_purge_recorded`] removes the identity.
     pub(super) has_unwritten_purge: bool,
     /// A reused buffer for record headers.
     header_buffer: Vec<u8>,
@@ -87,7 +88,7 @@ impl Log {
         }
     }
 
-    /// Returns the position of the next record, or one before it.
+    /// Returns a position after all records written so far. The next record begins there or later.
     pub(super) fn next_position(&self) -> RecordPosition {
         match &self.open {
             Some(open) => position_at(&open.segment, open.end),
@@ -100,8 +101,8 @@ impl Log {
         let bytes = record.fixed.record_bytes();
         self.make_room(bytes)?;
         match self.append(record) {
-            // Another program may have filled the file system, and may use all that is freed. So
-            // one segment is dropped, not as many as it takes.
+            // Another program may have filled the file system, and may use all space that is freed.
+            // So only one segment is dropped, even if the record does not fit then.
             Err(Errno::NOSPC | Errno::DQUOT) => {
                 self.shared.stats.update(|counters| counters.writes_without_space += 1);
                 self.drop_oldest(false)?;

@@ -82,8 +82,8 @@ impl PurgeRules {
         self.write().reach_mut(target, is_soft).pending += 1;
     }
 
-    /// Completes a pending rule, whether it was written or writing it failed. From now on it covers
-    /// the records before `at`, which is the position of the next record.
+    /// Completes a pending purge, whether it was written or writing it failed. Once no other purge
+    /// of its target is pending, the rule covers the records before `at`.
     pub(super) fn commit(&self, target: &PurgeTarget, is_soft: bool, at: RecordPosition) {
         let mut table = self.write();
         let reach = table.reach_mut(target, is_soft);

@@ -63,7 +63,8 @@ pub struct QueueMarks {
     /// The second mark: with this number of jobs or more, purges wait.
     pub wait: usize,
     /// A store is refused if more bytes of responses than this would be queued. A response that is
-    /// longer itself is accepted only if no other is queued.
+    /// longer itself is accepted only if no other is queued. Until the writer takes it, fetches are
+    /// refused too.
     pub skip_bytes: u64,
 }
 
@@ -109,7 +110,7 @@ struct QueueState {
     bytes: u64,
     /// The number of the last store.
     last_store_number: u64,
-    /// A caller waited for room until its timeout, and there was no room since.
+    /// A caller waited for room until its timeout, and the writer found no room since.
     is_stuck: bool,
     is_closed: bool,
 }
@@ -158,8 +159,9 @@ impl JobQueue {
     }
 
     /// Waits up to `most` until the queue is below the second mark. If the wait times out, the disk
-    /// is stuck: later calls return at once. Once the queue has been below the mark, calls wait
-    /// again. Returns whether the queue had reached the mark and the disk was not stuck.
+    /// is stuck: later calls return at once. They wait again once the writer takes a job that
+    /// leaves the queue below the mark. Returns whether the queue had reached the mark and the disk
+    /// was not stuck.
     pub(super) fn wait_for_room(&self, most: Duration) -> bool {
         let state = self.lock();
         let waits = |state: &QueueState| state.len() >= self.marks.wait && !state.is_stuck;
@@ -296,7 +298,7 @@ mod tests {
         assert!(!queue.wait_for_room(Duration::MAX), "there is room");
         queue.push_write(purge());
         assert!(queue.wait_for_room(Duration::ZERO));
-        assert!(!queue.wait_for_room(Duration::MAX), "it would wait forever");
+        assert!(!queue.wait_for_room(Duration::MAX), "a stuck disk is not waited for");
         queue.push_write(purge());
         for _ in 0..2 {
             assert!(matches!(queue.pop_write(None), NextJob::Job(_)));

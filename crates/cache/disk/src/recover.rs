@@ -23,7 +23,7 @@ use super::purge_rules::PurgeTarget;
 use super::record::RecordHeader;
 use super::segments::Segment;
 
-/// The number of newest segments that may not have been synced.
+/// The number of newest segments that may be unsynced.
 const SEGMENTS_RESYNCED: u32 = 2;
 
 /// The contents of a segment.
@@ -66,9 +66,9 @@ impl Log {
     fn recover_segment(&mut self, segment: &Arc<Segment>) {
         match self.read_contents(segment) {
             Ok(Some(found)) => self.recover_contents(segment, &found),
-            // If purges are lost with the segment, the next older one ends with fewer purges than
-            // expected. For the newest segment nothing is expected yet, but it has two copies of
-            // every confirmed purge, so one bad place does not destroy them all.
+            // If purges are lost with this segment, the next older segment shows it: it ends with
+            // fewer purges than expected. The newest segment lacks this check. But if it had a
+            // confirmed purge, it had two copies, and one bad place cannot destroy both.
             Ok(None) => self.drop_segments(|number| number == segment.number),
             Err(_) => {
                 self.shared.stats.update(|counters| counters.read_errors += 1);
@@ -121,8 +121,8 @@ impl Log {
             if self.has_unwritten_purge {
                 continue;
             }
-            // Removed oldest first and synced each time, so that a crash in between does not leave
-            // a response without the purge that covers it.
+            // The oldest file is removed first, and each removal is synced, so that a crash in
+            // between does not leave a response without the purge that covers it.
             let removed = ensure_removed(&*shared.directory_io, &Segment::name(number));
             let removed = removed.and_then(|()| shared.directory_io.sync());
             self.has_unwritten_purge = removed.is_err();
@@ -138,9 +138,9 @@ impl Log {
         let header = header.filter(|header| header.segment == segment.number);
         let purges_before = header.map(|header| header.purges);
         if let Some(mut found) = self.read_summary(segment) {
-            // The previous process may have been killed before it synced the newest segment, and
-            // its sync of the one before may have failed. If they stayed unsynced, a power failure
-            // could lose their records and keep records that are written from now on.
+            // The two newest segments may be unsynced: the previous process may have been killed
+            // before it synced the newest one, and may have failed to sync the other. A power
+            // failure could then lose their records and keep records that are written from now on.
             if self.segments_read <= SEGMENTS_RESYNCED {
                 self.count_error(&segment.file.sync());
             }

@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use super::directory_io::FileIo;
 use super::format::ResponseId;
 
-/// A file of records. Readers hold it, so that the file of a dropped segment is closed after its
-/// last reader.
+/// A file of records. Readers hold it, so the file of a dropped segment stays open until its last
+/// reader has ended.
 #[derive(Debug)]
 pub(super) struct Segment {
     pub(super) number: u32,
@@ -85,7 +85,7 @@ impl Segments {
         self.read(BTreeMap::len)
     }
 
-    /// Returns the bytes of all files.
+    /// Returns the total size of all files.
     pub(super) fn bytes(&self) -> u64 {
         self.read(|all| all.values().map(|segment| segment.bytes()).sum())
     }

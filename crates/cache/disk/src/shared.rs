@@ -125,9 +125,9 @@ impl DiskShared {
         })
     }
 
-    /// Removes a damaged or unreadable response, and writes a purge of it. The index then no longer
-    /// has it, so later purges of it may not be written. Without a purge on the disk, a later start
-    /// that can read the response would serve it despite those later purges.
+    /// Removes a damaged or unreadable response, and queues a purge of it. The index no longer has
+    /// the response, so a later purge without a requester would not be written. If a later start
+    /// could read the response, it would serve it although it was purged.
     pub(super) fn discard_damaged(&self, id: ResponseId, at: RecordPosition) {
         let mut shard = self.index.shard(id.key);
         if shard.remove_at(id, at) {

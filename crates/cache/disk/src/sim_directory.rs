@@ -11,7 +11,8 @@ use super::directory_io::{DirectoryIo, FileIo, IoResult};
 /// The unit that a disk writes atomically.
 const SECTOR: usize = 512;
 
-/// The frequencies of faults: each occurs in one of this many calls on average. 0: never.
+/// The frequencies of faults. A value of 40 means that, on average, one in 40 calls has the fault;
+/// 0 means that none has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SimFaults {
     /// Fewer bytes are written or read than requested.
@@ -42,7 +43,7 @@ struct SimState {
     calls_left: Option<u64>,
     /// The process was killed: all calls fail until the next start.
     is_dead: bool,
-    /// The number of the start; files of an earlier one are closed.
+    /// The number of the start. Files that were opened before it are closed.
     start: u64,
 }
 
@@ -129,7 +130,7 @@ impl SimDirectory {
         }
     }
 
-    /// Returns the bytes of all files.
+    /// Returns the total size of all files.
     pub fn bytes(&self) -> u64 {
         self.lock().used()
     }

@@ -22,7 +22,7 @@ pub struct DiskStats {
     pub stores_skipped: u64,
     /// Fetches that delivered the header and the beginning of the body.
     pub fetched: u64,
-    /// Fetches left to the origin because the queue had reached its first mark.
+    /// Fetches left to the origin because the disk was overloaded.
     pub fetches_skipped: u64,
     /// Fetches of responses that were removed meanwhile.
     pub fetches_gone: u64,

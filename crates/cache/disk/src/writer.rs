@@ -94,8 +94,8 @@ impl Log {
         let Some((at, header_bytes)) = at else {
             shared.index.shard(id.key).remove_queued(id, number);
             if replaces {
-                // The response that it should replace must not come back. If this fails too, the
-                // next start discards everything stored so far.
+                // The response that was to be replaced must not come back. If the purge is not
+                // written either, the next start discards everything stored so far.
                 let target = PurgeTarget::Response(id);
                 self.execute_purges(PurgeJob { target, is_soft: false, waiter: None });
             }

@@ -1,7 +1,8 @@
-//! A measurement: how long after a restart with a full disk the first response is served, and all
-//! are known. Writes real files: `DISK_GB=10 cargo test --release -p millrace-disk --test
-//! disk_restart -- --ignored --nocapture`. `DISK_OBJECT=8192` sets the length of a response and
-//! `DISK_HOME` the directory. Passing does not depend on times.
+//! A measurement of a restart with a full disk: the time until the first response is served, and
+//! the time until all responses are in the index. Writes real files: `DISK_GB=10 cargo test
+//! --release -p millrace-disk --test disk_restart -- --ignored --nocapture`. `DISK_OBJECT=8192`
+//! sets the length of a response and `DISK_HOME` the directory. The test passes whatever the times
+//! are.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "common/callbacks.rs"]

@@ -260,7 +260,8 @@ impl History<'_> {
         let fetched = callbacks::fetch(self.disks(), self.slab, hit, self.token);
         let Some(fetched) = fetched else { return };
         if self.below(2) == 0 {
-            // The disk changes before the read; any result is then allowed.
+            // The disk may change before the read. The fetch may then fail, or deliver the version
+            // that was just replaced.
             self.store();
         }
         self.work();

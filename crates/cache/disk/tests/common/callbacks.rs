@@ -46,7 +46,7 @@ pub(crate) fn waiter(token: u64) -> WaiterId {
     WaiterId { worker: 0, token }
 }
 
-/// Returns the bytes of a version of a response, different for each.
+/// Returns the body of a version of a response. Each version has a different one.
 pub(crate) fn body_of(id: ResponseId, version: u64, length: usize) -> Vec<u8> {
     let mut state = (id.key.0 as u64) ^ (id.variant as u64).rotate_left(32) ^ (version << 20);
     let mut bytes = Vec::with_capacity(length + 8);
@@ -58,7 +58,7 @@ pub(crate) fn body_of(id: ResponseId, version: u64, length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Returns bytes in memory of the slab, in several parts.
+/// Copies bytes into memory of the slab, in several parts.
 pub(crate) fn aggregate(slab: &Slab, bytes: &[u8]) -> Aggregate {
     let mut all = Aggregate::new();
     for part in bytes.chunks(MemoryKind::Copied.bytes_max()) {
