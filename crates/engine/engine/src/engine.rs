@@ -73,8 +73,9 @@ pub enum CompletionEvent {
     Connected(Result<(), Error>),
     /// A receive returned at least one byte, or an empty buffer at the end of the stream. The
     /// caller recycles the buffer in both cases. If a connection breaks, the kernel reports the
-    /// error to one operation only, and later receives find the end of the stream. No receive
-    /// returns that end before the caller has received the error.
+    /// error to one operation only, and later receives find the end of the stream. If that
+    /// operation is a send whose completion has not been returned yet, the receive returns an error
+    /// too. So the caller never mistakes a broken stream for a complete one.
     Received(Result<Buffer, Error>),
     /// The kernel has taken every byte of the send. After an error it has taken some of the bytes
     /// or none, and will take no more.
@@ -119,11 +120,11 @@ pub trait Engine {
     /// The handle with which other threads end this engine's wait.
     type Waker: Wake;
 
-    /// Returns the time at which this turn began.
+    /// Returns the time at which the wait of this turn ended.
     fn now(&self) -> Instant;
     /// Reads the clock. Use it for measurements only: decisions within a turn use [`Engine::now`].
     fn read_clock(&self) -> Instant;
-    /// Returns the time of day at which this turn began, as a duration since 1970.
+    /// Returns the time of day at which the wait of this turn ended, as a duration since 1970.
     fn time_of_day(&self) -> Duration;
     /// Returns a random number: unpredictable in a real engine, derived from the seed in the
     /// simulator.
@@ -162,12 +163,13 @@ pub trait Engine {
     /// there are any.
     fn recv(&mut self, fd: &Fd, max: usize, token: Token);
     /// Returns whether the outstanding receive may complete without waiting. This is so if the
-    /// kernel has announced bytes, the end of the stream, or an error, and for the first receive
-    /// from an accepted or adopted connection. Makes no system call, so bytes that have just
-    /// arrived are not seen.
+    /// kernel has announced bytes, the end of the stream, or an error. It is also so for the first
+    /// receive from an accepted or adopted connection. Makes no system call, so bytes that have
+    /// just arrived are not seen.
     fn is_recv_ready(&self, fd: &Fd) -> bool;
     /// Sends every byte of `parts`, in order. The bytes are read before the call returns. Bytes
-    /// that the kernel does not take at once are copied, and the copy is charged to the budget.
+    /// that the kernel does not take at once are copied. A copy that outlives the turn is charged
+    /// to the budget.
     fn send(&mut self, fd: &Fd, parts: &[&[u8]], token: Token);
     /// Sends every byte of `parts`, in order, and then every byte of `shared`, to a stream. The
     /// bytes of `parts` are read before the call returns; those that the kernel does not take at
@@ -213,11 +215,11 @@ pub trait Engine {
     /// pipe may be filled only while it is empty, so the engine never has to wait for a pipe.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token);
     /// Moves up to `max` bytes (at least 1) from a stream into an empty pipe without waiting, and
-    /// returns how many. Returns `None` if there is nothing to read yet. Returns 0 if only a
-    /// receive can show what comes next: the end of the stream, urgent data, or nothing yet. An
-    /// error is returned only once. Nothing is outstanding afterwards and no completion follows. A
-    /// caller can wait for a slow source with [`Engine::poll_readable`], and so needs a pipe only
-    /// once there are bytes.
+    /// returns how many. Returns `None` if there is nothing to read yet. Returns 0 at the end of
+    /// the stream, and also if urgent data may come next, which no splice gets past. The next
+    /// receive shows which it was. An error is returned only once. Nothing is outstanding
+    /// afterwards and no completion follows. A caller can wait for a slow source with
+    /// [`Engine::poll_readable`], and so needs a pipe only once there are bytes.
     fn try_splice_in(&mut self, from: &Fd, into: &Fd, max: usize) -> Option<Result<usize, Error>>;
     /// Duplicates up to `max` bytes (at least 1) from the beginning of one pipe into another, empty
     /// pipe without consuming them (tee(2)), and returns how many. It duplicates fewer bytes, or

@@ -7,7 +7,7 @@ use millrace_sys::Errno;
 /// The reason why an operation on a socket or pipe failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// The peer reset the connection (ECONNRESET, ECONNABORTED). Caused by the peer.
+    /// The peer reset the connection (ECONNRESET, ECONNABORTED).
     Reset,
     /// The peer no longer reads (EPIPE). Bytes that it sent before may still be readable.
     BrokenPipe,

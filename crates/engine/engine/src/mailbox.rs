@@ -75,10 +75,10 @@ impl<T: Send, W: Wake> MailboxSender<T, W> {
 }
 
 impl<T: Send, W: Wake> MailboxReceiver<T, W> {
-    /// Sets the waker of this receiver. A flush before this call wakes no thread. So call it before
-    /// the first [`MailboxReceiver::drain`], which returns all messages that were sent until then.
-    /// Only the first call has an effect: a worker that replaces a panicked one calls it again,
-    /// with the same waker.
+    /// Sets the waker of this receiver. Call it before the first [`MailboxReceiver::drain`]: until
+    /// the waker is set, a flush wakes no thread, and a message that is sent after that drain could
+    /// stay unnoticed. Only the first call has an effect: a worker that replaces a panicked one
+    /// calls it again, with the same waker.
     pub fn set_waker(&self, wake: W) {
         let _ = self.shared.wake.set(wake);
     }
@@ -175,7 +175,7 @@ mod tests {
 
     impl Wake for CountingWaker {
         fn wake(&self) {
-            // The same thread reads it in these tests, so no pairing is needed.
+            // In these tests the same thread reads the counter, so relaxed order suffices.
             self.0.fetch_add(1, Ordering::Relaxed);
         }
     }

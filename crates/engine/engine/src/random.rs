@@ -47,8 +47,8 @@ impl SplitMix {
         self.number() % bound
     }
 
-    /// Chooses a number of bits from the range `bits`, each equally likely, and returns a random
-    /// number of at most so many bits.
+    /// Returns a random number of at most `n` bits. The range `bits` contains `n`, and each of its
+    /// values is equally likely.
     pub(crate) fn scaled(&mut self, bits: std::ops::Range<u64>) -> u64 {
         let bits = bits.start + self.below(bits.end - bits.start);
         self.below(1 << bits)

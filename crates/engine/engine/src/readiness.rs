@@ -14,8 +14,9 @@
 //!
 //! Listeners are watched for edges too, while they accept. The engine remembers that connections
 //! may be pending, so each burst ends with one accept4(2) that finds none. A listener that does not
-//! accept is not watched. If several engines wait for a shared listener, the kernel wakes one of
-//! them; on an engine that does not accept, that wake would be lost (epoll_ctl(2), EPOLLEXCLUSIVE).
+//! accept is not watched. If several engines watch a shared listener, a connection may wake only
+//! one of them (epoll_ctl(2), EPOLLEXCLUSIVE). A wake of an engine that does not accept would be
+//! lost.
 //!
 //! A descriptor may be closed while an event of it is queued in the kernel. The event then carries
 //! a key with an old generation, so the engine drops it, even if another descriptor has the
@@ -129,8 +130,8 @@ impl<W: Watch> ReadinessEngine<W> {
 
     fn from_parts(mut watch: W, waker: EventWaker, options: EngineOptions) -> Result<Self, Error> {
         sys::ignore_broken_pipe_signal();
-        // A wake that was pending for the old engine is forgotten, so that the next wake signals
-        // again.
+        // If a wake was pending for the old engine, its mark would keep later wakes from
+        // signalling.
         waker.clear_pending();
         watch.add_listener(waker.eventfd().as_fd(), WAKER_DATA).map_err(Error::from_errno)?;
         Ok(Self {
@@ -238,8 +239,9 @@ impl<W: Watch> ReadinessEngine<W> {
             self.stats.stale_events += 1;
             return;
         };
-        // A hint does not show whether bytes are urgent. A second hint before the next receive
-        // means that some may be: see `Readiness::is_hint`.
+        // For arriving bytes, io_uring may report a hint: an event for which the kernel did not
+        // check the socket (`Readiness::is_hint`). Urgent bytes cause a hint before that of the
+        // bytes around them. So two hints without a receive in between may mean urgent bytes.
         let is_second_hint = descriptor.readable && readiness.is_hint();
         descriptor.must_drain |= is_second_hint || readiness.must_drain();
         descriptor.readable |= readiness.is_readable();

@@ -2,9 +2,14 @@
 //!
 //! The wheel is a hierarchy of [`LEVELS`] wheels with 64 slots each. A tick is
 //! [`Timers::TICK_NANOSECONDS`]. A slot of level 0 covers one tick, and a slot of each higher level
-//! covers the whole wheel below it. An entry is put at the level of the highest group of six bits
-//! in which its tick differs from the current tick. So every occupied slot is ahead of the current
-//! one in its wheel, and all occupied slots of a level begin earlier than those of the next level.
+//! covers the whole wheel below it.
+//!
+//! The level of an entry is the highest group of six bits in which its tick differs from the
+//! current tick, and its slot is the value of that group. Entries whose tick has been reached are
+//! in a list of their own, so this value is above that of the current tick. Hence every occupied
+//! slot is ahead of the current slot of its level. It also begins before all occupied slots of the
+//! next level, whose ticks exceed the current one in a higher group.
+//!
 //! When the current tick reaches a slot, its entries are linked again, each at a lower level or as
 //! due. An entry may wait in any slot that begins no later than its deadline, which is why moving a
 //! deadline later writes only one field.

@@ -68,7 +68,7 @@ pub struct UselectWatch {
     events: Vec<DescriptorEvent>,
     /// Number of `events` that the last wait found.
     ready_count: usize,
-    /// Number of these that were returned since: `returned_count <= ready_count`.
+    /// Number of events of the last wait that were returned: `returned_count <= ready_count`.
     returned_count: usize,
     expected_bytes: ExpectedBytes,
     /// The time at which the last wait ended. It is updated only while connections expect bytes.

@@ -15,7 +15,7 @@ use millrace_engine::{CompletionEvent, Engine, Error, Fd};
 
 type Tested = millrace_engine::UselectEngine;
 
-/// Registers this process with a daemon of its own, which ends with it.
+/// Registers this process with a daemon of its own. The daemon ends when this process ends.
 fn prepare() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -39,7 +39,7 @@ fn repeat_until_short(mut attempt: impl FnMut() -> Duration) {
     assert!(is_short, "every attempt waited for the deadline");
 }
 
-/// A connection that was read until it was empty, so that only an edge announces more bytes.
+/// Creates a connection and reads it until it is empty, so that only an edge announces more bytes.
 fn drained_pair(engine: &mut Tested) -> (Fd, TcpStream) {
     let (fd, mut peer) = pair(engine);
     engine.recv(&fd, 1000, token(1));

@@ -8,9 +8,9 @@ use millrace_sys::Interest;
 use crate::{Error, HeldBytes, SharedBytes, Token, Watch};
 
 /// One descriptor, at the index that its [`Fd`](crate::Fd) contains. The index is not the kernel's
-/// number, for two reasons. All workers share the kernel's numbers, so each worker's table would be
-/// as long as one for the descriptors of all workers. And a kernel's number does not show whether
-/// an event belongs to a previous file with that number.
+/// number, for two reasons. The kernel numbers the descriptors of all workers together, so the
+/// table of each worker would need a slot for every descriptor of the process. And a kernel's
+/// number does not show whether an event belongs to a previous file with that number.
 #[derive(Debug)]
 pub(super) struct Descriptor {
     pub(super) fd: OwnedFd,
@@ -25,11 +25,11 @@ pub(super) struct Descriptor {
     /// is not announced again, so a receive that returned less than requested does not show that
     /// nothing is left.
     pub(super) must_drain: bool,
-    /// Whether the receiving direction has an entry in the ready queue.
+    /// Whether the receiving direction has an entry in the ready queue or in the batch.
     pub(super) receive_queued: bool,
     /// Whether the sending direction has an entry in the ready queue.
     pub(super) send_queued: bool,
-    /// Whether the entry of `receive_queued` is among those that wait for the budget.
+    /// Whether the entry of the receiving direction waits for the budget.
     pub(super) parked: bool,
     pub(super) receiving: ReceiveOperation,
     pub(super) sending: SendOperation,
@@ -119,17 +119,17 @@ pub(super) enum SendOperation {
     PipeTarget {
         socket: u32,
     },
-    /// Completed, but not returned yet.
+    /// The attempt to connect has ended, and its completion has not been returned yet.
     Connected {
         token: Token,
         result: Result<(), Error>,
     },
-    /// Completed, but not returned yet.
+    /// The send has ended, and its completion has not been returned yet.
     Sent {
         token: Token,
         result: Result<(), Error>,
     },
-    /// Completed, but not returned yet. The pipe is free again.
+    /// The splice has ended, and its completion has not been returned yet. The pipe is free again.
     Spliced {
         token: Token,
         result: Result<u32, Error>,

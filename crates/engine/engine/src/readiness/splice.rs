@@ -160,9 +160,9 @@ impl<W: Watch> ReadinessEngine<W> {
         key
     }
 
-    /// Sends `parts` and, if the socket has room for all of them, splices the pipe in the same
-    /// call. A later splice would delay the end of `parts`, which the kernel holds back until more
-    /// bytes follow (MSG_MORE).
+    /// Sends `parts` and, if the socket has room for all of them, splices the pipe before the
+    /// function returns. The kernel holds back the last bytes of `parts` until more bytes follow
+    /// (MSG_MORE). If the pipe were spliced in a later turn, these bytes would wait for it.
     pub(super) fn begin_send_then_splice(
         &mut self,
         parts: &[&[u8]],

@@ -12,8 +12,8 @@ use crate::{Buffer, Error, PathEstimate};
 /// A watch reports edges: the readiness at the moment when a descriptor is added, and every
 /// descriptor that becomes ready later. Several edges of one descriptor may be merged into one
 /// event. An event may still arrive after its descriptor was removed or closed. A level-triggered
-/// watch ([`Watch::LEVEL_TRIGGERED`]) reports only readiness that the `interests` of its wait name.
-/// The engine handles it like edges: see docs/design/engine.md.
+/// watch ([`Watch::LEVEL_TRIGGERED`]) reports only the readiness that the argument `interests` of
+/// [`Watch::wait`] requests. The engine handles it like edges: see docs/design/engine.md.
 pub trait Watch: Sized {
     /// Creates an empty set.
     ///
@@ -41,8 +41,8 @@ pub trait Watch: Sized {
     fn close(&mut self, fd: OwnedFd, _data: u64) {
         drop(fd);
     }
-    /// Notifies the watch that a send found too little room, so that an edge of writability is
-    /// awaited from now on. Most watches do not need it.
+    /// Notifies the watch that a send found too little room. The watch then reports when there is
+    /// room again. Most watches report that without this call.
     fn notify_unwritable(&mut self, _fd: BorrowedFd<'_>) {}
     /// Returns the kernel's estimates for the path to a connection's peer if they are known without
     /// a system call.

@@ -99,8 +99,8 @@ impl ExpectedBytes {
         self.active -= 1;
     }
 
-    /// Removes a connection that the engine no longer watches. Its threshold ends when it is no
-    /// longer tracked.
+    /// Removes a connection that the engine no longer watches. The caller then ends its tracking,
+    /// which also ends its threshold.
     pub(super) fn remove(&mut self, data: u64) {
         let removed = self.expectations.remove(&data);
         let is_waiting = |it: Expectation| it.state != ExpectationState::Inactive;

@@ -9,7 +9,7 @@ use super::common::*;
 use crate::Tested;
 use millrace_engine::{Completion, CompletionEvent, Engine, Error, Fd};
 
-/// Accepts without waiting. Returns the connections, and the most accepted in one turn.
+/// Accepts without waiting. Returns the connections, and the largest number accepted in one turn.
 fn accept_all(engine: &mut Tested) -> (Vec<Fd>, usize) {
     let (mut accepted, mut most) = (Vec::new(), 0);
     loop {
@@ -171,8 +171,8 @@ fn accepting_stops_without_descriptors_and_resumes_with_the_backlog() {
         }
     };
     assert_eq!(error, Error::OutOfDescriptors);
-    // Five, or a few more: the limit bounds descriptor numbers, not their count, and the process
-    // inherited some numbers above the limit.
+    // There are five, or more if the process inherited descriptors with numbers above the limit.
+    // The limit bounds the numbers of descriptors, not their count.
     assert!((5..clients.len()).contains(&connections.len()), "{}", connections.len());
     assert_eq!(engine.pipe().unwrap_err(), Error::OutOfDescriptors);
     let to_itself = millrace_engine::Address::Tcp(address);

@@ -32,7 +32,7 @@ pub(crate) fn engine_holding(budget_bytes: usize) -> Tested {
     }
 }
 
-/// A listener that accepts with `token(0)`, and its address.
+/// Creates a listener that accepts with `token(0)`. Returns it with its address.
 pub(crate) fn listener(engine: &mut Tested) -> (Fd, SocketAddr) {
     let fd = millrace_sys::listen_tcp("127.0.0.1:0".parse().unwrap(), false).unwrap();
     let listener = engine.adopt(fd).unwrap();
@@ -41,7 +41,7 @@ pub(crate) fn listener(engine: &mut Tested) -> (Fd, SocketAddr) {
     (listener, address)
 }
 
-/// A connection of the engine, and its peer.
+/// Creates a connection of the engine. Returns it with its peer.
 pub(crate) fn pair(engine: &mut Tested) -> (Fd, TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -59,7 +59,7 @@ pub(crate) fn narrow_pair(engine: &mut Tested) -> (Fd, TcpStream) {
     (engine.adopt(detached).unwrap(), peer)
 }
 
-/// A connection that the engine has opened to `address`, and the result.
+/// Opens a connection to `address`. Returns its descriptor, and the result of the attempt.
 pub(crate) fn connect(engine: &mut Tested, address: &Address) -> (Fd, Result<(), Error>) {
     let fd = engine.connect(address, token(9_999)).unwrap();
     match next(engine) {
@@ -140,7 +140,7 @@ pub(crate) fn accepted(engine: &mut Tested) -> (Fd, Option<SocketAddr>) {
     }
 }
 
-/// Bytes in which no two parts are equal.
+/// Returns bytes in which no two words of eight bytes are equal.
 pub(crate) fn pattern(length: usize) -> Vec<u8> {
     let word = |index: usize| (index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     (0..length.div_ceil(8)).flat_map(word).take(length).collect()

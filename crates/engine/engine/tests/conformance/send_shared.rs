@@ -22,7 +22,7 @@ struct Part {
 }
 
 impl Part {
-    /// The bytes after the first `from` ones of a file that contains `bytes`.
+    /// Creates a file that contains `bytes`. The part is its bytes after the first `from` ones.
     fn new(bytes: Vec<u8>, from: usize) -> Self {
         let flags = rustix::fs::MemfdFlags::CLOEXEC;
         let mut file = File::from(rustix::fs::memfd_create("part", flags).unwrap());
