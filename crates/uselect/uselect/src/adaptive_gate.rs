@@ -96,7 +96,7 @@ mod tests {
         // An attempt without a recorded result changes nothing.
         assert_eq!(skips_left(&gate), SKIPS);
         gate.record(AttemptResult::Useful);
-        assert!(gate.allow_attempt(), "at once");
+        assert!(gate.allow_attempt(), "one useful attempt opens the gate");
         gate.close();
         assert_eq!(skips_left(&gate), SKIPS);
     }
@@ -111,7 +111,7 @@ mod tests {
         skips_left(&gate);
         gate.record(AttemptResult::Harmful);
         assert_eq!(skips_left(&gate), SKIPS_HARMFUL);
-        // Useful attempts in between do not prevent this.
+        // Useful attempts in between do not keep the gate open.
         let gate = AdaptiveGate::default();
         let closed = (0..32).any(|_| {
             gate.record(AttemptResult::Harmful);

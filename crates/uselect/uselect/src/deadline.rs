@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-/// Returns the deadline of a timeout; `None` if it has none, or one beyond the range of the clock.
+/// Returns the deadline of a timeout; `None` without a timeout, or beyond the range of the clock.
 pub(crate) fn deadline_of(timeout: Option<Duration>) -> Option<Instant> {
     timeout.and_then(|timeout| Instant::now().checked_add(timeout))
 }

@@ -8,12 +8,13 @@ pub use rustix::io::Errno;
 /// Why a registration or a call failed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
-    /// No daemon listens at that address (ENOENT, ECONNREFUSED), or it cannot be reached. A retry
-    /// is sound once it runs.
+    /// No daemon listens at the path (ENOENT, ECONNREFUSED), or it cannot be reached. A retry may
+    /// succeed once it runs.
     NoDaemon(Errno),
     /// The policy of the daemon does not allow this user (`--allow-user` of uselectd(8)).
     Refused,
-    /// The daemon has reached its limit of processes, in total or for this user. A retry is sound.
+    /// The daemon has reached its limit of processes, in total or for this user. A retry may
+    /// succeed.
     Full,
     /// The process is registered already.
     AlreadyRegistered,
@@ -21,7 +22,7 @@ pub enum Error {
     OtherNamespace,
     /// The daemon failed; its log has the reason.
     Daemon,
-    /// The daemon did not reply in time, or closed the connection. A retry is sound.
+    /// The daemon did not reply in time, or closed the connection. A retry may succeed.
     NoReply,
     /// This version does not understand a reply of the daemon.
     Protocol,

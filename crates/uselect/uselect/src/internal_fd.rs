@@ -19,7 +19,7 @@ const RESERVED_BELOW_LIMIT: u64 = 128;
 const FD_SETSIZE: u64 = 1024;
 
 /// Returns whether a descriptor is the library's own. Code that closes all descriptors, or replaces
-/// them by dup2(2), must spare it.
+/// them by dup2(2), must leave it open.
 pub fn is_internal_fd(fd: i32) -> bool {
     fd_index(fd).is_some_and(|fd| is_set(&INTERNAL_FDS, fd))
 }

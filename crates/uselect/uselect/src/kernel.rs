@@ -224,8 +224,7 @@ pub(crate) fn is_peer_closed(fd: BorrowedFd<'_>) -> bool {
 /// Borrows a descriptor, given by its number, for one call. The caller guarantees that the number
 /// is the intended descriptor. If it is not open, the kernel returns EBADF.
 pub(crate) fn borrow_fd<'a>(fd: i32) -> Option<BorrowedFd<'a>> {
-    // SAFETY: the number is not -1. If it is not open, the call that uses it fails, as poll(2)
-    // does.
+    // SAFETY: the number is not -1. If it is not open, the call that uses it fails.
     (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 

@@ -43,8 +43,8 @@ impl KernelCheckInterval {
         self.time_max_us.store(time_us, Ordering::Relaxed);
     }
 
-    /// Counts a wait, and returns whether memory alone may serve it. The limit of time applies
-    /// only if there are descriptors that are not tracked.
+    /// Counts a wait, and returns whether memory alone may serve it. The limit of time applies only
+    /// if memory does not show the state of some descriptors, such as untracked ones.
     #[inline]
     pub(crate) fn skip_check(&self, has_untracked: bool) -> bool {
         let count = self.waits.fetch_add(1, Ordering::Relaxed);

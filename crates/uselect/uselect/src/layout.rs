@@ -28,7 +28,7 @@ pub const UNCERTAIN: u32 = 0x8000;
 /// A bit for each descriptor.
 pub type Bitmap = [AtomicU64; WORDS];
 
-/// Values of a socket as of its last event.
+/// Values of a socket, as of the last run of an eBPF program for it.
 #[derive(Debug)]
 #[repr(C)]
 pub struct SocketNumbers {

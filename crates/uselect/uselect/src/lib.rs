@@ -1,11 +1,11 @@
 //! User-level connection tracking: a process reads the readiness of its TCP sockets from memory
-//! that the kernel keeps up to date. While a socket is ready, most waits make no system call.
+//! that the kernel keeps up to date.
 //!
 //! The design is section 2 of "Kernel Support for Faster Web Proxies". `docs/design/uselect.md`
 //! describes how this crate implements it without a kernel module. The daemon `uselectd`
 //! (`crates/uselect/uselectd`) loads eBPF programs and shares memory with the process, which needs
-//! no privilege. Without the daemon, io_uring can still show which sockets are idle
-//! ([`Tracker::multishot`]).
+//! no privilege. While a socket is ready, most waits then make no system call. Without the daemon,
+//! io_uring can still show which sockets are idle ([`Tracker::multishot`]).
 //!
 //! Waits never read the bytes of a socket. If a descriptor is not tracked, or its state is not
 //! certain, a wait calls poll(2).

@@ -6,8 +6,8 @@ use std::time::Duration;
 /// wait also calls poll(2) for the descriptors that are not tracked, and updates the recorded state
 /// of the ready sockets. [`crate::Tracker::set_kernel_check_interval`] changes it.
 pub const KERNEL_CHECK_WAITS_MAX: u32 = 64;
-/// The time for which memory alone may serve waits, if some descriptors are not tracked. The next
-/// wait checks these descriptors too.
+/// The time for which memory alone may serve waits, if it does not show the state of some
+/// descriptors, such as untracked ones. The next wait checks these descriptors too.
 pub const KERNEL_CHECK_TIME_MAX: Duration = Duration::from_millis(10);
 /// The number of consecutive waits that memory alone may serve without a check that the daemon
 /// still runs. A thread that sleeps is woken when the daemon ends.

@@ -2,7 +2,7 @@
 //!
 //! A socket is idle if poll(2) found it not ready and the ring has reported no event of it since.
 //! Only other sockets are passed to poll(2). The bitmaps hold hints: a set bit means that something
-//! happened since poll(2) last found nothing. To read them costs no system call.
+//! happened since poll(2) last found nothing. Reading them costs no system call.
 //!
 //! When poll(2) finds a socket not ready, the socket is armed: a multishot poll of the ring reports
 //! its edges for as long as it is tracked. The poll keeps the socket open, so it must be cancelled
@@ -44,7 +44,7 @@ pub(crate) struct Multishot {
 /// The state of all descriptors. Each array is indexed by descriptor.
 #[repr(C)]
 struct HintTable {
-    /// Tracked, and not untracked since.
+    /// The socket is tracked.
     tracked: Bitmap,
     /// Armed: a poll of the ring reports its edges.
     active: Bitmap,
@@ -165,7 +165,8 @@ impl Multishot {
         // A poll that has ended by itself cannot be cancelled.
         let _ = self.ring.cancel(user_data(at, generation));
         let begin = Instant::now();
-        // A signal handler that interrupted the thread with the ring guard must not wait for it.
+        // Stops if the ring guard is taken: this may run in a signal handler that interrupted the
+        // owner of the guard.
         while self.fetch_completions().is_some() && is_set(&self.table.in_ring, at) {
             let Some(left) = DISARM_TIME_MAX.checked_sub(begin.elapsed()) else { return };
             let ring = (self.ring.as_fd().as_raw_fd(), bits::IN);

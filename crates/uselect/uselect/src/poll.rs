@@ -17,13 +17,14 @@ use crate::wait::{MemoryScan, WaitCall, wait};
 impl Tracker {
     /// Waits like poll(2), or with a signal mask like ppoll(2), until one of `fds` is ready, the
     /// timeout expires (`None`: never) or a signal is handled. Returns the number of entries with
-    /// `revents`.
+    /// nonzero `revents`.
     ///
-    /// While a tracked socket is ready, most waits make no system call. After
-    /// [`crate::KERNEL_CHECK_WAITS_MAX`] such waits, the next one calls the kernel too. If some
-    /// descriptors are not tracked, it also does so after [`crate::KERNEL_CHECK_TIME_MAX`]. A wait
-    /// with a timeout of zero and no mask makes no system call if memory shows that no entry is
-    /// ready. Memory cannot show this for an entry that waits for missing send space.
+    /// With [`crate::Backend::Bpf`], most waits make no system call while a tracked socket is
+    /// ready. After [`crate::KERNEL_CHECK_WAITS_MAX`] such waits, the next one calls the kernel
+    /// too. If memory does not show the state of some entries, a wait also does so after
+    /// [`crate::KERNEL_CHECK_TIME_MAX`]. A wait with a timeout of zero and no mask makes no system
+    /// call if memory shows that no entry is ready. Memory cannot show this for an entry that waits
+    /// for missing send space.
     ///
     /// # Errors
     /// Those of poll(2), including EINTR.
@@ -84,7 +85,7 @@ fn entry_state(view: MemoryView<'_>, bits: ReadinessBitmaps<'_>, entry: PollFd) 
     if !is_set(bits.active, fd) {
         return EntryState::NeedsKernel;
     }
-    // Most sockets of a large set are idle: nothing to read, and no request for send space.
+    // Most sockets of a large set are idle: the bits show that, so their words are not read.
     let requested = u32::from(entry.events);
     let may_be_ready = is_set(bits.read, fd)
         || requested & bits::WRITABLE != 0 && is_set(bits.write, fd)

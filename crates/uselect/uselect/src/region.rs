@@ -208,8 +208,8 @@ impl ProcessRegion {
         let own = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
         if let (Some(slot), true) = (own, IS_ARMED.get()) {
             // This is a signal handler that interrupted a call that opens a socket. Its socket must
-            // not get the index that the interrupted call offered, so that offer is withdrawn.
-            // `open` tracks the outer socket later.
+            // not get the index that the interrupted call offered: withdraw the offer. `open`
+            // tracks the outer socket later.
             slot.armed.store(0, Ordering::Relaxed);
             return None;
         }

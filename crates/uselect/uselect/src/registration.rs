@@ -6,11 +6,12 @@
 //! with [`RegistrationReply::Granted`] three descriptors: `ReadOnlyPages`, `WritablePages`, and the
 //! ring of sleeper 0. For each further sleeper, in order, the process sends [`RING_REQUEST`], and
 //! receives a reply and a ring before it sends the next request. A process that the daemon does not
-//! serve receives the reply in place of the challenge. The registration ends when the connection or
+//! serve receives a refusal in place of the challenge. The registration ends when the connection or
 //! the process ends.
 //!
-//! The random bytes prove that the process sent the request after the daemon began to watch it for
-//! execve(2). So a process that has executed another program since then is not registered.
+//! The daemon begins to watch the process for execve(2) before it sends the random bytes. It
+//! registers the process only if no execve(2) has followed. The random bytes prove that the request
+//! was sent after the watch began.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
@@ -66,7 +67,7 @@ pub enum TrackingMode {
     /// caller only has to read until nothing is left, and to call
     /// [`crate::Watcher::report_short_send`] after a short send. A caller that waits in another way
     /// must use [`crate::TrackedSocket::receive`] and [`crate::TrackedSocket::send`], or call the
-    /// same functions of [`crate::Tracker`] around its own system calls.
+    /// functions of [`crate::Tracker`] that these two call, around its own system calls.
     Lean = 1,
 }
 

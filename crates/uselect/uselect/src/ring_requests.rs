@@ -55,8 +55,8 @@ impl RingRequests {
             false => request_ring(daemon).and_then(|()| receive_ring(daemon, self.reply_time_max)),
         };
         self.is_outstanding = matches!(received, Err(Error::NoReply));
-        // A ring that could not be mapped counts too, because the programs have it as the ring of
-        // this number already.
+        // A ring that could not be mapped counts too: the eBPF programs already use it for this
+        // number.
         let number = self.count;
         self.count += usize::from(received.is_ok());
         if let Ok(Some(ring)) = received {

@@ -82,7 +82,7 @@ impl TrackedSocket {
         received
     }
 
-    /// Sends bytes like send(2), without SIGPIPE. Returns how many were taken. Calls
+    /// Sends bytes like send(2), without SIGPIPE. Returns how many the kernel took. Calls
     /// [`Tracker::end_send`], which lean mode may require.
     ///
     /// # Errors

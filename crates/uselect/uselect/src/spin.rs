@@ -14,7 +14,8 @@ use crate::kernel;
 pub(crate) struct Spin {
     max_ns: AtomicU64,
     gate: AdaptiveGate,
-    /// At the last wasted spin of any thread, the involuntary context switches of that thread.
+    /// The involuntary context switches of the thread that last recorded a wasted spin, at that
+    /// time.
     switches: AtomicU64,
 }
 
@@ -58,9 +59,9 @@ impl Spin {
             return self.gate.record(AttemptResult::Useful);
         }
         let switches = kernel::involuntary_switches();
-        // Another thread needs this processor: stop spinning at once.
         match self.switches.swap(switches, Ordering::Relaxed) == switches {
             true => self.gate.record(AttemptResult::Wasted),
+            // Another thread needs this processor: stop spinning at once.
             false => self.gate.close(),
         }
     }

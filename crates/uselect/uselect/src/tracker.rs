@@ -57,7 +57,7 @@ enum TrackerMemory {
     None,
 }
 
-/// The recorded state of a tracked socket, as of its last event.
+/// The recorded state of a tracked socket, as of the last run of an eBPF program for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SocketState {
     /// The result of poll(2) if all events were requested. POLLPRI and POLLERR mean that the kernel
@@ -262,8 +262,8 @@ impl Tracker {
 
     /// Records a send that the caller made by its own system call. Required in lean mode, except
     /// for a descriptor that a [`crate::Watcher`] reports with EPOLLET. `sent` is the result of
-    /// that call for `count` bytes, `None` if it failed. If `sent` is not `count`, a watcher that
-    /// has the descriptor needs [`crate::Watcher::report_short_send`] in any case.
+    /// that call for `count` bytes, `None` if it failed. If a watcher has the descriptor, with or
+    /// without EPOLLET, a short send in lean mode also needs [`crate::Watcher::report_short_send`].
     pub fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
         if let Some(region) = self.0.live_region() {
             region.end_send(fd, sent, count);
@@ -282,21 +282,22 @@ impl Tracker {
         true
     }
 
-    /// Like [`Tracker::set_threshold`], but only for future events, and without a system call. For
-    /// a reader that has received everything. After it lowers the threshold again, it must receive
-    /// or call [`Tracker::refresh`] before it waits.
+    /// Like [`Tracker::set_threshold`], but only for future events, and without a system call.
+    /// Before raising the threshold, receive all bytes that have arrived. After lowering it,
+    /// receive or call [`Tracker::refresh`] before the next wait.
     pub fn expect_bytes(&self, fd: i32, bytes: u32) -> bool {
         let Some(region) = self.0.live_region() else { return false };
         let Some(index) = region.pages.index(fd) else { return false };
-        // Pairs with update_word() in the kernel. When bytes arrive, it reads this under the lock
-        // of the socket. A receive takes that lock too, so later arrivals see this value.
+        // Pairs with update_word() in the kernel, which reads this under the lock of the socket
+        // when bytes arrive. The next receive takes that lock too, so the program sees this value
+        // for all bytes that arrive after that receive.
         region.pages.writable.threshold[index].store(bytes, Ordering::SeqCst);
         true
     }
 
-    /// Limits how many consecutive waits memory alone may serve (MaxPass in the paper). If some
-    /// descriptors are not tracked, this also ends after `time`. A [`crate::Watcher`] keeps the
-    /// limits that were set when it was created.
+    /// Limits how many consecutive waits memory alone may serve (MaxPass in the paper). If memory
+    /// does not show the state of some descriptors, `time` limits them too. A [`crate::Watcher`]
+    /// keeps the limits that were set when it was created.
     pub fn set_kernel_check_interval(&self, count: u32, time: Duration) {
         self.0.kernel_check.set(count, time);
     }

@@ -52,7 +52,7 @@ pub(crate) struct WatchList {
     pending: Vec<u64>,
     /// By descriptor, whether it is in the kernel's instance. `in_kernel.len() == in_memory.len()`.
     in_kernel: Vec<u64>,
-    /// By word of `pending`, whether it has a set bit.
+    /// By word of `pending`, whether a scan visits it: it has a set bit, or `changed` had one.
     pending_words: Vec<u64>,
     /// The descriptor at which the next scan begins, so that low descriptors do not always come
     /// first.
@@ -354,10 +354,9 @@ impl WatchList {
             self.watch_writable(wake_epoll, fd);
         }
         let found = ready & (entry.events | bits::ALWAYS_REPORTED) & 0xFFFF;
-        // In lean mode a program stores the word before it sets the bits, and this function clears
-        // the bits that it reports. If it reads the word between these two steps, it may record the
-        // event count of an event whose bits it does not see yet. So a set bit belongs to an
-        // unreported event, even if the count is unchanged.
+        // In lean mode a program stores the word first and sets the bits afterwards. A scan in
+        // between records the count of that event without its bits. As a scan clears the bits that
+        // it reports, a set bit belongs to an unreported event, even if the count is unchanged.
         let is_unreported =
             region.mode == TrackingMode::Lean && found & (bits::READABLE | bits::WRITABLE) != 0;
         let is_new = word.edges() != entry.edges || entry.must_report || is_unreported;

@@ -345,8 +345,8 @@ impl Watcher {
         }
     }
 
-    /// Locks the state. Returns `None` once all descriptors are handed over, which cannot happen
-    /// while the lock is held.
+    /// Locks the state. Returns `None` if the watcher does not use memory, or has handed over all
+    /// descriptors. While the lock is held, no other thread hands them over.
     fn locked_list(&self, fd: i32) -> Option<LockedList<'_>> {
         let (memory, region) = self.memory.as_ref().zip(self.tracker.shared().region())?;
         let mut state = memory.state();

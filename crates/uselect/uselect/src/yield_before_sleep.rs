@@ -6,7 +6,7 @@ use crate::adaptive_gate::{AdaptiveGate, AttemptResult};
 use crate::deadline::remaining;
 use crate::kernel;
 
-/// Yields the processor before a wait sleeps. To wake a sleeping thread costs the sender an
+/// Yields the processor before a wait sleeps. Waking a sleeping thread costs the sender an
 /// interrupt. With request-response traffic the scheduler may then switch to the sleeper for each
 /// packet. If the sender shares the processor, sched_yield(2) lets it run first. Packets that it
 /// sends until this thread runs again need no wake-up. Waits stop yielding while that does not pay

@@ -301,7 +301,7 @@ fn echo() {
             }
         }
         client.join().unwrap();
-        println!("{by_select}: {:?}", tracker.stats());
+        println!("by uselect {by_select}: {:?}", tracker.stats());
     }
 }
 

@@ -155,7 +155,7 @@ fn milliseconds(timeout: Option<Duration>) -> i32 {
 
 impl AsFd for Epoll {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        borrow_fd(self.raw_fd()).expect("it is an open descriptor")
+        borrow_fd(self.raw_fd()).expect("the instance is open")
     }
 }
 
