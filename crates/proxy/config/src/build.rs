@@ -96,7 +96,7 @@ fn build_access_log(process: &RawTable) -> Result<Option<AccessLog>, ConfigError
     let format = process.one_or_default("log-format", |text| keywords::LOG_FORMAT.parse(text))?;
     let path = process.one_or_default("access-log", |text| match text {
         "off" => Ok(None),
-        // A Boolean in a file, which is probably a mistake. The path ./false is valid.
+        // Probably meant as a Boolean. The path ./false is valid.
         "true" | "false" => Err("is neither a path nor off"),
         _ => value::parse_file_path(text).map(Some),
     })?;

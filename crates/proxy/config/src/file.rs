@@ -259,16 +259,17 @@ impl ConfigFile<'_> {
         location: &str,
         value: &TomlValue<'_>,
     ) -> Result<String, ConfigError> {
-        match value.get_ref() {
-            DeValue::Boolean(switch) => {
-                let word = row.value_type.keyword_of_bool(*switch);
-                Ok(word.map_or_else(|| switch.to_string(), str::to_owned))
-            }
-            _ => self.text(location, value, row.value_type.expected()),
+        let keyword = match value.get_ref() {
+            DeValue::Boolean(switch) => row.value_type.keyword_of_bool(*switch),
+            _ => None,
+        };
+        match keyword {
+            Some(keyword) => Ok(keyword.to_owned()),
+            None => self.text(location, value, row.value_type.expected()),
         }
     }
 
-    /// Returns the text of a value that is not an array or a table.
+    /// Returns the text of a string or of a decimal integer.
     fn text(
         &self,
         location: &str,
@@ -278,7 +279,6 @@ impl ConfigFile<'_> {
         match value.get_ref() {
             DeValue::String(text) => Ok(text.to_string()),
             DeValue::Integer(number) if number.radix() == 10 => Ok(number.as_str().to_owned()),
-            DeValue::Boolean(switch) => Ok(switch.to_string()),
             _ => Err(ConfigError::Value {
                 location: location.to_owned(),
                 found: self.text.get(value.span()).unwrap_or_default().to_owned(),

@@ -160,7 +160,8 @@ fn every_key_of_a_file_refuses_wrong_values() {
         for value in wrong_values_of(row) {
             let written = basic_string(&value);
             let list = row.is_repeatable().then(|| format!("[{written}]"));
-            for written in std::iter::once(written).chain(list) {
+            let number = value.parse::<i64>().is_ok().then(|| value.clone());
+            for written in std::iter::once(written).chain(list).chain(number) {
                 let files = files(row, &written);
                 assert!(!files.is_empty(), "{}", row.key);
                 for file in files {
@@ -169,9 +170,11 @@ fn every_key_of_a_file_refuses_wrong_values() {
                 }
             }
         }
-        for value in ["1.5", "{}", "1979-05-27"] {
-            for file in files(row, value) {
-                let parts = [&key[..], &quoted(value), "has the wrong type", &expected];
+        let is_wrong = |switch: &bool| row.value_type.keyword_of_bool(*switch).is_none();
+        let switches = [true, false].into_iter().filter(is_wrong).map(|switch| switch.to_string());
+        for value in ["1.5", "{}", "1979-05-27"].map(str::to_owned).into_iter().chain(switches) {
+            for file in files(row, &value) {
+                let parts = [&key[..], &quoted(&value), "has the wrong type", &expected];
                 assert_refused(&file, from_toml(&file), &parts);
             }
         }

@@ -229,8 +229,12 @@ mod tests {
             assert!(mistake.starts_with(begin) && !mistake.contains('\n'), "{mistake}");
         }
         assert!(parse(&format!("--socket {}", "a".repeat(107))).is_ok());
-        assert!(parse(&format!("--socket {}", "a".repeat(108))).is_err());
-        assert!(parse_words(["--allow-user", ""].into_iter()).is_err());
+        let long = "a".repeat(108);
+        let mistake = parse(&format!("--socket {long}")).err().unwrap();
+        assert!(mistake.starts_with(&format!("--socket: \"{long}\" ")), "{mistake}");
+        assert!(mistake.ends_with("(expected: a path of up to 107 bytes)"), "{mistake}");
+        let mistake = parse_words(["--allow-user", ""].into_iter()).err().unwrap();
+        assert!(mistake.starts_with("--allow-user: \"\" is unknown (expected: "), "{mistake}");
         // The text of --per-user contains this number.
         assert_eq!(REGIONS_MAX, 256);
         assert!(help().lines().all(|line| line.len() <= 80), "{}", help());
