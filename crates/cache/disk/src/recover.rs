@@ -227,7 +227,7 @@ impl Log {
     ) -> IoResult<()> {
         let bytes = window.get(at.offset(), fixed.record_header_bytes())?;
         let header = RecordHeader { fixed, bytes: bytes.map(<[u8]>::to_vec).unwrap_or_default() };
-        if header.has_kind(RecordKind::Response) && !self.is_whole(window, at, &header)? {
+        if header.has_kind(RecordKind::Response) && !self.verify_record(window, at, &header)? {
             let purge = FixedHeader {
                 purges: fixed.purges,
                 ..FixedHeader::new(RecordKind::Purge(PurgeScope::Id), fixed.id)
@@ -239,7 +239,7 @@ impl Log {
         Ok(())
     }
 
-    fn is_whole(
+    fn verify_record(
         &self,
         window: &mut Window<'_>,
         at: RecordPosition,

@@ -96,7 +96,7 @@ fn sleep_and_scan(
         if shared.spin.begin_spin(sleep_max)
             && match found.has_hints {
                 true => is_first_round,
-                false => shared.spin.spin_until(|| has_result(view, call)),
+                false => shared.spin.spin_until(|| scan_for_result(view, call)),
             }
         {
             sleep_max = Some(Duration::ZERO);
@@ -147,7 +147,7 @@ fn fall_back(
     call.call_kernel(timeout, mask)
 }
 
-fn has_result(view: MemoryView<'_>, call: &mut impl WaitCall) -> bool {
+fn scan_for_result(view: MemoryView<'_>, call: &mut impl WaitCall) -> bool {
     let _ = view.fetch_completions();
     let found = call.scan_memory(view);
     found.ready > 0 || found.has_hints
