@@ -14,6 +14,7 @@ use super::error::{ConfigError, nearest};
 use super::help;
 use super::options::{self, ALIASES, COMMANDS, Group, OptionRow, Scope, ValueType};
 use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue};
+use crate::limits::Limits;
 
 /// A command line.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -327,12 +328,17 @@ fn unknown_to_command(
     }
     let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command(command));
     let flags: Vec<_> = rows.filter_map(|row| Some(format!("--{}", row.flag?))).collect();
+    let limit = || {
+        let limit = nearest(name, Limits::TABLE.iter().map(|row| row.name))?;
+        Some(format!("--limit {limit}=VALUE"))
+    };
     ConfigError::Unknown {
         location,
         item,
         found: found.to_owned(),
         // A word without dashes was not meant as an option.
         nearest: nearest(found, flags.iter().map(String::as_str))
+            .or_else(limit)
             .filter(|_| found.starts_with('-')),
         expected: help,
     }

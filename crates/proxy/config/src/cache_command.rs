@@ -260,12 +260,14 @@ fn check_purge(query: &[(&'static str, String)]) -> Result<(), ConfigError> {
         }
     }
     let selections = ["url", "prefix", "tag", "group", "all"].into_iter().filter(|name| has(name));
-    if selections.count() == 1 {
-        return Ok(());
-    }
+    let problem = match selections.count() {
+        1 => return Ok(()),
+        0 => "does not select what to purge",
+        _ => "has more than one selection",
+    };
     let expected =
         "exactly one of URL, --prefix URL, --tag TAG, --group GROUP with --site URL, --all";
-    Err(ConfigError::rule("cache purge", "does not select what to purge", expected))
+    Err(ConfigError::rule("cache purge", problem, expected))
 }
 
 /// Returns the words that are valid after `millrace cache`, or after an action.
@@ -360,8 +362,8 @@ mod tests {
             ("cache lst", &["unknown action \"lst\"", "did you mean \"list\"?"]),
             ("cache show", &["cache: ", "URL"]),
             ("cache list --tags a", &["unknown option \"--tags\"", "--limit"]),
-            ("cache purge", &["cache purge: ", "--group GROUP with --site URL"]),
-            ("cache purge a/b --all", &["exactly one of URL"]),
+            ("cache purge", &["cache purge: does not select", "--group GROUP with --site URL"]),
+            ("cache purge a/b --all", &["has more than one selection", "exactly one of URL"]),
             ("cache purge --group a", &["--group: needs --site (expected: --group GROUP --site"]),
             ("cache purge --site http://a", &["--site: needs --group "]),
             ("cache purge --group a --site /", &["--site: \"/\" is not a site (expected: http:"]),

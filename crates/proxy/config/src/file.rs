@@ -5,7 +5,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::build::expected_of_limit;
-use super::error::ConfigError;
+use super::error::{ConfigError, nearest};
 use super::options::{OptionRow, Scope};
 use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue};
 use crate::limits::Limits;
@@ -75,6 +75,21 @@ fn allowed_location(key: &str) -> Option<String> {
         Scope::Start => "on the command line".to_owned(),
         _ => format!("in {}", row.toml_tables()),
     })
+}
+
+/// Adds a hint to the error for an unknown key that resembles no key of its table: the author may
+/// mean a limit, or the `weight` that other proxies have.
+fn with_hint(error: ConfigError) -> ConfigError {
+    let ConfigError::Unknown { location, item, found, nearest: None, expected } = error else {
+        return error;
+    };
+    let limits = Limits::TABLE.iter().map(|row| row.name);
+    let (nearest, expected) = match nearest(&found, limits) {
+        _ if found == "weight" => (None, "an origin that origins lists several times".to_owned()),
+        Some(limit) => (Some(limit), "a limit in [limits]".to_owned()),
+        None => (None, expected),
+    };
+    ConfigError::Unknown { location, item, found, nearest, expected }
 }
 
 /// Returns the table that takes options of `scopes`, with a preposition.
@@ -203,7 +218,8 @@ impl ConfigFile<'_> {
             let keys = OptionRow::of_scopes(scopes).map(|row| row.key);
             let expected: Vec<&str> = keys.chain(tables.iter().copied()).collect();
             let location = self.location(key.span().start);
-            return Err(ConfigError::unknown(location, "key", key.get_ref(), &expected));
+            let error = ConfigError::unknown(location, "key", key.get_ref(), &expected);
+            return Err(with_hint(error));
         };
         let entries: Vec<_> = match value.get_ref() {
             DeValue::Array(list) if row.is_repeatable() => list.iter().collect(),
