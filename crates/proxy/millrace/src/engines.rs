@@ -132,7 +132,10 @@ fn select_cheaper(
                 false => epoll_for(reason),
             }
         }
-        Err(error) => epoll_for(format!("auto: cannot compare the engines: {error}")),
+        Err(error) => {
+            let why = calibrate::describe_failure(error);
+            epoll_for(format!("auto: cannot compare uring with epoll: {why}"))
+        }
     }
 }
 
@@ -152,8 +155,13 @@ mod tests {
             assert_eq!(selected.engine, expected);
             assert!(selected.reason.contains(&format!("{epoll}.00 us by epoll")));
         }
-        let selected = select_cheaper(Err(Error::TimedOut), Vec::new());
-        assert!(selected.engine == Engine::Epoll && selected.reason.contains("cannot compare"));
+        for (error, reason) in [
+            (Error::TimedOut, "auto: cannot compare uring with epoll: the machine is too busy"),
+            (Error::OutOfMemory, "auto: cannot compare uring with epoll: out of kernel memory"),
+        ] {
+            let selected = select_cheaper(Err(error), Vec::new());
+            assert!(selected.engine == Engine::Epoll && selected.reason == reason);
+        }
     }
 
     #[test]

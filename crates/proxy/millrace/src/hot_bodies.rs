@@ -63,7 +63,8 @@ fn select_measured(costs: Result<Vec<SendCosts>, Error>) -> HotBodySelection {
     let costs = match costs {
         Ok(costs) => costs,
         Err(error) => {
-            let reason = format!("auto: cannot compare the two methods: {error}");
+            let why = calibrate::describe_failure(error);
+            let reason = format!("auto: cannot compare copies with references: {why}");
             return HotBodySelection { copies: HotCopies::NONE, reason, is_fallback: true };
         }
     };
@@ -112,7 +113,7 @@ mod tests {
         }
         let selection = select_measured(Err(Error::TimedOut));
         assert!(selection.copies == HotCopies::NONE && selection.is_fallback);
-        assert!(selection.reason.contains("cannot compare"));
+        assert!(selection.reason.ends_with("references: the machine is too busy"));
     }
 
     #[test]

@@ -106,7 +106,10 @@ fn select_calibrated(measured: Result<Vec<ForwardCosts>, Error>) -> ThresholdSel
     };
     let costs = match measured {
         Ok(costs) => costs,
-        Err(error) => return fixed(&format!("cannot measure splicing: {error}")),
+        Err(error) => {
+            let why = calibrate::describe_failure(error);
+            return fixed(&format!("cannot measure splicing: {why}"));
+        }
     };
     let of_kind =
         |kind| -> Vec<&ForwardCosts> { costs.iter().filter(|it| it.kind == kind).collect() };

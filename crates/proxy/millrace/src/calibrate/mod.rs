@@ -19,6 +19,14 @@ pub(crate) use engine_cost::measure_engine;
 pub(crate) use forward_cost::{ForwardCosts, RestKind, measure_forwarding};
 pub(crate) use send_cost::{SendCosts, measure_sending};
 
+/// Describes why a measurement failed. Its only time limit is that of the whole measurement.
+pub(crate) fn describe_failure(error: Error) -> String {
+    match error {
+        Error::TimedOut => "the machine is too busy".to_owned(),
+        error => error.to_string(),
+    }
+}
+
 /// An engine with loopback connections.
 struct Loopback<W> {
     engine: ReadinessEngine<W>,
