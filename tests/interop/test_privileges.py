@@ -129,6 +129,13 @@ class DroppedPrivileges(Case):
         proxy = self.forward("--disk", f"{disk}:64M")
         self.output(proxy, f"does not own the disk folder {disk}; stays root")
 
+    def test_a_socket_in_a_folder_of_root_keeps_the_process_root(self):
+        """The process could not remove the socket as another user."""
+        folder = self.folder_of("run", 0)
+        proxy = self.forward("--admin", f"unix:{folder}/admin.sock")
+        problem = f"may not write to {folder}, so unix:{folder}/admin.sock would remain after"
+        self.assertIn("; stays root", self.output(proxy, problem))
+
     def test_low_ports_are_kept_if_one_is_used(self):
         for port in range(1023, 600, -1):
             with socket.socket() as probe:

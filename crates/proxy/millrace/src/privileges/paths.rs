@@ -175,8 +175,10 @@ impl PathNeed {
             }
             PathUse::Log => (!is_special(&self.path) && denied(&parent, Permission::Create))
                 .then(|| format!("may not create {path} again after a log rotation")),
-            PathUse::Listener => denied(&parent, Permission::Create)
-                .then(|| format!("may not remove unix:{path} at the end")),
+            PathUse::Listener => denied(&parent, Permission::Create).then(|| {
+                let folder = parent.display();
+                format!("may not write to {folder}, so unix:{path} would remain after the end")
+            }),
             PathUse::Origin => denied(&self.path, Permission::Write)
                 .then(|| format!("may not connect to unix:{path}")),
             PathUse::Folder => denied(&self.path, Permission::Create)
