@@ -32,7 +32,8 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Progr
             let config = source.read()?;
             preflight::check(&config, &source.overrides)?;
             config::notes(&config).iter().for_each(|note| console::log(note));
-            console::write_result(&config::to_toml(&config))
+            let settings = config::to_toml(&config);
+            console::write_result(&format!("{settings}\n# The configuration is valid.\n"))
         }
         Command::Doctor(raw) => doctor::run(&config::process_from_raw(&raw)?),
         Command::Demo => demo::run(),
