@@ -99,6 +99,46 @@ class Files(InteropCase):
         self.assertEqual({request["host"] for request in seen}, {"interop.test"})
 
 
+class Weights(InteropCase):
+    """An origin that is listed three times has the weight 3, as for a canary."""
+
+    def setUp(self):
+        super().setUp()
+        self.origins = [self.origin(), self.origin()]
+        stable, canary = (origin.url for origin in self.origins)
+        self.listed = ",".join([stable, stable, stable, canary])
+
+    def counts(self):
+        return [len(origin.seen) for origin in self.origins]
+
+    def test_the_origin_gets_three_of_four_requests(self):
+        proxy = self.boost(self.listed, "--workers", "1", "--no-cache")
+        client = wire.Connection(proxy.address)
+        self.addCleanup(client.close)
+        for _ in range(20):
+            client.get("/page")
+            self.assertEqual(client.read_response().status, 200)
+        self.assertEqual(self.counts(), [15, 5], "the client is not bound to one origin")
+        for _ in range(20):
+            self.assertEqual(wire.get(proxy.address, "/page").status, 200)
+        self.assertEqual(self.counts(), [30, 10])
+
+    def test_the_shares_hold_with_several_workers(self):
+        """Each worker uses the origins in turn."""
+        proxy = self.boost(self.listed, "--workers", "2", "--no-cache")
+        for _ in range(40):
+            self.assertEqual(wire.get(proxy.address, "/page").status, 200)
+        of_stable, of_canary = self.counts()
+        self.assertEqual(of_stable + of_canary, 40)
+        self.assertIn(of_canary, (9, 10))
+
+    def test_hits_reach_no_origin(self):
+        proxy = self.boost(self.listed, "--cache-ttl", "override 1m")
+        for _ in range(8):
+            self.assertEqual(wire.get(proxy.address, "/page").status, 200)
+        self.assertEqual(sum(self.counts()), 1)
+
+
 class WebSockets(InteropCase):
     def setUp(self):
         super().setUp()
