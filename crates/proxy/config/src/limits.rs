@@ -173,8 +173,8 @@ limits! {
     /// malformed response). At the limit, the origin is not used for `eject_ms` if its route has
     /// others. 0: never.
     eject_failures: 5 in 0..=1000000 "failures";
-    /// Time from the ejection of an origin to the request that probes it. Each failed probe doubles
-    /// the time.
+    /// Time from the ejection of an origin to the request that probes it. Passed health checks do
+    /// not shorten it. Each failed probe doubles the time.
     eject_ms: 10000 in 10..=86400000 "milliseconds";
     /// Longest time to which failed probes extend `eject_ms`.
     eject_ms_max: 300000 in 10..=86400000 "milliseconds";
@@ -185,7 +185,8 @@ limits! {
     check_timeout_ms: 2000 in 10..=600000 "milliseconds";
     /// Consecutive failed health checks after which an origin is not used if its route has others.
     check_fails: 3 in 1..=1000 "checks";
-    /// Consecutive passed health checks after which a failed origin is used again.
+    /// Consecutive passed health checks after which an origin that failed them is used again. If
+    /// requests of clients failed too and ejected the origin, it also waits for `eject_ms`.
     check_passes: 2 in 1..=1000 "checks";
     /// Size of the body of a stored response; also bounded by an eighth of `cache-memory`. A larger
     /// response is passed on and not stored.

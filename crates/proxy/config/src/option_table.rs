@@ -107,7 +107,13 @@ impl OptionRow {
             .repeatable(256)
             .not_empty()
             .summary("Pass requests to this web server; several share the load")
-            .detail("On the command line, commas may separate several servers."),
+            .detail(
+                "On the command line, commas may separate several servers. An origin may be listed \
+                 several times: with round-robin, one that is listed n times gets n parts of the \
+                 requests. This is its weight. For a canary that gets a quarter, list the old \
+                 server three times and the new one once. Cache hits reach no origin, so shares of \
+                 all requests need cache off. No client is bound to one origin.",
+            ),
         row(
             Route,
             Origins,
@@ -117,9 +123,9 @@ impl OptionRow {
         )
         .summary("How to choose among several origins")
         .detail(
-            "round-robin uses them in turn. least-outstanding uses the origin with the fewest \
-             requests in progress, and several such origins in turn. Each worker counts only its \
-             own requests.",
+            "round-robin uses them in turn, each as often as it is listed. least-outstanding uses \
+             the origin with the fewest requests in progress, and several such origins in turn. \
+             Each worker counts only its own requests.",
         ),
         row(Route, Origins, "host-header", ValueType::Keyword(&["client", "origin"]), "client")
             .summary("Which Host header field the origin receives")
@@ -193,7 +199,11 @@ impl OptionRow {
             .summary("Check the health of each origin by requesting this path")
             .detail(
                 "Each origin is checked every check_interval_ms. An origin that fails the check is \
-                 not used while another origin of the route passes it.",
+                 not used while another origin of the route passes it. An origin that was ejected \
+                 because requests of clients failed also waits for eject_ms, even if it passes. The \
+                 request is a GET with User-Agent millrace-check. Its Host is the host of the route. \
+                 If the route has no host or a wildcard, or host-header is origin, Host is the name \
+                 and port of the origin (localhost for a Unix socket).",
             ),
         row(Route, Origins, "check-status", ValueType::Statuses, "200-399")
             .summary("Which response statuses pass a health check"),
@@ -201,7 +211,9 @@ impl OptionRow {
             .summary("Begin each connection to an origin with a PROXY protocol header")
             .detail(
                 "v1 is text, v2 is binary. The header names the client and the address to which \
-                 the client connected. Such a connection serves no other client.",
+                 the client connected. If proxy-protocol is set, both are those of the received \
+                 header. Such a connection serves no other client. Health checks send a header \
+                 without addresses.",
             ),
         row(Service, Access, "allow-client", ValueType::Cidr, "(every client)")
             .repeatable(1024)
@@ -254,7 +266,12 @@ impl OptionRow {
             "(all if only this machine can reach the proxy, otherwise none)",
         )
         .repeatable(1024)
-        .summary("Let clients reach this port in addition to 80, 443 and 1024 to 65535"),
+        .summary("Let clients reach this port in addition to 80, 443 and 1024 to 65535")
+        .detail(
+            "The list adds to these ports and does not replace them. To allow fewer, deny ports one \
+             by one with deny-port; no option denies a range. Addresses of allow-target may be \
+             reached at all ports.",
+        ),
         row(
             Forward,
             Targets,
@@ -263,7 +280,8 @@ impl OptionRow {
             "(none)",
         )
         .repeatable(1024)
-        .summary("Never let clients reach this port; overrides allow-port and allow-target"),
+        .summary("Never let clients reach this port; overrides allow-port and allow-target")
+        .detail("Each value is one port; a range is not possible."),
         row(Forward, Targets, "allow-domain", ValueType::DomainPattern, "(every name)")
             .repeatable(DOMAINS_MAX)
             .not_empty()
@@ -291,7 +309,11 @@ impl OptionRow {
             ),
         row(Service, Access, "proxy-protocol", ValueType::Flag, "false")
             .summary("Expect a PROXY protocol header on each connection; needs trust")
-            .detail("Versions 1 and 2 are accepted."),
+            .detail(
+                "Versions 1 and 2 are accepted. A connection without a valid header, or from a peer \
+                 that is not in trust, is closed without a response and without a record in the \
+                 access log. The metric millrace_connections_refused_total counts it.",
+            ),
         row(Service, Connections, "proxy-status", ValueType::Switch, "off")
             .summary("Add Proxy-Status (RFC 9209) to responses that are passed on")
             .detail("Responses that millrace itself makes always have this field."),
@@ -557,7 +579,11 @@ impl OptionRow {
         ),
         row(Process, AccessLogAndAdmin, "access-log", ValueType::LogFile, "off")
             .summary("Append a record of each finished exchange to this file")
-            .detail("SIGUSR1 and SIGHUP reopen the file."),
+            .detail(
+                "A record is written up to one second after the end of its exchange. The records of \
+                 different workers are not in the order of time. SIGUSR1 and SIGHUP reopen the \
+                 file.",
+            ),
         row(
             Process,
             AccessLogAndAdmin,

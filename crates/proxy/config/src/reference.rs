@@ -9,6 +9,7 @@ use super::cache_command;
 use super::examples::EXAMPLES;
 use super::file::{BOOST, FILE_BYTES_MAX, FORWARD, ROUTE, TABLES_MAX};
 use super::options::{ALIASES, COMMANDS, Group, OptionRow, Scope};
+use super::reload::fixed_settings_sentence;
 use super::schema;
 use crate::limits::{LimitRow, Limits};
 
@@ -36,7 +37,7 @@ const TABLES: &[(&str, &[Scope], &str)] = &[
         "[[forward]]",
         FORWARD,
         "A forward proxy. Several tables define several proxies, each with its own listeners and \
-         rules.",
+         rules, such as one for each group of clients.",
     ),
     (
         "[[boost]]",
@@ -88,7 +89,9 @@ fn program_page() -> String {
         }
     }
     cache_command::roff_section(&mut out, roff);
-    out.push_str(SIGNALS_AND_STATUS);
+    out.push_str(SIGNALS);
+    let _ = writeln!(out, "{}", roff(&fixed_settings_sentence()));
+    out.push_str(MORE_SIGNALS_AND_STATUS);
     out.push_str(".SH EXAMPLES\n");
     for example in EXAMPLES {
         let (effect, line) = (roff(example.effect), roff(example.line));
@@ -104,7 +107,7 @@ fn alias_of(command: &str) -> String {
     alias.map_or_else(String::new, |(alias, _)| format!(" {alias} is another name for it."))
 }
 
-const SIGNALS_AND_STATUS: &str = "\
+const SIGNALS: &str = "\
 .SH SIGNALS
 .TP
 .B SIGTERM, SIGINT
@@ -116,8 +119,11 @@ once.
 Read the file of
 .B millrace run
 again and apply it without closing connections; also reopen the access log. If the file is invalid,
-or changes a setting that needs a restart, millrace prints one line on standard error and keeps its
-configuration.
+or changes a setting that a reload cannot apply, millrace prints one line on standard error and keeps
+its configuration.
+";
+
+const MORE_SIGNALS_AND_STATUS: &str = "\
 .TP
 .B SIGUSR1
 Reopen the access log.
@@ -196,7 +202,7 @@ fn file_page() -> String {
          Unknown keys are errors. Options of the process on the command line override those of\n\
          the file.\n",
     );
-    let _ = writeln!(out, "{}", roff(&bounds()));
+    let _ = writeln!(out, "{}\n{SWITCHES}", roff(&bounds()));
     for (name, scopes, text) in TABLES {
         let _ = writeln!(out, ".SH \"{}\"\n{}", roff(name), roff(text));
         for row in OptionRow::of_scopes(scopes) {
@@ -260,6 +266,9 @@ lists those that the program reads.
 .BR millrace (1)
 ";
 
+/// How files write the values of switches.
+const SWITCHES: &str = "Instead of the values on and off, a file may also have true and false.";
+
 /// Returns the bounds of a file and of its lists.
 fn bounds() -> String {
     let values_max = |key| OptionRow::of_key(key).map_or(0, |row| row.values_max);
@@ -319,14 +328,16 @@ fn markdown() -> String {
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
     cache_command::markdown_section(&mut out);
-    let _ = writeln!(out, "\n## Tables of a file\n\n{}\n", bounds());
+    let _ = writeln!(out, "\n## Tables of a file\n\n{} {SWITCHES}\n", bounds());
     for (name, scopes, text) in TABLES {
         let keys: Vec<_> =
             OptionRow::of_scopes(scopes).map(|row| format!("`{}`", row.key)).collect();
         let _ = writeln!(out, "- **{name}**: {text} Keys: {}.", keys.join(", "));
     }
+    out.push_str("- **[limits]**: the limits below.\n\n");
+    let _ = writeln!(out, "{}", fixed_settings_sentence());
     out.push_str(
-        "- **[limits]**: the limits below.\n\n## Limits\n\n\
+        "\n## Limits\n\n\
          | limit | default | values | subject, and effect when the limit is reached |\n\
          | --- | --- | --- | --- |\n",
     );

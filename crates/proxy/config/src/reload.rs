@@ -1,4 +1,4 @@
-//! Which changes of a configuration need a restart.
+//! Which changes of a configuration need an upgrade or a restart.
 
 use super::Config;
 use super::cache::{memory_written, reads_written, send_written, write_disk};
@@ -7,54 +7,70 @@ use super::keywords;
 use super::toml_text::string_array;
 use super::value::write_size;
 
-/// Checks that a process with the configuration `old` can apply `new` without a restart. Both are
-/// the configurations as read, with port 0 where the kernel chooses the port. Messages call the
-/// file `name`.
+/// Checks that a process with the configuration `old` can apply `new` by a reload. Both are the
+/// configurations as read, with port 0 where the kernel chooses the port. Messages call the file
+/// `name`.
 ///
 /// # Errors
-/// Returns the first changed setting that needs a restart: threads, pools, disks, sandbox and admin
-/// addresses are set up at start.
+/// Returns the first changed setting that a reload cannot apply: threads, pools, disks, sandbox and
+/// admin addresses are set up at start.
 pub fn check_reload(name: &str, old: &Config, new: &Config) -> Result<(), ConfigError> {
-    for ((option, is), (_, wanted)) in restart_only(old).into_iter().zip(restart_only(new)) {
+    for (option, value) in FIXED_SETTINGS {
+        let (is, wanted) = (value(old), value(new));
         if is != wanted {
             let problem = format!("cannot become {wanted} while the process runs");
-            let expected = format!("{is}, or a restart");
+            let expected = format!("{is}, or an upgrade or a restart");
             return Err(ConfigError::rule(format!("{name}: {option}"), problem, expected));
         }
     }
     Ok(())
 }
 
-/// Returns the settings that only a restart can change, with their values as text.
-fn restart_only(config: &Config) -> [(&'static str, String); 16] {
-    let admin: Vec<_> = config.admin.iter().map(ToString::to_string).collect();
-    let admin = if admin.is_empty() { "off".to_owned() } else { admin.join(", ") };
-    let token = config.admin_token_file.as_ref();
-    let token = token.map_or_else(|| "none".to_owned(), |path| path.display().to_string());
-    let name = config.admin_name.clone().unwrap_or_else(|| "none".to_owned());
-    let cache = config.cache.as_ref();
-    let disks = cache.map_or(&[][..], |cache| &cache.disks);
-    [
-        ("engine", keywords::ENGINE.name(config.engine).to_owned()),
-        ("uselectd", config.uselectd.display().to_string()),
-        ("spin-us", config.spin_us.to_string()),
-        ("splice", keywords::SPLICE.name(config.splice).to_owned()),
-        ("workers", config.workers.to_string()),
-        ("memory", write_size(config.memory_bytes)),
-        ("cache-memory", memory_written(cache)),
-        ("disk", string_array(disks.iter().map(write_disk))),
-        ("disk-reads", reads_written(cache).to_owned()),
-        ("cache-send", send_written(cache).to_owned()),
-        ("admin", admin),
-        ("user", config.user.to_string()),
-        ("sandbox", keywords::SANDBOX.name(config.sandbox).to_owned()),
-        (
-            "sandbox-folder",
-            string_array(config.sandbox_folders.iter().map(|it| it.display().to_string())),
-        ),
-        ("admin-token-file", token),
-        ("admin-name", name),
-    ]
+/// A setting that only an upgrade or a restart can change: its key, and its value as text.
+type FixedSetting = (&'static str, fn(&Config) -> String);
+
+/// The settings that only an upgrade or a restart can change.
+const FIXED_SETTINGS: [FixedSetting; 16] = [
+    ("engine", |config| keywords::ENGINE.name(config.engine).to_owned()),
+    ("uselectd", |config| config.uselectd.display().to_string()),
+    ("spin-us", |config| config.spin_us.to_string()),
+    ("splice", |config| keywords::SPLICE.name(config.splice).to_owned()),
+    ("workers", |config| config.workers.to_string()),
+    ("memory", |config| write_size(config.memory_bytes)),
+    ("cache-memory", |config| match &config.cache {
+        None => "0 (no-cache)".to_owned(),
+        cache => memory_written(cache.as_ref()),
+    }),
+    ("disk", |config| {
+        let disks = config.cache.as_ref().map_or(&[][..], |cache| &cache.disks);
+        string_array(disks.iter().map(write_disk))
+    }),
+    ("disk-reads", |config| reads_written(config.cache.as_ref()).to_owned()),
+    ("cache-send", |config| send_written(config.cache.as_ref()).to_owned()),
+    ("admin", |config| match config.admin.as_slice() {
+        [] => "off".to_owned(),
+        addresses => addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", "),
+    }),
+    ("user", |config| config.user.to_string()),
+    ("sandbox", |config| keywords::SANDBOX.name(config.sandbox).to_owned()),
+    ("sandbox-folder", |config| {
+        string_array(config.sandbox_folders.iter().map(|folder| folder.display().to_string()))
+    }),
+    ("admin-token-file", |config| {
+        let path = config.admin_token_file.as_ref();
+        path.map_or_else(|| "none".to_owned(), |path| path.display().to_string())
+    }),
+    ("admin-name", |config| config.admin_name.clone().unwrap_or_else(|| "none".to_owned())),
+];
+
+/// Returns the settings that need an upgrade or a restart, as a sentence for the reference.
+pub(super) fn fixed_settings_sentence() -> String {
+    let keys: Vec<_> = FIXED_SETTINGS.iter().map(|(key, _)| *key).collect();
+    format!(
+        "A change of these settings needs an upgrade or a restart: {}. The same is true of no-cache, \
+         which sets cache-memory to 0.",
+        keys.join(", ")
+    )
 }
 
 #[cfg(test)]
@@ -63,7 +79,7 @@ mod tests {
     use crate::{EngineChoice, Splice, from_arguments};
 
     #[test]
-    fn a_change_that_needs_a_restart_is_an_error() {
+    fn a_change_that_a_reload_cannot_apply_is_an_error() {
         let config = |words: &str| {
             let words = format!("boost --origin=http://a --workers=2 --engine=epoll {words}");
             from_arguments(words.split_whitespace()).unwrap()
@@ -85,7 +101,7 @@ mod tests {
         assert_eq!(
             message,
             "a.toml: engine: cannot become auto while the process runs \
-             (expected: epoll, or a restart)"
+             (expected: epoll, or an upgrade or a restart)"
         );
         let fixed = [
             ("splice", Config { splice: Splice::Never, ..old.clone() }),
@@ -100,6 +116,8 @@ mod tests {
             ("admin-token-file", Config { admin_token_file: Some("/a".into()), ..old.clone() }),
             ("admin-name", Config { admin_name: Some("a".to_owned()), ..old.clone() }),
         ];
+        let message = check_reload("a", &old, &fixed[3].1).unwrap_err().to_string();
+        assert!(message.contains("cannot become 0 (no-cache) while"), "{message}");
         for (option, new) in fixed {
             let message = check_reload("a.toml", &old, &new).unwrap_err().to_string();
             assert!(message.starts_with(&format!("a.toml: {option}: ")), "{message}");

@@ -122,7 +122,7 @@ fn errors_are_refused_with_the_message_of_check() {
         ("memory = '1G'\nworkers = 1", &port, "memory: cannot become 1G while"),
         ("engine = 'epoll'\nworkers = 1", &port, "engine: cannot become epoll while"),
         ("sandbox = 'off'\nworkers = 1", &port, "sandbox: cannot become off while"),
-        ("no-cache = true\nworkers = 1", &port, "cache-memory: cannot become 0 while"),
+        ("no-cache = true\nworkers = 1", &port, "cache-memory: cannot become 0 (no-cache)"),
         ("cache-memory = '64M'\nworkers = 1", &port, "64M while the process runs (expected: 128M"),
         ("disk = '/tmp/no-such-disk:1G'\nworkers = 1", &port, "disk: cannot become"),
         ("workers = 1\ndisk = '/nowhere/a/b:1G'", &port, "disk /nowhere/a/b: /nowhere/a: No such"),
