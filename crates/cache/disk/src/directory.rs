@@ -74,7 +74,7 @@ impl Directory {
         millrace_sys::create_directory(path).map_err(kernel("mkdir"))?;
         let directory = millrace_sys::open_directory(path).map_err(|error| match error {
             Errno::LOOP | Errno::NOTDIR => DirectoryError::NotADirectory,
-            // Probably because it belongs to another user.
+            // The directory probably belongs to another user.
             Errno::ACCESS => match std::fs::symlink_metadata(path) {
                 Ok(found) if found.uid() != own => DirectoryError::Owner(found.uid(), own),
                 _ => DirectoryError::Kernel("open", error),

@@ -37,7 +37,7 @@ pub trait DirectoryIo: Send + Sync + Debug {
     /// ENOENT.
     fn remove(&self, name: &str) -> IoResult<()>;
 
-    /// Creates or replaces a file with these bytes, atomically and synced.
+    /// Creates or replaces a file with these bytes atomically, and syncs it.
     ///
     /// # Errors
     /// ENOSPC; the old file is then still there.
@@ -58,7 +58,8 @@ pub trait FileIo: Send + Sync + Debug {
     /// EIO.
     fn bytes(&self) -> IoResult<u64>;
 
-    /// Reads from an offset: all of `bytes`, or fewer. Returns 0 at the end of the file.
+    /// Reads from an offset into `bytes`, and returns the number of bytes read. It may be less than
+    /// requested, and is 0 at the end of the file.
     ///
     /// # Errors
     /// EIO.

@@ -45,7 +45,7 @@ impl Disk {
             debug_assert_eq!(
                 contents,
                 DirectoryContents::Kept,
-                "other contents were removed before"
+                "a directory that is not kept has no segments"
             );
             let file = directory_io.open(&Segment::name(number))?;
             let bytes = file.bytes()?;

@@ -173,7 +173,8 @@ impl FetchTask {
         false
     }
 
-    /// Ends the fetch because the disk is being closed: the origin is used.
+    /// Ends the fetch because the disk is being closed. If the header was delivered already, the
+    /// body is cut; otherwise the origin is used.
     pub(super) fn abandon(mut self, shared: &DiskShared) {
         if let Some(filler) = self.filler.take() {
             wake(shared, filler.cut());

@@ -4,7 +4,7 @@
 //! ```text
 //!  store ──> queue ──> record appended to the log ──> found by `find`
 //!  find ──> DiskHit ──> fetch ──> queue ──> Filler: chunk by chunk, each verified first
-//!  purge ──> no longer found ──> queue ──> record, synced ──> reply
+//!  purge ──> no longer delivered ──> queue ──> record, synced ──> reply
 //! ```
 //!
 //! [`Disks`] is the interface, which all workers share. After [`Disks::open`], the calls of workers

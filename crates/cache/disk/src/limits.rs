@@ -5,9 +5,9 @@ use std::time::Duration;
 /// The minimum size of a disk. A smaller disk is refused with [`Error::Size`](super::Error::Size).
 pub const DISK_BYTES_MIN: u64 = 1 << 20;
 
-/// On disks of 512 MB to 64 GB, a segment ends with the record that reaches this size. Smaller
-/// disks have at least eight segments, so that dropping one loses little. Larger ones have 1,024,
-/// because each segment is an open file.
+/// On disks of 512 MB to 64 GB, a segment ends with the record that reaches this size. On a smaller
+/// disk, it ends at an eighth of the disk, so that dropping it loses little. On a larger disk, it
+/// ends at 1/1024 of the disk, because each segment is an open file.
 pub const SEGMENT_BYTES: u64 = 64 << 20;
 pub(super) const SEGMENTS_MIN: u64 = 8;
 pub(super) const SEGMENTS: u64 = 1024;
@@ -18,7 +18,9 @@ pub(super) fn segment_bytes(disk_bytes: u64) -> u64 {
     (disk_bytes / SEGMENTS).max(least)
 }
 
-/// Returns the number of open files of a full disk. `disk_bytes` is [`DISK_BYTES_MIN`] or more.
+/// Returns the number of open files of a full disk whose segments have their normal size.
+/// `disk_bytes` is [`DISK_BYTES_MIN`] or more. After many restarts, a disk may have more segments
+/// that are smaller, up to 2,048.
 pub fn files(disk_bytes: u64) -> u64 {
     disk_bytes.div_ceil(segment_bytes(disk_bytes).max(1)) + 1
 }
@@ -91,8 +93,8 @@ pub(super) const MEMORY_TRIES_MAX: u32 = 1000;
 pub(super) const MEMORY_TRIES_WITH_READER_MAX: u32 = 60_000;
 
 /// How long the caller of a purge waits for a queue that has reached its second mark. After that,
-/// the disk counts as stuck. Until its queue is below the mark again, purges are queued without
-/// waiting, up to [`JOBS_MAX`].
+/// the disk counts as stuck: purges are queued without waiting, up to [`JOBS_MAX`]. This ends when
+/// the writer takes a job that leaves the queue below the mark.
 pub(super) const PURGE_WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The maximum number of jobs of a stuck disk. With more, a single purge of everything replaces all

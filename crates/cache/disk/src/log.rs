@@ -40,7 +40,7 @@ pub(super) struct Log {
     /// Segments of earlier runs that were read.
     pub(super) segments_read: u32,
     /// The number of purges before the segment that recovery read last. An older segment that ends
-    /// with fewer shows that a purge was lost. `None` until the newest segment was read.
+    /// with fewer shows that a purge was lost. `None` until one segment could be read.
     pub(super) expected_purges: Option<u64>,
     /// Files were created or removed, and the directory is not synced yet.
     has_unsynced_names: bool,
@@ -265,8 +265,8 @@ impl Log {
         if self.open.as_ref().is_some_and(is_open) {
             self.open = None;
         }
-        // If the name cannot be removed, the segment must not be dropped: the purges of its records
-        // may be dropped next, and the next start would find the records without them.
+        // If the file cannot be removed, the segment must stay. Otherwise the next newer segment
+        // could be dropped with purges of these records, and the next start would serve them.
         ensure_removed(&*shared.directory_io, &Segment::name(oldest.number))?;
         self.has_unsynced_names = true;
         shared.segments.remove(oldest.number);

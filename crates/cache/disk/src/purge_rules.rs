@@ -1,4 +1,5 @@
-//! Purges that the index cannot apply at once: by prefix, by tag, of everything, and all soft ones.
+//! Purges for which removing index entries is not enough. A purge by prefix or tag cannot find its
+//! entries, a purge of everything also covers queued responses, and a soft purge removes nothing.
 //! Such a *rule* covers all records of its target that were written before it.
 //!
 //! Segments are dropped in the order of their writing. When a rule's segment is dropped, all
@@ -56,7 +57,7 @@ pub(super) struct PurgeRules(RwLock<RuleTable>);
 
 #[derive(Debug, Default)]
 struct RuleTable {
-    /// By target, and whether the rule is soft; without prefixes.
+    /// The rules other than by prefix. The key is the target, and whether the rule is soft.
     exact: HashMap<(PurgeTarget, bool), RuleReach>,
     prefixes: Vec<(Box<[u8]>, bool, RuleReach)>,
 }

@@ -39,7 +39,7 @@ pub(super) enum WriteJob {
     },
 }
 
-/// A purge. If there is a waiter, the purge is made durable before the reply.
+/// A purge. If there is a waiter, the writer tries to make the purge durable before it replies.
 #[derive(Debug)]
 pub(super) struct PurgeJob {
     pub(super) target: PurgeTarget,
@@ -47,7 +47,7 @@ pub(super) struct PurgeJob {
     pub(super) waiter: Option<std::sync::Arc<PurgeWaiter>>,
 }
 
-/// The requester of a purge, which gets one reply when the last disk has written it.
+/// The requester of a purge. It gets one reply, once each disk has written the purge or failed to.
 #[derive(Debug)]
 pub(super) struct PurgeWaiter {
     pub(super) requester: WaiterId,
@@ -110,7 +110,8 @@ struct QueueState {
     bytes: u64,
     /// The number of the last store.
     last_store_number: u64,
-    /// A caller waited for room until its timeout, and the writer found no room since.
+    /// A caller waited for room until its timeout, and since then the writer has not taken a job
+    /// that left the queue below the second mark.
     is_stuck: bool,
     is_closed: bool,
 }

@@ -66,15 +66,17 @@ impl Log {
     fn recover_segment(&mut self, segment: &Arc<Segment>) {
         match self.read_contents(segment) {
             Ok(Some(found)) => self.recover_contents(segment, &found),
-            // If purges are lost with this segment, the next older segment shows it: it ends with
-            // fewer purges than expected. The newest segment lacks this check. But if it had a
-            // confirmed purge, it had two copies, and one bad place cannot destroy both.
+            // Nothing in the segment is valid, so its purges are lost too. If there is a newer
+            // segment, the next older one reveals the loss: it has fewer purges than expected. The
+            // newest segment has no such check and needs none: a confirmed purge has two copies a
+            // page apart, so one bad place leaves at least one of them valid.
             Ok(None) => self.drop_segments(|number| number == segment.number),
             Err(_) => {
                 self.shared.stats.update(|counters| counters.read_errors += 1);
                 match self.expected_purges {
                     Some(_) => self.drop_segments(|number| number == segment.number),
-                    // For the newest segment, nothing else shows whether it had purges.
+                    // The records of the newest segment may be intact, but cannot be read now. No
+                    // other segment shows whether there are purges among them.
                     None => self.drop_after_lost_purge(segment.number),
                 }
             }
@@ -116,13 +118,14 @@ impl Log {
         let shared = self.shared.clone();
         for number in shared.segments.numbers().into_iter().filter(|number| which(*number)) {
             shared.segments.remove(number);
-            // The segment is no longer tracked, and purges no longer apply to its contents. If its
-            // file cannot be removed, the next start has to discard everything.
+            // After a failure, the next start has to discard everything, so no further file
+            // is removed.
             if self.has_unwritten_purge {
                 continue;
             }
             // The oldest file is removed first, and each removal is synced, so that a crash in
-            // between does not leave a response without the purge that covers it.
+            // between does not leave a response without the purge that covers it. If the removal
+            // fails, the file stays, but later purges do not apply to it: it is no longer tracked.
             let removed = ensure_removed(&*shared.directory_io, &Segment::name(number));
             let removed = removed.and_then(|()| shared.directory_io.sync());
             self.has_unwritten_purge = removed.is_err();

@@ -15,7 +15,7 @@ pub(super) struct Segment {
     pub(super) file: Arc<dyn FileIo>,
     /// The size of the file. Relaxed: written by the writer only; for others it is a statistic.
     bytes: AtomicU64,
-    /// The responses that were written there, including removed ones.
+    /// The responses in the file, including those that were removed from the index since.
     ids: Mutex<Vec<ResponseId>>,
 }
 

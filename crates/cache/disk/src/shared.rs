@@ -20,7 +20,7 @@ use super::stats::StatsCell;
 #[derive(Debug)]
 pub(super) struct DiskShared {
     pub(super) directory_io: Arc<dyn DirectoryIo>,
-    /// The number of the directory.
+    /// The random number of the directory, from its identity.
     pub(super) directory_number: u64,
     pub(super) sealer: Sealer,
     pub(super) index: Index,

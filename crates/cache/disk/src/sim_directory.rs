@@ -31,7 +31,7 @@ pub struct SimDirectory(Arc<Mutex<SimState>>);
 #[derive(Debug, Default)]
 struct SimState {
     random: SimRandom,
-    /// By number, because names may change.
+    /// The files by number, because their names may change.
     nodes: BTreeMap<u64, SimInode>,
     names: BTreeMap<String, u64>,
     /// The names at the last sync.
@@ -83,8 +83,8 @@ impl SimDirectory {
         self.lock().capacity = capacity;
     }
 
-    /// Lets `calls` more writing calls return, and kills the process (SIGKILL) during the next one.
-    /// A killed write may stop at any byte.
+    /// Lets `calls` more writing calls return, and simulates a SIGKILL of the process during the
+    /// next one. That write may stop at any byte.
     pub fn die_after(&self, calls: u64) {
         self.lock().calls_left = Some(calls);
     }

@@ -27,7 +27,8 @@ impl Log {
     /// If there is neither, waits up to `wait` for a job. Returns `false` if there was nothing to
     /// do.
     pub(super) fn run_once(&mut self, wait: Option<Duration>) -> bool {
-        // The newest segment comes first: until it was read, the number of purges is unknown.
+        // Before the first job, the number of purges must be known. The newest segment that can be
+        // read has it.
         let mut recovers = false;
         while self.expected_purges.is_none() && self.recover_next_segment() {
             recovers = true;
@@ -45,7 +46,7 @@ impl Log {
         }
     }
 
-    /// Returns whether there is nothing left to do, and there never will be.
+    /// Returns whether the queue is closed and all its jobs are done.
     pub(super) fn is_drained(&self) -> bool {
         self.shared.queue.is_drained()
     }
@@ -305,7 +306,7 @@ impl PurgeJob {
         self.target == PurgeTarget::All && !self.is_soft
     }
 
-    /// Returns whether the purge becomes a rule, because the index cannot apply it.
+    /// Returns whether the purge becomes a rule, because removing index entries is not enough.
     fn is_rule(&self) -> bool {
         self.is_soft || !matches!(self.target, PurgeTarget::Response(_) | PurgeTarget::Key(_))
     }

@@ -45,8 +45,8 @@ struct ExpectedVersions {
 ///
 /// * `S key version` comes before a store.
 /// * `P key version` comes after a durable purge of everything up to that version.
-/// * `F version` means that everything up to that version was written.
-/// * `N` begins a process. The queue of its predecessor was lost.
+/// * `F version` means that all versions of this process up to that one were written.
+/// * `N` begins a process. What its predecessor had only queued was lost.
 fn read_journal(path: &Path) -> (BTreeMap<u64, ExpectedVersions>, u64) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut known: BTreeMap<u64, ExpectedVersions> = BTreeMap::new();
@@ -138,7 +138,7 @@ impl Victim {
         let known = self.known.get(&key).copied().unwrap_or_default();
         assert!(
             (known.first..=known.last).contains(&version),
-            "key {key}: version {version}, not of {} to {}",
+            "key {key}: version {version} (expected: {} to {})",
             known.first,
             known.last
         );

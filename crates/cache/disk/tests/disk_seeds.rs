@@ -60,7 +60,7 @@ struct History<'a> {
     seen: EventCounts,
 }
 
-/// Counts of the events in all histories: a test in which nothing happens proves nothing.
+/// Counts of the events in one history, or in all: a test in which nothing happens proves nothing.
 #[derive(Debug, Default, Clone, Copy)]
 struct EventCounts {
     hits: u64,
@@ -108,7 +108,7 @@ impl History<'_> {
                 Err(error) => assert!(self.has_faults, "{error}"),
             }
         }
-        panic!("it never starts");
+        panic!("the disks cannot be opened");
     }
 
     fn disks(&self) -> &Disks {
