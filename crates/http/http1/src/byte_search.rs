@@ -20,8 +20,8 @@ pub(crate) fn find_control(bytes: &[u8]) -> usize {
 
 /// Returns the offset of the first byte for which `is_wanted` returns true, or the length.
 ///
-/// `marks` does the same for a word of eight bytes. In the word that it returns, the high bit of
-/// each wanted byte is set. After the first wanted byte, high bits of other bytes may be set too.
+/// `marks` takes eight bytes as a word, and returns a word in which the high bit of each wanted
+/// byte is set. After the first wanted byte, high bits of other bytes may be set too.
 #[inline]
 fn first(bytes: &[u8], marks: impl Fn(u64) -> u64, is_wanted: impl Fn(u8) -> bool) -> usize {
     let place = |word: &[u8; 8]| marks(u64::from_le_bytes(*word)).trailing_zeros() as usize / 8;
@@ -49,7 +49,7 @@ fn zeros(word: u64) -> u64 {
 fn controls(word: u64) -> u64 {
     let delete = word ^ (ONES * 0x7f);
     // Both subtractions may also mark bytes above 127. `!word` removes these marks, because
-    // `delete` has the same high bits.
+    // `delete` has the same high bits as `word`.
     (word.wrapping_sub(ONES * 0x20) | delete.wrapping_sub(ONES)) & !word & HIGH
 }
 

@@ -2,7 +2,7 @@
 //! its payload.
 //!
 //! Some bodies are valid by the grammar but are refused, because implementations read them
-//! differently:
+//! differently, or because they exceed a limit of this crate:
 //!
 //! * the optional ("bad") white space around extensions
 //! * more than 16 digits in a chunk size, leading zeros included
@@ -60,11 +60,14 @@ const _: () = assert!(size_of::<ChunkedDecoder>() <= 64);
 /// The part of the body that the next byte belongs to.
 ///
 /// ```text
-///   Size -> SizeDigits -+----------------------> SizeLf -+-> Data -> DataCr -> DataLf -> Size
-///                       |                          ^     |
-///                       +-> ExtensionName.. -> .. -+     +-> Trailer -+-> LastLf -> Ended
-///                             (name [= value | = "text"])    ^        |
-///                                                            +- line -+
+///   Size -> SizeDigits -+-----------------> SizeLf -+-> Data -> DataCr -> DataLf -> Size
+///                       |                     ^     |
+///                       +-> extensions -------+     +-> Trailer -+-> LastLf -> Ended
+///                            ^      |                   ^        |
+///                            +------+                   +- TrailerLine
+///
+///   extension: ExtensionStart -> ExtensionName [-> ExtensionValueStart -> value]
+///   value:     ExtensionValue, or ExtensionQuoted (<-> ExtensionPair) -> ExtensionQuotedEnd
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum DecoderState {
@@ -221,9 +224,9 @@ impl ChunkedDecoder {
     /// Returns the trailer lines that may be forwarded, each as `Name: value` and CR LF. The list
     /// is complete once the body ended, and empty if there are none.
     ///
-    /// RFC 9110 section 6.5.1: a trailer field may not frame, route or authenticate the message, or
-    /// control the message or its content, because a recipient may merge it into the header
-    /// section. Such trailers are dropped.
+    /// RFC 9110 section 6.5.1: a recipient may merge trailer fields into the header. Fields that
+    /// determine framing, routing, authentication, processing or the format of the content must
+    /// therefore not be trailers, and are dropped.
     pub fn trailers(&self) -> &[u8] {
         self.trailers.as_ref().map_or(&[], |trailers| trailers.forwarded_lines())
     }
@@ -536,7 +539,7 @@ mod tests {
         }
         let long =
             |len: usize, count: usize| format!("1;{}\r\nx\r\n", "a".repeat(len - 1)).repeat(count);
-        // The limits also count the byte after the extensions, even if it is the CR.
+        // The limits also count the CR after the extensions.
         assert!(decode(long(255, 64)).is_ok());
         assert_eq!(decode(long(256, 1)), Err(ChunkError::ExtensionsTooLong));
         assert_eq!(decode(long(255, 65)), Err(ChunkError::ExtensionsTooLong));

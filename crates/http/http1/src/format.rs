@@ -36,7 +36,7 @@ pub(crate) fn format_number(text: &mut [u8], mut number: u64) -> usize {
 pub fn write_ip(out: &mut Vec<u8>, ip: IpAddr) {
     match ip {
         IpAddr::V4(ip) => write_ipv4(out, ip),
-        IpAddr::V6(ip) => write!(out, "{ip}").expect("a Vec takes every byte"),
+        IpAddr::V6(ip) => write!(out, "{ip}").expect("writing to a Vec does not fail"),
     }
 }
 

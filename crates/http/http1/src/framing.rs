@@ -104,8 +104,8 @@ pub fn request_framing(head: &RequestHead) -> Result<Framing, FramingError> {
 /// * With status 1xx and 204, neither `Content-Length` nor `Transfer-Encoding` is allowed (RFC 9110
 ///   section 8.6, RFC 9112 section 6.1). Only `Content-Length: 0` is accepted, because origins send
 ///   it and no recipient waits for a body.
-/// * After CONNECT, a status of 2xx begins the tunnel and both fields are ignored (RFC 9110 section
-///   9.3.6).
+/// * After CONNECT, a status of 2xx begins the tunnel. `Content-Length` and `Transfer-Encoding` are
+///   then ignored (RFC 9110 section 9.3.6).
 ///
 /// # Errors
 /// Returns a [`FramingError`] if two recipients could determine different ends.

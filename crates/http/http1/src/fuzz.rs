@@ -32,7 +32,8 @@ where
     let mut piecewise = Head::<L>::default();
     let mut scan = HeadScan::default();
     let mut seen = Ok(None);
-    // An empty line of two bytes may come before the header, and a third byte exceeds the limit.
+    // The header may have `bytes_max` bytes after an empty line of two. One more byte exceeds the
+    // limit.
     for end in 0..=data.len().min(limits.bytes_max + 3) {
         // The proxy parses each piece into a cleared header from a pool.
         piecewise.clear();

@@ -1,5 +1,6 @@
 //! The common part of request and response headers: lines, fields, and the state of parsing a
-//! header that arrives in pieces. Nothing here depends on the meaning of a field.
+//! header that arrives in pieces. Of the fields, only `Connection` and `Upgrade` are interpreted
+//! here.
 
 use std::ops::{Deref, Range};
 
@@ -18,7 +19,8 @@ pub struct HeadLimits {
     pub bytes_max: usize,
     /// Maximum number of field lines.
     pub fields_max: usize,
-    /// Maximum bytes of a request target, percent-encoded. Ignored for responses.
+    /// Maximum bytes of a request target whose non-ASCII bytes are percent-encoded. Ignored for
+    /// responses.
     pub target_bytes_max: usize,
 }
 
@@ -69,7 +71,8 @@ pub struct Head<L> {
 
 /// The parsed start line of a header; empty by default.
 pub trait StartLine: Default {
-    /// Parses the start line and sets `scan.begin`. Returns `false` if the line is not complete.
+    /// Parses the start line. Sets `scan.begin` if an empty line comes before it. Returns `false`
+    /// if the line is not complete.
     fn parse(
         &mut self,
         input: &[u8],

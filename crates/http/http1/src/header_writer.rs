@@ -12,9 +12,9 @@ pub use field_list::FieldList;
 
 /// A writer for one header: its start line, its fields in order, and its end.
 ///
-/// Callers do not depend on the version of HTTP. Everything that is specific to HTTP/1 has a method
-/// of its own, which other versions implement as a no-op. The caller passes field names in the case
-/// that HTTP/1 sends, and values without CR, LF and NUL. A writer need not check either.
+/// Callers do not depend on the version of HTTP. Writers of other versions ignore the methods and
+/// arguments that only HTTP/1 needs. The caller passes field names in the case that HTTP/1 sends,
+/// and values without CR, LF and NUL. A writer need not check either.
 pub trait HeaderWriter {
     /// Begins a request. `authority` appends the authority of its target, in the form of `Host`.
     fn request(&mut self, method: &[u8], path: &[u8], authority: impl FnOnce(&mut Vec<u8>));

@@ -6,12 +6,13 @@
 //!
 //! The following are rewritten:
 //!
-//! * LF line ends, if all lines of the header end so, from the status line to the empty line (RFC
-//!   9112 section 2.2). A mixture with CR LF is refused, because an injected line looks like that.
+//! * LF line ends, if all lines of the header have them, from the status line to the empty line
+//!   (RFC 9112 section 2.2). A mixture with CR LF is refused, because an injected line can cause
+//!   one.
 //! * White space between a field name and its colon, which is removed (RFC 9112 section 5.1).
-//! * Folded values: each fold becomes one space (RFC 9112 section 5.2). A fold without text, or
-//!   before the first field, is refused, because some implementations read it as the end of the
-//!   header.
+//! * Folded values: each fold becomes one space (RFC 9112 section 5.2). A fold without text is
+//!   refused, because some implementations read it as the end of the header. A fold before the
+//!   first field is refused, because some implementations drop the line (section 2.2).
 //!
 //! The last two are refused in fields that determine where the message or its connection ends: an
 //! implementation that does not accept the form would not see these fields.
@@ -28,7 +29,7 @@ use crate::head::{HeadLimits, HeadScan, ParseMode};
 use crate::name::{FieldName, NameSet};
 use crate::response::ResponseHead;
 
-/// Fields whose lines have to be strict.
+/// Fields whose lines may have neither a fold nor white space before the colon.
 const STRICT_FIELDS: NameSet =
     NameSet::new(&[FieldName::ContentLength, FieldName::TransferEncoding, FieldName::Connection]);
 

@@ -5,12 +5,15 @@
 //! fields. A [`Head`] owns one copy of its header, and its fields are ranges of that copy, so a
 //! field needs no allocation of its own.
 //!
-//! It implements RFC 9112 strictly: bytes that two implementations could read as two different
-//! messages are an error. Messages that are refused although a grammar allows them are listed at
-//! [`RequestHead`], [`ResponseHead`], [`target`], [`framing`] and [`chunked`]. Two deviations are
-//! accepted and rewritten, so that only the strict form is forwarded:
+//! The crate implements RFC 9112 strictly: bytes that two implementations could read as two
+//! different messages are an error. Messages that are refused although a grammar allows them are
+//! listed at [`RequestHead`], [`ResponseHead`], [`target`], [`framing`] and [`chunked`].
+//!
+//! Two kinds of deviation are accepted and rewritten to the strict form:
 //! [`ResponseHead::parse_lenient`] rewrites response headers with common faults before it parses
-//! them, and [`RequestHead`] percent-encodes non-ASCII bytes in the target.
+//! them, and [`RequestHead`] percent-encodes non-ASCII bytes in the target. [`target`],
+//! [`ResponseHead`] and [`response_framing`] list harmless deviations, which are accepted as they
+//! are.
 //!
 //! ```
 //! use millrace_http1::{FieldName, HeadLimits, HeadScan, RequestHead};

@@ -13,9 +13,9 @@ pub(crate) const CONNECTION_OPTIONS_MAX: usize = 32;
 /// compared with each protocol of its request. Error: `HeadError::UpgradeProtocolsTooMany`.
 pub(crate) const UPGRADE_PROTOCOLS_MAX: usize = 8;
 
-/// Maximum number of empty members in all `Connection` fields of a header. The same number is the
-/// maximum in all its `Upgrade` fields. RFC 9110 section 5.6.1.2 requires a recipient to ignore a
-/// reasonable number. Error: the same as for members that are not empty.
+/// Maximum number of empty members in all `Connection` fields of a header, and also in all its
+/// `Upgrade` fields. RFC 9110 section 5.6.1.2 requires a recipient to ignore a reasonable number.
+/// Error: the same as for members that are not empty.
 pub(crate) const EMPTY_MEMBERS_MAX: usize = 32;
 
 /// Maximum bytes of a host name (RFC 1035 section 2.3.4). Error: `TargetError::HostInvalid`.

@@ -267,8 +267,8 @@ impl NameKey {
     }
 
     /// Returns the slot of the key in [`SLOTS`]. It does not depend on the bit in which upper and
-    /// lower case differ. Other bytes that differ in that bit only also have the same slot, which
-    /// costs one failed comparison.
+    /// lower case differ. Some other bytes also differ only in this bit, such as `-` and CR. Names
+    /// that differ only in such bytes have the same slot, which costs one failed comparison.
     #[inline]
     const fn slot(&self, multiplier: u64) -> usize {
         const CASE: u64 = u64::from_ne_bytes([0x20; 8]);
@@ -303,9 +303,9 @@ const fn short_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// Returns whether eight bytes are those of a known name, ignoring ASCII case. Of the bytes that
-/// known names may have (see [`keys`]), only alphabetic ones have bit 6 set, and bit 5 is their
-/// case.
+/// Returns whether eight bytes are those of a known name, ignoring ASCII case. A known name has
+/// only alphanumeric bytes and `-` (see [`keys`]). Of these, only the alphabetic ones have bit 6
+/// set, and bit 5 is their case.
 #[inline]
 const fn is_same_word(word: u64, known: u64) -> bool {
     const LETTER: u64 = u64::from_ne_bytes([0x40; 8]);
@@ -328,7 +328,7 @@ const fn keys() -> [NameKey; TABLE.len()] {
         let mut at = 0;
         while at < text.len() {
             let is_known = matches!(text[at], b'a'..=b'z' | b'0'..=b'9' | b'-');
-            assert!(is_known, "a known name has lower-case alphanumeric bytes and hyphens");
+            assert!(is_known, "a known name has only lower-case alphanumeric bytes and hyphens");
             at += 1;
         }
         assert!(!text.is_empty(), "a name is not empty");

@@ -275,9 +275,9 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// Calls `put` with the name and value of each field that has to be part of a cache key.
-    /// Origins build URLs from these fields, and the client may determine their values. They are
-    /// accepted because the peer is trusted, or because the configuration forwards them from every
-    /// peer.
+    /// An origin may select its response by these fields, and the client may determine their
+    /// values. They are accepted because the peer is trusted, or because the configuration forwards
+    /// them from every peer.
     ///
     /// Values that this proxy would write itself are left out, so that a request has the same key
     /// with and without them.

@@ -76,8 +76,8 @@ fn is_unambiguous(path: &[u8]) -> bool {
 /// whether the path hides segments from implementations that do not decode it.
 ///
 /// `is_other` must return false for the normal form. It must compare only the start of a path, with
-/// prefixes that have no double slash. It is then sufficient to test the forms that keep all double
-/// slashes and the forms that keep none. A path of more than [`INTERPRETED_BYTES_MAX`] bytes is
+/// prefixes that have no double slash. Then only the forms that keep all double slashes and the
+/// forms that keep none have to be tested. A path of more than [`INTERPRETED_BYTES_MAX`] bytes is
 /// ambiguous unless it has one interpretation only.
 ///
 /// Most origins decode the escapes of all visible characters, such as `%40` for `@`, and some
@@ -266,11 +266,11 @@ fn before_semicolon(bytes: &[u8]) -> &[u8] {
     bytes.split(|&byte| byte == b';').next().unwrap_or_default()
 }
 
-/// Fuzzes the functions of this module with any bytes that a request target may have as its path.
+/// Fuzzes the functions of this module with a path of `/` and any bytes.
 ///
 /// # Panics
-/// Panics if a normal form is not stable or not among the interpretations, or if a plain path has
-/// two interpretations.
+/// Panics if a normal form is not stable or not among the interpretations, or if an unambiguous
+/// path has two interpretations.
 pub fn fuzz_path(data: &[u8]) {
     let path = [b"/", data].concat();
     let normal = normalise(&path).into_owned();

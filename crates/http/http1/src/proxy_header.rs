@@ -72,7 +72,8 @@ const V2_FIXED: usize = V2_START.len() + 4;
 /// Parses a PROXY header from the first bytes of a connection. Returns its length in bytes and its
 /// addresses, or `None` if more bytes are needed: call again with the same bytes and more.
 ///
-/// A call reads at most 107 bytes of version 1 and 232 of version 2, whose extensions are skipped.
+/// A call reads at most 107 bytes of version 1 and 52 of version 2. It skips extensions and the
+/// addresses of Unix sockets.
 ///
 /// # Errors
 /// Returns a [`ProxyHeaderError`] as soon as the bytes match the signature of neither version.
@@ -102,7 +103,7 @@ fn parse_v1(input: &[u8]) -> Result<Option<(usize, ProxyHeader)>, ProxyHeaderErr
         return Err(ProxyHeaderError::LineInvalid);
     }
     let header = if line == b"UNKNOWN" || line.starts_with(b"UNKNOWN ") {
-        // The specification requires that the rest of the line is ignored.
+        // The specification requires that the rest of the line be ignored.
         ProxyHeader::default()
     } else {
         parse_v1_addresses(line)?

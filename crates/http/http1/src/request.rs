@@ -19,7 +19,7 @@ use crate::target::{
 
 /// The header of a request: a request line (RFC 9112 section 3) and field lines.
 ///
-/// The following are valid by a grammar. They are refused because origins disagree about them, or
+/// The following are refused although the RFCs allow them, because origins disagree about them or
 /// because they exceed a limit of this crate:
 ///
 /// | refused | allowed by |

@@ -1,10 +1,10 @@
 //! Request targets and hosts: the destination of a request. Nothing is resolved or normalised here.
 //!
-//! A target may have the characters of RFC 3986 except `#`. Browsers send other characters too, of
-//! which ``| ^ ` { } [ ]`` are accepted anywhere. `\` is accepted only after the first `?`, because
-//! some origins read it as `/` in a path. Control bytes, spaces and `" < > #` are refused.
-//! Non-ASCII bytes are percent-encoded before anything else uses the target. A host that contains
-//! them is refused.
+//! A target may have the characters of RFC 3986 except `#`, also `[` and `]` in paths and queries.
+//! Browsers send other characters too, of which ``| ^ ` { }`` are accepted anywhere. `\` is
+//! accepted only after the first `?`, because some origins read it as `/` in a path. Control bytes,
+//! spaces and `" < > #` are refused. Non-ASCII bytes are percent-encoded before anything else uses
+//! the target. A host that contains them is refused.
 //!
 //! This module keeps percent-encoding as received, even if it is malformed (`%zz`, a `%` at the
 //! end) or hides a `/`. It also keeps empty segments and dot segments. The module [`crate::path`]
@@ -289,7 +289,8 @@ fn parse_authority(
     Ok(AuthoritySpan { span, host, port })
 }
 
-/// Returns the form of a target. The method is needed because `host:port` can look like a scheme.
+/// Returns the form of a target. With CONNECT, a target that begins with a scheme is read as an
+/// authority, because CONNECT allows no other form.
 pub(crate) fn target_form(method: Method, target: &[u8]) -> TargetForm {
     match target {
         b"*" => TargetForm::Asterisk,

@@ -70,8 +70,8 @@ impl Trailers {
 }
 
 /// Returns whether a trailer may be forwarded (RFC 9110 section 6.5.1). Known names and names with
-/// certain prefixes are refused: such fields frame, route or authenticate a message, or control its
-/// processing.
+/// certain prefixes are not forwarded: such fields frame, route or authenticate a message, or
+/// control its processing.
 fn may_be_trailer(name: &[u8], known: FieldName) -> bool {
     const FAMILIES: [&str; 5] = ["access-control-", "content-", "if-", "proxy-", "sec-"];
     let is_of = |family: &&str| {
