@@ -157,8 +157,8 @@ impl HeldBytes {
         Self { bytes, read: 0, charged, budget: budget.clone() }
     }
 
-    /// Appends bytes. Consumed bytes are removed first, so that the memory is at most twice as
-    /// large as the unread bytes, however often bytes are appended and consumed.
+    /// Appends bytes. Consumed bytes are removed first, and memory that is more than twice as large
+    /// as the unread bytes is shrunk. So memory does not grow with the number of calls.
     pub fn append(&mut self, bytes: &[u8]) {
         self.bytes.drain(..self.read);
         self.read = 0;

@@ -44,7 +44,7 @@ pub struct PathEstimate {
     pub window: u32,
 }
 
-/// The direction that [`Engine::shutdown`] ends, as in shutdown(2).
+/// The directions that [`Engine::shutdown`] ends, as in shutdown(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShutdownHow {
     /// The sending direction. The peer reads the end of the stream.
@@ -162,10 +162,10 @@ pub trait Engine {
     /// Receives up to `max` bytes (`1 <= max <= Buffer::SIZE`) into a buffer of the engine, once
     /// there are any.
     fn recv(&mut self, fd: &Fd, max: usize, token: Token);
-    /// Returns whether the outstanding receive may complete without waiting. This is so if the
-    /// kernel has announced bytes, the end of the stream, or an error. It is also so for the first
-    /// receive from an accepted or adopted connection. Makes no system call, so bytes that have
-    /// just arrived are not seen.
+    /// Returns whether the outstanding receive may complete without waiting. This is so once the
+    /// kernel has announced bytes, the end of the stream, or an error, until a receive finds
+    /// nothing left. It is also so for the first receive from an accepted or adopted connection.
+    /// The function makes no system call, so bytes that have just arrived are not seen.
     fn is_recv_ready(&self, fd: &Fd) -> bool;
     /// Sends every byte of `parts`, in order. The bytes are read before the call returns. Bytes
     /// that the kernel does not take at once are copied. A copy that outlives the turn is charged
@@ -199,7 +199,7 @@ pub trait Engine {
     fn path_estimate(&self, _fd: &Fd) -> Option<PathEstimate> {
         None
     }
-    /// Shuts down a direction. No operation may be outstanding in it.
+    /// Shuts down one direction or both. No operation may be outstanding in them.
     fn shutdown(&mut self, fd: &Fd, how: ShutdownHow);
     /// Closes a descriptor. Bytes that the kernel has taken still reach the peer, unless bytes from
     /// the peer are unread. The peer is notified by the end of the next [`Engine::submit_and_wait`]

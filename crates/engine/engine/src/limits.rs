@@ -25,10 +25,10 @@ pub(crate) const DESCRIPTORS_MAX: u32 = 1 << 22;
 pub(crate) const SPARE_BUFFERS_MAX: usize = 16;
 /// The most receives, and the most sends, that are submitted to a ring in one turn. Each keeps a
 /// buffer until its completion is handled. When there are this many of one kind, the turn ends.
+/// docs/design/engine.md compares batches of other sizes.
 pub(crate) const BATCH_MAX: usize = 16;
 /// The largest send, in bytes, that is copied so that it can be submitted together with the others
-/// of a turn. A longer one is sent at once from the caller's memory. The measurements are in
-/// docs/design/engine.md.
+/// of a turn. A longer one is sent at once from the caller's memory.
 pub(crate) const BATCHED_SEND_MAX: usize = 16 * 1024;
 /// Bytes moved by one splice. A larger `max` is reduced to it.
 pub(crate) const SPLICE_MAX: usize = 256 * 1024;

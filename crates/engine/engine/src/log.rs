@@ -141,8 +141,8 @@ impl LogSink {
     }
 
     /// Writes all pending records and ends the writer. If the writer does not finish within 5 s,
-    /// for example on a pipe without a reader, it is abandoned with its records. Later records are
-    /// dropped.
+    /// for example because the reader of a pipe is stalled, it is abandoned with its records. Later
+    /// records are dropped.
     pub fn close(&self) {
         lock(&self.0.state).closing = true;
         self.0.changed.notify_one();

@@ -14,7 +14,7 @@ use crate::Wake;
 #[derive(Debug)]
 pub struct MailboxSender<T, W> {
     shared: Arc<Mailbox<T, W>>,
-    /// Whether a message was added since the receiver was last woken.
+    /// Whether a message was added since the last flush.
     unflushed: bool,
 }
 

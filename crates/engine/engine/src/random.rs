@@ -47,8 +47,8 @@ impl SplitMix {
         self.number() % bound
     }
 
-    /// Returns a random number of at most `n` bits. The range `bits` contains `n`, and each of its
-    /// values is equally likely.
+    /// Chooses a number of bits from `bits`, each with the same probability, and returns a random
+    /// number of at most that many bits.
     pub(crate) fn scaled(&mut self, bits: std::ops::Range<u64>) -> u64 {
         let bits = bits.start + self.below(bits.end - bits.start);
         self.below(1 << bits)

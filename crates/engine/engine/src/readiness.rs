@@ -240,8 +240,9 @@ impl<W: Watch> ReadinessEngine<W> {
             return;
         };
         // For arriving bytes, io_uring may report a hint: an event for which the kernel did not
-        // check the socket (`Readiness::is_hint`). Urgent bytes cause a hint before that of the
-        // bytes around them. So two hints without a receive in between may mean urgent bytes.
+        // check the socket (`Readiness::is_hint`). Urgent bytes cause a hint of their own, before
+        // the hint for the bytes around them. So two hints without a receive in between may mean
+        // urgent bytes.
         let is_second_hint = descriptor.readable && readiness.is_hint();
         descriptor.must_drain |= is_second_hint || readiness.must_drain();
         descriptor.readable |= readiness.is_readable();

@@ -4,11 +4,13 @@
 //! [`Timers::TICK_NANOSECONDS`]. A slot of level 0 covers one tick, and a slot of each higher level
 //! covers the whole wheel below it.
 //!
-//! The level of an entry is the highest group of six bits in which its tick differs from the
-//! current tick, and its slot is the value of that group. Entries whose tick has been reached are
-//! in a list of their own, so this value is above that of the current tick. Hence every occupied
-//! slot is ahead of the current slot of its level. It also begins before all occupied slots of the
-//! next level, whose ticks exceed the current one in a higher group.
+//! The tick of an entry is its deadline, rounded up. Its level is the highest group of six bits in
+//! which this tick differs from the current tick, and its slot is the value of that group. Entries
+//! whose tick has been reached are in a list of their own. The others have later ticks, so every
+//! occupied slot is ahead of the slot of the current tick at the same level.
+//!
+//! All slots of a level together cover the slot of the current tick at the next level. The occupied
+//! slots of the next level are ahead of that slot, so they begin after all slots of this level.
 //!
 //! When the current tick reaches a slot, its entries are linked again, each at a lower level or as
 //! due. An entry may wait in any slot that begins no later than its deadline, which is why moving a
@@ -54,9 +56,9 @@ struct TimerEntry {
 /// The list that contains an entry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum TimerList {
-    /// None. The entry is unused.
+    /// The list of unused entries.
     Free,
-    /// None. The entry has expired and was not set since.
+    /// No list. The entry has expired and was not set since.
     Idle,
     Due,
     Slot {
@@ -175,7 +177,7 @@ impl Timers {
 
     /// Returns the time by which [`Timers::pop_expired`] has to be called next. The time is at most
     /// one tick after the nearest deadline. It may be earlier than any deadline, since that call
-    /// also moves entries to lower levels.
+    /// also moves entries to lower levels. Returns `None` if no entry is set.
     pub fn next_wakeup(&self) -> Option<Instant> {
         let tick = if self.due == NONE { self.first_occupied()?.2 } else { self.current };
         Some(Instant::from_nanoseconds(tick << TICK_BITS))

@@ -104,9 +104,9 @@ impl Watch for UringWatch {
                 RingCompletion::Watched { data, result: Ok(events), more: true } => {
                     (data, WatchEvent::Ready(Readiness::from_bits(events)))
                 }
-                // Either the kernel had no memory to continue the request, in which case a new
-                // watch reports everything again; or the descriptor was closed before the request
-                // was submitted, in which case its key no longer exists.
+                // If the kernel had no memory to continue the request, a new watch reports
+                // everything again. If the descriptor was closed before the request was submitted,
+                // its key no longer exists.
                 RingCompletion::Watched { data, .. } => (data, WatchEvent::Lost),
                 RingCompletion::Received { data, memory, result } => {
                     (data, WatchEvent::Received(Buffer::from_block(memory), result))

@@ -1,11 +1,14 @@
 //! The engine over user-level connection tracking (crates/uselect/uselect). The kernel writes the
-//! state of connections to shared memory, and the engine reads it there. It makes no system call
-//! for readiness while there is work.
+//! readiness of connections to shared memory, and the engine reads it there. A wait that finds
+//! events in memory makes no system call, unless the epoll instance is due (see below).
 //!
-//! Connections are tracked in lean mode, in which the kernel only reports events. That suffices for
-//! an engine over edges: it remembers each event, and reads and writes until nothing is left.
-//! Descriptors that are not tracked, including listeners, are in an epoll instance of the watcher,
-//! which is polled as often as [`KERNEL_CHECK_WAITS_MAX`] specifies.
+//! Connections are tracked in lean mode: the kernel only sets readiness bits, and this process
+//! clears them. That suffices for an engine over edges, which remembers each event, and receives
+//! and sends until nothing is left.
+//!
+//! Descriptors that are not tracked, including listeners, are in an epoll instance of the watcher.
+//! While memory shows events, that instance is polled only after every [`KERNEL_CHECK_WAITS_MAX`]
+//! waits, or [`KERNEL_CHECK_TIME_MAX`] after the last poll.
 
 mod expected_bytes;
 

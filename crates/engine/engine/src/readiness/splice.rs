@@ -16,7 +16,7 @@ use crate::{Buffer, Completion, CompletionEvent, Error, Fd, Key, Token};
 impl<W: Watch> ReadinessEngine<W> {
     /// Opens a pipe with room for one splice. The kernel makes the pipe smaller if the user has too
     /// many pipes already (pipe(7), /proc/sys/fs/pipe-user-pages-soft). If it is smaller than a
-    /// receive, the call fails, since splicing through it would be slower than copying.
+    /// [`Buffer`], the call fails, since splicing through it would be slower than copying.
     pub(super) fn open_pipe(&mut self) -> Result<(Fd, Fd), Error> {
         if self.descriptors.len() + 2 > crate::limits::DESCRIPTORS_MAX as usize {
             return Err(Error::OutOfDescriptors);

@@ -7,7 +7,7 @@ pub struct EngineStats {
     pub receives: u64,
     /// Sends that were tried: calls of send(2) and sendmsg(2), and requests to a ring.
     pub sends: u64,
-    /// Calls to move bytes or to accept that found nothing to do (EAGAIN).
+    /// Calls that found no bytes, no connection, or no room to send (EAGAIN).
     pub would_block: u64,
     /// Sends of which the kernel took only a part at once.
     pub short_sends: u64,

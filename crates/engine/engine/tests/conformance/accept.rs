@@ -151,7 +151,7 @@ fn is_child() -> bool {
     std::env::var_os("MILLRACE_TEST_CHILD").is_some()
 }
 
-/// The limit applies to the whole process, so the test runs in one of its own.
+/// The limit of descriptors applies to the whole process, so the test runs in one of its own.
 #[test]
 fn accepting_stops_without_descriptors_and_resumes_with_the_backlog() {
     if !is_child() {
@@ -171,8 +171,8 @@ fn accepting_stops_without_descriptors_and_resumes_with_the_backlog() {
         }
     };
     assert_eq!(error, Error::OutOfDescriptors);
-    // There are five, or more if the process inherited descriptors with numbers above the limit.
-    // The limit bounds the numbers of descriptors, not their count.
+    // The limit bounds the numbers of descriptors, not their count. So five connections were
+    // accepted, or more if `open` also counts inherited descriptors with numbers above the limit.
     assert!((5..clients.len()).contains(&connections.len()), "{}", connections.len());
     assert_eq!(engine.pipe().unwrap_err(), Error::OutOfDescriptors);
     let to_itself = millrace_engine::Address::Tcp(address);

@@ -44,7 +44,7 @@ fn held_bytes_of_a_send_stop_receives_until_they_are_released() {
     peer.write_all(b"patience").unwrap();
     engine.recv(&fd, 100, token(2));
     assert!(poll_all(&mut engine).is_empty());
-    // Waiting does not spin: each turn finds nothing to do.
+    // The engine does not spin: it does not try the parked receive.
     let before = *engine.stats();
     engine.submit_and_wait(Some(engine.now() + std::time::Duration::from_millis(20)));
     assert!(engine.next_completion().is_none());

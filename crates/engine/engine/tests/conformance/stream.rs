@@ -318,9 +318,9 @@ fn a_stale_event_does_not_reach_the_next_owner_of_a_slot() {
     engine.close(third);
 }
 
-/// A duplicate of the descriptor, as in a forked child before it executes its program, keeps a
-/// registration with epoll alive after the engine has closed its own. With io_uring, the engine's
-/// close has ended the watch.
+/// The engine closes a descriptor that has an open duplicate elsewhere, for example in a forked
+/// child that has not executed its program yet. epoll then continues to report the connection.
+/// io_uring does not, because the engine cancels the watch when it closes the descriptor.
 #[test]
 fn events_of_a_closed_descriptor_that_lives_elsewhere_are_dropped() {
     let mut engine = engine();

@@ -90,7 +90,8 @@ impl Echo {
         }
     }
 
-    /// Runs turns until `count` connections were served or handed over.
+    /// Runs turns until `count` connections were served or handed over. Returns the number of
+    /// connections that this worker served itself.
     fn run(mut self, into: usize, count: usize) -> usize {
         while self.finished < count || !self.waiting.is_empty() {
             // A full mailbox is retried at once, since the sender is not notified when it has room.
