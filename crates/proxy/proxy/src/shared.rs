@@ -17,8 +17,9 @@ pub struct SharedState {
     pub counters: Vec<Arc<Counters>>,
     /// The name of this process in Via. It should be unique in the network.
     pub pseudonym: Arc<str>,
-    /// The system's congestion control algorithm. `None` if it is [`crate::congestion::NEARBY`], or
-    /// if the kernel does not have `NEARBY`; `auto` then sets nothing.
+    /// The system's congestion control algorithm, for services whose congestion control is `auto`
+    /// (see `congestion.rs`). `None` if it is [`crate::congestion::NEARBY`], or if the kernel does
+    /// not have `NEARBY`. In both cases `auto` changes no algorithm.
     pub system_congestion: Option<Arc<str>>,
     /// Reports a message to the operator of the process.
     pub notify_operator: fn(&str),

@@ -13,7 +13,7 @@ use millrace_config::TargetRules;
 const NAME_BYTES_MAX: usize = 253;
 
 /// The rules of a forward proxy that apply to the requested target, before its name is looked up.
-/// [`may_reach`](super::may_reach) checks each of its addresses later.
+/// [`may_reach`](super::may_reach) checks each address of the target later.
 #[derive(Debug)]
 pub(crate) struct TargetFilter {
     /// Whether there is any rule.

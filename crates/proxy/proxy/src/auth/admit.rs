@@ -10,8 +10,8 @@ use crate::conn::{Conn, client};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Event, EventTarget, Exchange, Reason};
 
-/// Authenticates a request against the file of users of its service. Returns true if the user is
-/// known, and false while the verifier compares a password.
+/// Authenticates a request against the file of users of its service. Returns true if the request is
+/// authenticated, and false while the verifier compares a password.
 ///
 /// # Errors
 /// The reason to refuse the request.

@@ -2,17 +2,17 @@
 //! RFC 6750), against a file of users.
 //!
 //! ```text
-//! Unchecked ──verified before──────────────────> Granted
+//! Unchecked ──a token, or verified before──────> Granted
 //!    │ └──a password to verify──> Verifying ──match──^
 //!    └──> 407, 503                   └──> 407, 503
 //! ```
 //!
 //! A worker never computes a slow hash. It looks the credentials up in its own cache
-//! (`authenticator.rs`). If they are not there, it sends a request to the verifier, which is a
-//! thread of the program or an actor of the simulator. The exchange waits until the result arrives
-//! in the worker's mailbox, or until `auth_ms` is over. Only this module reads credentials. They
-//! are not forwarded and not logged, and are stored only as digests under a key that only this
-//! worker has.
+//! (`authenticator.rs`), and a token in the file of users. If a password is not in the cache, the
+//! worker sends a request to the verifier, which is a thread of the program or an actor of the
+//! simulator. The exchange waits until the result arrives in the worker's mailbox, or until
+//! `auth_ms` is over. Only this module reads credentials. They are not forwarded and not logged,
+//! and are stored only as digests under a key that only this worker has.
 
 mod admit;
 mod authenticator;

@@ -16,8 +16,8 @@ const MATCH_TTL: Duration = Duration::from_secs(60);
 const MATCHES_MAX: usize = 1024;
 
 /// A cache of right passwords. The key of an entry is a digest of the password and the hash with
-/// which it was compared, under a secret of this cache. Wrong passwords are not cached, because a
-/// request for an unknown user must take as long as any other.
+/// which it was compared, under a secret of this cache. Wrong passwords are not cached, because
+/// the time of a cached refusal could show whether the user exists.
 pub struct PasswordCache {
     mac: Hmac<Sha256>,
     matches: ExpiringCache<()>,

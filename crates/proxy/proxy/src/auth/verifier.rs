@@ -81,7 +81,8 @@ pub enum VerifyOutcome {
 ///
 /// Each client has a queue of its own, of at most [`FairQueue::PER_CLIENT_MAX`] items. When all
 /// queues together hold [`FairQueue::MAX`] items, a new item displaces the latest item of the
-/// longest queue, unless its own queue would become as long as that.
+/// longest queue. It is refused instead if the queue of its client, with this item, would be at
+/// least as long as the longest one is now.
 #[derive(Debug)]
 pub struct FairQueue<T> {
     /// The queues that are not empty, with at most [`FairQueue::MAX`] items together:

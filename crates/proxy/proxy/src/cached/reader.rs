@@ -69,8 +69,8 @@ impl CachedReader {
         })
     }
 
-    /// Makes the engine send the bytes by copy. Used for the client that caused the fetch, and
-    /// while the object is hot.
+    /// Makes the engine send the bytes by copy. Used while the object is hot, and for a client that
+    /// began to read while the body was arriving.
     pub(crate) fn disable_zero_copy(&mut self) {
         self.may_zero_copy = false;
     }

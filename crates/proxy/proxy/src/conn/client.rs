@@ -91,7 +91,7 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
 }
 
 /// Receives ahead while a response is being sent, so that the end of the client's stream is noticed
-/// and the next request is at hand. Holds less than twice `RECEIVE_MAX`.
+/// and the next request is at hand. The connection holds less than twice `RECEIVE_MAX` bytes.
 pub(crate) fn receive_ahead<E: Engine>(engine: &mut E, conn: &mut Conn) {
     if conn.wire.recv_buffer.bytes().len() < RECEIVE_MAX {
         conn.wire.receive(engine, RECEIVE_MAX);
@@ -202,7 +202,7 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
-/// Stops sending, and resets the connection once the client has everything that was sent.
+/// Sends no further bytes, and resets the connection once the client has everything that was sent.
 pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;
     let now = engine.now();

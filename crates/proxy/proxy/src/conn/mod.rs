@@ -23,6 +23,8 @@ use millrace_config::limits::Limits;
 ///     └─────────────────────^          ^            │ └────────────────────────────────^
 ///                                     Idle <────────┘
 /// ```
+///
+/// A header that arrives in one receive skips `RequestHeader`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnState {
     /// The PROXY protocol header has to come first.

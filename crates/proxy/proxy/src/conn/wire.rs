@@ -25,7 +25,7 @@ pub(crate) struct Wire {
     pub(crate) recv_buffer: RecvBuffer,
     /// The connection's own bytes that are sent next.
     own: Option<Box<OwnBytes>>,
-    /// A receive or a watch is outstanding.
+    /// A receive is outstanding, or a watch: a request to report that the socket is readable.
     is_receiving: bool,
     pending_send: PendingSend,
     /// The peer ended its stream: no more bytes will arrive.
@@ -108,7 +108,7 @@ impl Wire {
 
     /// Requests bytes of a body, unless a receive is outstanding or the stream has ended.
     /// `expected` is the number of bytes that will certainly arrive, or 0 if it is unknown. With
-    /// `watches`, only a report of readability is requested.
+    /// `watches`, requests only the report that the socket is readable.
     pub(crate) fn receive_body<E: Engine>(
         &mut self,
         engine: &mut E,

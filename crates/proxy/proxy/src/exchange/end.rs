@@ -171,8 +171,8 @@ fn reserve_retry<E: Engine>(core: &mut Core<E>, key: Key, is_free: bool) -> bool
     {
         return false;
     }
-    // The end of an idle connection says nothing about its origin, and a request meets it at most
-    // once. So the retry after it is free.
+    // The retry after the end of an idle connection is free, because that end says nothing about
+    // the origin. The retry opens a new connection, so it cannot fail in the same way.
     let granted = is_free || draw_from_budget(core, key);
     if !granted {
         core.counters.retries_refused.add(1);
@@ -283,7 +283,7 @@ mod tests {
     fn row_of(reason: Reason) -> &'static [&'static [EndAction]; 4] {
         let mut rows = TABLE.iter().filter(|(failed, _)| *failed == reason.failure());
         let (Some((_, row)), None) = (rows.next(), rows.next()) else {
-            panic!("{reason:?} has not exactly one row");
+            panic!("{reason:?} does not have exactly one row");
         };
         row
     }

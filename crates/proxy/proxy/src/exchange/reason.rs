@@ -121,8 +121,8 @@ reasons! {
     /// delivered.
     MalformedResponseBody = 502 "malformed-response-body"
         "The origin's chunked response is malformed.";
-    /// The body ended early before any of the response was sent. Or the body was not stored, and
-    /// the cache had already discarded its beginning.
+    /// The body ended early before any of the response was sent. Or the cache does not store the
+    /// body, and discarded its beginning before the response could be sent.
     ResponseIncomplete = 502 "response-incomplete"
         "The origin's response did not arrive completely.";
     /// A 101 without a matching Upgrade request (RFC 9110 section 15.2.2).
@@ -163,7 +163,7 @@ reasons! {
 
 impl Reason {
     /// Returns whether the client connection has to close: the beginning of its next request is
-    /// unknown, the client is not trusted, or the proxy is out of resources.
+    /// unknown, the client is denied, or the proxy is out of resources.
     pub const fn closes(self) -> bool {
         use Reason::*;
         matches!(

@@ -1,10 +1,10 @@
 //! The stages of an exchange, the events that they handle, and the steps that they return. Read
 //! this first, then `worker/driver.rs`.
 //!
-//! | stage | file | takes | gives | may wait for |
+//! | stage | file | input | result | may wait for |
 //! | --- | --- | --- | --- | --- |
-//! | accept | `stage/accept.rs` | a listener's connection | a `Conn` | a free slot in the table |
-//! | parse | `stage/parse.rs` | received bytes | an `Exchange`, or an exact refusal | more bytes |
+//! | accept | `stage/accept.rs` | a listener's connection | a `Conn` | a PROXY header |
+//! | parse | `stage/parse.rs` | received bytes | an `Exchange`, or a refusal | more bytes |
 //! | route | `stage/route.rs` | a request header | a plan for the response | a password check |
 //! | lookup | `stage/lookup.rs` | a plan | a stored response, or none | another fetch, a disk |
 //! | fetch | `stage/fetch.rs` | a plan | a response header, the source of its body | the origin |
@@ -98,7 +98,7 @@ pub(crate) enum Event {
     CapacityFreed,
     /// The verifier found the password to be right, or there is a reason to refuse the request.
     Verified(Result<(), Reason>),
-    /// The cache woke the exchange or the fill: the object that it waits for may be there.
+    /// The cache woke the exchange or the fill: it may continue now.
     Woken,
     /// The deadline of the present wait has passed.
     TimedOut,

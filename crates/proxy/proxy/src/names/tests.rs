@@ -417,7 +417,7 @@ fn the_search_list_is_tried_in_order_and_absence_is_cached() {
     assert_eq!(scene.queries(0).len(), 0, "absence is cached");
     scene.advance(Duration::from_secs(21));
     scene.look_up(&[("gone.example", 6)]);
-    assert_eq!(scene.queries(0).len(), 6, "for as long as the zone specifies");
+    assert_eq!(scene.queries(0).len(), 6, "absence is not cached longer than the zone specifies");
     scene.end();
 }
 

@@ -174,9 +174,9 @@ fn handle_attempt_end<E: Engine>(
     }
     cancel(core, key);
     let Core { origins, exchanges, timers, snapshots, counters, .. } = core;
-    let transaction = &mut exchanges.get_mut(key).expect("its attempt ended").transaction;
+    let transaction = &mut exchanges.get_mut(key).expect("an attempt has an exchange").transaction;
     let id = transaction.origin.expect("picked before it was dialed");
-    let slot = origins.connections.next_key().expect("the attempt left its slot");
+    let slot = origins.connections.next_key().expect("the attempt was counted as a connection");
     let token = slot.token(TokenKind::Origin);
     let timer = timers.insert(token, now + snapshots.origin_timer_max);
     origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));

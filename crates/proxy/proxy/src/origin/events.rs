@@ -95,7 +95,8 @@ fn handle_sent<E: Engine>(
             let is_finished = try_finish_upload(engine, exchanges, conns, key);
             (!is_finished).then_some((EventTarget::Exchange(key), Event::OriginSent))
         }
-        // The response was received before this report.
+        // The connection's own bytes were sent. Or a fill receives the response, which arrived
+        // before this report.
         Some(_) => None,
         None => {
             if result.is_err() {

@@ -43,9 +43,9 @@ pub(crate) fn classify_header(exchange: &mut Exchange) -> Result<HeaderOutcome, 
 ///
 /// It may not if the response began before the last byte of the request body was sent. An origin
 /// that never reads the body would take the rest of it for a request, and the next client on the
-/// connection would get the response to that. If the request has no body, the engine may report
-/// that it was sent only after the response has arrived. The pool does not reuse the connection
-/// before that report.
+/// connection would get the response to that. A request without a body needs no such check: the
+/// engine may report the end of its send after the response has arrived, and the pool does not
+/// reuse the connection before that report.
 ///
 /// It may not if the response is ambiguous either, because the origin may regard the bytes after
 /// its header as a part of the header.

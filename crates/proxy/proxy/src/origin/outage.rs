@@ -59,7 +59,7 @@ pub struct Outage {
     pub cause: Option<FailureCause>,
     /// Time of the first failure since the latest response; `None` if the origin responds.
     pub since: Option<Instant>,
-    /// Time of the first response after the latest failure.
+    /// Time of the response that ended the latest outage that is over; `None` if there was none.
     pub responded_at: Option<Instant>,
 }
 

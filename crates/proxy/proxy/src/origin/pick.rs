@@ -226,7 +226,7 @@ mod tests {
         fixture.origins.publish_pending(now, &rules, &fixture.shared_health);
         std::mem::swap(&mut fixture.origins, &mut other);
         fixture.pick(None);
-        assert!(!fixture.origins.all_pristine, "its response has to be recorded");
+        assert!(!fixture.origins.all_pristine, "a response has to be recorded");
         fixture.origins.record_response(id, PickReason::Normal, &fixture.shared_health);
         fixture.origins.publish_pending(now, &rules, &fixture.shared_health);
         assert!(fixture.origins.all_pristine);

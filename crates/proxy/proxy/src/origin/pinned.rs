@@ -10,7 +10,7 @@ use crate::exchange::Exchange;
 use crate::origin::{Origins, close::close};
 use millrace_config::SendProxy;
 
-/// Returns the PROXY header with which connections of the exchange's route begin.
+/// Returns the version of the PROXY header with which connections of the exchange's route begin.
 fn send_proxy(exchange: &Exchange) -> SendProxy {
     let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
     route.map_or(SendProxy::Off, |route| route.send_proxy)

@@ -52,7 +52,8 @@ pub(crate) struct Origins {
     pub(super) queued_count: usize,
     /// Origins with a queue, and possibly some whose queue is empty by now.
     pub(super) queues: Vec<OriginId>,
-    /// Origins that had a queue when one of their connections ended or became idle.
+    /// Origins whose first queued exchange may continue: a connection ended or became idle, or an
+    /// exchange left the queue.
     pub(super) gained_capacity: Vec<OriginId>,
     /// The index of the worker, which selects its counters in each origin.
     pub(crate) worker: usize,

@@ -111,8 +111,8 @@ pub(crate) fn is_queued<E: Engine>(core: &Core<E>, key: Key) -> bool {
 }
 
 /// Returns the number of connections that this worker may have to the origin of an exchange. If no
-/// limit is configured, the origin of a route has none. A target of a forward proxy may have a
-/// quarter of the descriptors, so that no client can make one target use them all.
+/// limit is configured, the origin of a route is not limited. A target of a forward proxy may have
+/// a quarter of the descriptors, so that no client can make one target use them all.
 fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     let Some(exchange) = core.exchanges.get(key) else { return 0 };
     match (exchange.snapshot().limits().origin_connections, exchange.plan) {

@@ -152,8 +152,8 @@ impl HealthCheck {
     }
 }
 
-/// Returns the value of Host in a check. If the route sends the Host of the client, the check uses
-/// the host of the route, provided that it is a single one.
+/// Returns the value of Host in a check: the host of the origin. If the route sends the Host of the
+/// client and has a host that is not a wildcard, the check sends the host of the route instead.
 fn host_sent(route: &Route, origin: &Origin) -> String {
     let named = route.host.as_ref().filter(|host| !host.starts_with('*'));
     match (named, route.host_header, origin) {

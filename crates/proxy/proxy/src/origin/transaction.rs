@@ -73,7 +73,7 @@ pub(crate) struct Transaction {
     pub(crate) skips_idle: bool,
     /// The origin at which the previous try failed.
     pub(crate) failed_origin: Option<OriginId>,
-    /// When the exchange entered the wait list for the first time; reset by a connection.
+    /// When the exchange entered the wait list for the first time. Reset when it has a connection.
     pub(crate) wait_listed_since: Option<Instant>,
     /// How far the bytes of the response header were scanned.
     pub(crate) scan: HeadScan,
@@ -93,7 +93,8 @@ pub(crate) struct Transaction {
     pub(crate) interim_count: u32,
     /// The framing of the response body.
     pub(crate) framing: Framing,
-    /// When the request was sent or the latest interim response was received, whichever is later.
+    /// When the present wait for a response header began: the request was sent, an interim response
+    /// was received, or the exchange became the first of its connection.
     pub(crate) awaiting_since: Instant,
 }
 

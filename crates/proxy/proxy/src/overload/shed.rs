@@ -94,8 +94,8 @@ pub(crate) fn shed_for_unmet_demand<E: Engine>(core: &mut Core<E>) -> Option<She
     Some(Shedding::new(core, requests.max(clients)))
 }
 
-/// Begins to shed clients for a client that was accepted. Does so once per turn, because no client
-/// becomes stalled within a turn.
+/// Begins to shed clients for a client that was accepted. Returns `None` from the second call of a
+/// turn on, because no client becomes stalled within a turn.
 pub(crate) fn shed_for_client<E: Engine>(core: &mut Core<E>) -> Option<Shedding> {
     let now = core.engine.now();
     let is_first = core.overload.last_client_shed.replace(now) != Some(now);

@@ -25,7 +25,7 @@ pub(crate) fn enqueue<E: Engine>(core: &mut Core<E>, key: Key, resource: WantedR
     let exchange = core.exchange(key);
     let connect_ms = exchange.snapshot().limits().connect_ms;
     let transaction = &mut exchange.transaction;
-    assert_eq!(transaction.phase, Phase::Start, "it has left its origin");
+    assert_eq!(transaction.phase, Phase::Start, "the exchange has left its origin");
     let is_new = transaction.wait_listed_since.is_none();
     let since = *transaction.wait_listed_since.get_or_insert(now);
     if now >= since + Duration::from_millis(connect_ms) {

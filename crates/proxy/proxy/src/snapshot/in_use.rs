@@ -15,8 +15,8 @@ use crate::snapshot::Snapshot;
 pub(crate) struct Snapshots {
     earlier: Vec<Weak<Snapshot>>,
     removed: Vec<RemovedListener>,
-    /// Whether connections of removed listeners may be idle. They have to be closed, because their
-    /// next request would not be served.
+    /// Whether connections of removed listeners may be idle. They have to be closed, because they
+    /// keep the snapshots of their listeners in use.
     pub(crate) has_idle_on_removed: bool,
     /// The shortest time limit of a client connection in all snapshots in use: see
     /// [`Snapshot::client_timer_max`]. An exchange may have any of these snapshots.
@@ -30,7 +30,8 @@ pub(crate) struct Snapshots {
 #[derive(Debug)]
 struct RemovedListener {
     listener: u16,
-    /// The last snapshot that had the listener. Each connection gets at most one more exchange.
+    /// The last snapshot that had the listener. If one of its connections gets another request, the
+    /// exchange begins with this snapshot, and the connection closes after it.
     snapshot: Rc<Snapshot>,
     /// The number of open connections that the listener accepted.
     connections: usize,

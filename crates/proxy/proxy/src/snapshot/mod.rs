@@ -36,9 +36,9 @@ pub(crate) struct Snapshot {
     services: Box<[ServiceState]>,
     pub(crate) request_limits: HeadLimits,
     pub(crate) response_limits: HeadLimits,
-    /// The shortest time limit of a client connection, lingering excepted. The timer of a client
-    /// connection is set at most this far ahead. A wait that begins need not set the timer: the
-    /// timer fires before the deadline of the wait, and is then set to that deadline.
+    /// The shortest time limit of a wait for a client, lingering excepted. The timer of a client
+    /// connection is set at most this far ahead. Such a wait need not set the timer when it begins:
+    /// the timer fires before the deadline of the wait, and is then set to that deadline.
     pub(crate) client_timer_max: Duration,
     /// The shortest time limit of an origin connection, for its timer.
     pub(crate) origin_timer_max: Duration,

@@ -154,9 +154,9 @@ fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 }
 
 /// Returns whether the rest of the upload can be dropped after an early response. An origin that
-/// announced that it closes reads no more of it (RFC 9112 section 9.6). If the origin refused a
-/// request with `Expect: 100-continue`, the client may never send the body (RFC 9110 section
-/// 10.1.1).
+/// announced that it closes reads no more of the request (RFC 9112 section 9.6). If the origin
+/// refused a request with `Expect: 100-continue`, the client may never send the body (RFC 9110
+/// section 10.1.1).
 fn is_upload_pointless(exchange: &Exchange) -> bool {
     let expects_continue = expectation(&exchange.request) == Expectation::Continue;
     origin::h1::closes_after_response(exchange)

@@ -95,8 +95,8 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     (transaction.configured_origin, transaction.address) = (is_configured.then_some(id), None);
     let source = queue::acquire_unless_queued(core, key, id);
     if is_tunnel {
-        // Detects a client that leaves while the connection is being opened. Early data is accepted
-        // too.
+        // Detects a client that leaves while the connection is being opened. Bytes for the tunnel
+        // that the client sends before the response are received too.
         let ExchangeParts { engine, client, .. } = core.parts_with_client(key);
         client::receive_ahead(engine, client);
     }
@@ -325,7 +325,7 @@ fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 }
 
 /// Receives a little of a response that has to wait for its turn in the pipeline. This also detects
-/// that the origin has closed the connection, so that no other request is sent on it.
+/// that the origin has closed the connection, which then does not become idle after the response.
 fn receive_ahead<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { origin, .. } = core.parts(key);
     if origin.is_some_and(|origin| origin.wire.recv_buffer.bytes().len() < RECEIVE_AHEAD_MAX) {

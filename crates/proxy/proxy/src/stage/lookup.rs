@@ -127,7 +127,7 @@ fn query_cache<E: Engine>(core: &mut Core<E>, key: Key) -> Option<LookupResult> 
         }
         other => return Some(other),
     };
-    // A part is stored, but not the requested one.
+    // The stored object lacks the requested bytes.
     counters.cache_misses.add(1);
     caching.report.forward = Some(Forward::Partial);
     if wants_range(request) {
@@ -184,7 +184,6 @@ fn look_up(
         caching.key = key_of(cache.hash(), &sent, &route.key);
     }
     let Some(key) = caching.key else {
-        // The request has no cache key.
         caching.report.forward = Some(Forward::Bypass);
         return None;
     };

@@ -77,6 +77,7 @@ pub(crate) enum TransferProgress {
     Failed(Reason),
 }
 
+/// One transfer: a message body, or one direction of a tunnel.
 #[derive(Debug, Default)]
 pub(crate) struct Transfer {
     state: TransferState,
@@ -105,7 +106,8 @@ pub(crate) struct Transfer {
     pipe: Option<Pipe>,
     /// When the sink last took bytes from the pipe.
     drained_at: Instant,
-    /// The line end after a chunk that went through a pipe is still to be sent.
+    /// The line end of the latest chunk is still to be sent. The payload of that chunk ended in a
+    /// pipe or was sent by reference, so no other bytes could follow it in the same send.
     owes_line_end: bool,
     /// The source's socket had no bytes for a pipe, so the transfer waits for a watch instead of a
     /// receive.
@@ -534,7 +536,7 @@ impl Transfer {
 
     /// Notes that the sink has taken the last byte.
     pub(crate) fn finish(&mut self, now: Instant) {
-        assert!(self.has_received_all(), "all of the body was sent");
+        assert!(self.has_received_all(), "the whole body was received");
         self.enter(TransferState::Ended, now);
     }
 

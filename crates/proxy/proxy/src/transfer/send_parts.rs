@@ -57,7 +57,7 @@ impl SendParts<'_> {
             sink.send(engine, &parts);
             return false;
         };
-        assert!(self.trailers.is_none(), "a body whose last byte is in a pipe has a length");
+        assert!(self.trailers.is_none(), "a send with a pipe does not end a chunked body");
         sink.send_pipe(engine, &[self.header, owed, before, self.payload], pipe);
         true
     }

@@ -1,5 +1,5 @@
 //! The driver: the only caller of the stages. It passes an event to the stage of the target object
-//! and moves the object on as the stage returns, until the object has to wait.
+//! and takes the step that the stage returns. It repeats this until the object has to wait.
 //!
 //! No stage calls the driver. A stage that lets another object continue queues a wake-up, which the
 //! worker delivers at one point of its turn.

@@ -44,8 +44,8 @@ pub enum WorkerMessage<D> {
         peer: Option<SocketAddr>,
         /// The number of the listener that accepted the connection.
         listener: u16,
-        /// The configuration number of the sender, whose configuration has the listener. A receiver
-        /// with an older configuration waits for the newer one first.
+        /// The number of the sender's configuration. A receiver with an older configuration may not
+        /// know the listener, and waits for the newer configuration first.
         snapshot: u64,
         /// Counts the connection at the receiver until the message is read.
         counted: HandoverGuard,

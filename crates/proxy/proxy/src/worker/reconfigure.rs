@@ -59,7 +59,8 @@ fn apply_listeners<E: Engine>(
         };
         let settings = [before.client_congestion(old), present.client_congestion(new)];
         if let [Some(_), None] = settings.map(|setting| setting.for_listener()) {
-            // The system's default is cubic, unless `system_congestion` names another algorithm.
+            // The listener returns to the system's algorithm: `NEARBY`, unless `system_congestion`
+            // has another one.
             let name = core.shared.system_congestion.as_deref();
             for fd in core.listeners.fds(old.number) {
                 core.engine.set_congestion(fd, name.unwrap_or(crate::congestion::NEARBY));

@@ -14,7 +14,7 @@ use millrace_sim::{ActorSocket, Faults, ReadResult, SimEngine, SimWaker, SimWork
 
 use crate::{Message, Running, SECOND, local, setup, shared_state};
 
-/// The other worker, reduced to accepting a connection and handing it over.
+/// The other worker, reduced to accepting the connection that the fixture hands over.
 struct Donor {
     engine: SimEngine,
     accepted: Option<Fd>,

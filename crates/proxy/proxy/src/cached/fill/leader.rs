@@ -28,8 +28,8 @@ pub(crate) struct Leader {
 pub(crate) enum FillSource {
     /// From the receive buffer.
     Buffered,
-    /// From the socket into the cache's memory, without a buffer between them. The leader is served
-    /// from the cache from now on, like other readers.
+    /// From the socket into the cache's memory, without a buffer between them. The leader reads
+    /// these bytes from the cache, like other readers.
     Direct,
     /// From the socket through a pipe to the leader, and from a second pipe into the cache.
     Teed,

@@ -202,6 +202,6 @@ const PART_AHEAD_BYTES: u64 = 64 * 1024;
 /// If a body is only passed on, a reader may be behind the fastest one by `fill_ahead_bytes` times
 /// this factor.
 const READER_LAG_FACTOR: u64 = 16;
-/// The number of bytes after which a fill lets other objects run. It is at most what a pipe moves
-/// at once.
+/// The number of bytes that a fill receives directly before it lets other objects run: as many as a
+/// pipe moves at once.
 pub(crate) const TURN_BYTES_MAX: u64 = 256 * 1024;

@@ -172,8 +172,8 @@ fn escape(value: &[u8], is_url: bool, out: &mut Vec<u8>, write: impl Fn(&[u8], &
     }
 }
 
-/// Escapes bytes that are not printable ASCII, quotes and backslashes as `\xHH`, like nginx. This
-/// is the only form of escape, so a value that looks like an escape is never mistaken for one.
+/// Escapes quotes, backslashes and all bytes that are not printable ASCII as `\xHH`, like nginx.
+/// This is the only form of escape, so a value that looks like an escape is never mistaken for one.
 fn escape_log(value: &[u8], out: &mut Vec<u8>) {
     for &byte in value {
         match byte {
