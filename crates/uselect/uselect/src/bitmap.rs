@@ -9,7 +9,7 @@ use crate::layout::{Bitmap, SOCKETS};
 pub(crate) struct ReadinessBitmaps<'a> {
     /// Whether the descriptor is tracked.
     pub(crate) active: &'a Bitmap,
-    /// Whether the descriptor is ready for reading, as of select(2).
+    /// Whether the descriptor is ready for reading, in the sense of select(2).
     pub(crate) read: &'a Bitmap,
     /// Whether the descriptor is ready for writing.
     pub(crate) write: &'a Bitmap,

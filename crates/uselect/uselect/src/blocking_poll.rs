@@ -1,4 +1,4 @@
-//! How a sleeper sleeps: in poll(2), for the collected descriptors and for those that wake it.
+//! How a sleeper sleeps: in poll(2), for its poll set and for the library's own descriptors.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
@@ -10,10 +10,9 @@ use crate::region::{HANGUP_ONLY, ProcessRegion};
 use crate::sleeper::Sleeper;
 
 impl Sleeper {
-    /// Calls poll(2) for the collected descriptors, the ring, the daemon connection and
-    /// `writable_epoll`. Returns true if poll(2) must be called for more descriptors, because the
-    /// kernel reported send space that memory does not show. Each descriptor causes this at most
-    /// once per wait.
+    /// Calls poll(2) for the poll set, the ring, the daemon connection and `writable_epoll`.
+    /// Returns true if poll(2) must be called for more descriptors, because the kernel reported
+    /// send space that memory does not show. Each descriptor causes this at most once per wait.
     pub(crate) fn poll(
         &mut self,
         region: &ProcessRegion,

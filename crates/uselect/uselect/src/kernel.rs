@@ -238,11 +238,12 @@ const SYNCHRONOUS: [i32; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGTRAP, libc::SIGSYS];
 
 /// Runs `work` with all signals of this thread blocked, then unblocks them. Returns whether a
-/// signal handler ran then: a system call in place of `work` would have failed with EINTR. Returns
-/// `None` without running `work` if a seccomp filter refuses to change the mask.
+/// signal handler ran when they were unblocked: a system call in place of `work` would have failed
+/// with EINTR. Returns `None` without running `work` if a seccomp filter refuses to change the
+/// mask.
 ///
-/// Ignored signals are delayed too. In a program of several threads, the kernel may then deliver
-/// such a signal to another thread and interrupt its epoll_wait(2).
+/// While signals are blocked, the kernel does not drop ignored ones at once. In a program of
+/// several threads, such a signal may then interrupt epoll_wait(2) in another thread.
 pub(crate) fn with_signals_blocked(work: impl FnOnce()) -> Option<bool> {
     let synchronous = SYNCHRONOUS.iter().fold(0, |set, signal| set | 1 << (signal - 1));
     let before = set_mask(SignalSet(!synchronous))?;

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64};
 pub const SOCKETS: usize = 65_536;
 /// Words of a bitmap with a bit for each descriptor.
 pub const WORDS: usize = SOCKETS / 64;
-/// How many threads can open or accept tracked sockets at the same time. Further threads get
-/// untracked sockets.
+/// The number of slots: at most this many threads can open or accept tracked sockets at the same
+/// time. A thread that finds no free slot gets untracked sockets.
 pub const THREADS: usize = 1024;
 /// The number of slots that a thread may use. They are adjacent and begin at its thread ID modulo
 /// [`THREADS`].
@@ -89,9 +89,9 @@ pub struct WritablePages {
     pub sleeper: [SleeperFlag; SLEEPERS],
     /// By descriptor: whether it is tracked (A-bits in the paper). Only the process writes it.
     pub active: Bitmap,
-    /// By descriptor: whether it is readable, as of select(2) (R-bits).
+    /// By descriptor: whether it is readable in the sense of select(2) (R-bits).
     pub read: Bitmap,
-    /// By descriptor: whether it is writable, as of select(2) (W-bits).
+    /// By descriptor: whether it is writable in the sense of select(2) (W-bits).
     pub write: Bitmap,
     /// By descriptor: whether the kernel must be called, because of an error, urgent data, or
     /// `UNCERTAIN` (E-bits).

@@ -38,5 +38,5 @@ pub(crate) const WATCHER_SLEEPER_TIME_MAX: Duration = Duration::from_secs(4);
 /// The pause between attempts of a new watcher to get a sleeper, while another thread requests a
 /// ring.
 pub(crate) const WATCHER_SLEEPER_RETRY: Duration = Duration::from_millis(1);
-/// The pause after a request for a ring that failed.
+/// The pause after a failed request for a ring.
 pub(crate) const RING_RETRY_TIME: Duration = Duration::from_secs(1);

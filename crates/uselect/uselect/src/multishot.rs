@@ -48,7 +48,8 @@ struct HintTable {
     tracked: Bitmap,
     /// Armed: a poll of the ring reports its edges.
     active: Bitmap,
-    /// Hint for reading, as of select(2): something happened since poll(2) last found nothing.
+    /// Hint for reading, in the sense of select(2): something happened since poll(2) last found
+    /// nothing.
     read: Bitmap,
     /// Hint for writing.
     write: Bitmap,

@@ -116,8 +116,8 @@ impl SharedPages {
     pub(crate) fn publish(&self, fd: usize, index: usize) {
         self.writable.index[fd].store(index as u32, Ordering::Relaxed);
         self.writable.descriptor[index].store(fd as u32 + 1, Ordering::Relaxed);
-        // Pairs with the exchange in update_word(): either that sees the descriptor and writes the
-        // bits, or `sync_bitmaps` sees the new word.
+        // Pairs with the exchange in update_word(): either update_word() sees the descriptor and
+        // writes the bits, or `sync_bitmaps` sees the new word.
         fence(Ordering::SeqCst);
         self.sync_bitmaps(fd);
         set_bit(&self.writable.active, fd, true);

@@ -24,7 +24,8 @@ impl Tracker {
     /// too. If memory does not show the state of some entries, a wait also does so after
     /// [`crate::KERNEL_CHECK_TIME_MAX`]. A wait with a timeout of zero and no mask makes no system
     /// call if memory shows that no entry is ready. Memory cannot show this for an entry that waits
-    /// for missing send space.
+    /// for missing send space. Every [`crate::DAEMON_CHECK_WAITS_MAX`]th wait makes one more call,
+    /// to check that the daemon still runs.
     ///
     /// # Errors
     /// Those of poll(2), including EINTR.

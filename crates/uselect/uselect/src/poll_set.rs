@@ -26,7 +26,7 @@ impl PollSet {
         self.entries.push(entry as u32);
     }
 
-    /// Calls poll(2) for the collected descriptors and for the library's own, each with its events.
+    /// Calls poll(2) for this set and for the library's own descriptors, each with its events.
     /// A descriptor of the library may be -1. Returns which of the library's descriptors are ready.
     pub(crate) fn poll<const OWN: usize>(
         &mut self,

@@ -31,8 +31,9 @@ use crate::sleeper_pool::SleeperPool;
 pub(crate) const HANGUP_ONLY: u32 = 0;
 
 thread_local! {
-    /// Whether this thread has a slot and is in a call that opens a socket. The variable has no
-    /// destructor, so a signal handler can read it at any time in the life of the thread.
+    /// Whether this thread has offered an index in its slot, and is in the call of `open` or
+    /// `track` that follows. The variable has no destructor, so a signal handler can read it at any
+    /// time in the life of the thread.
     static IS_ARMED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -197,7 +198,8 @@ impl ProcessRegion {
         self.finish_open(slot, index, fd)
     }
 
-    /// Offers an index for this thread's next socket. Returns `None` if no index or slot is free.
+    /// Offers an index for this thread's next socket. Returns `None` if no index or slot is free,
+    /// if tracking has ended, or in a signal handler that interrupted a call with an offer.
     fn arm_slot(&self) -> Option<(&ThreadSlot, u32)> {
         if !self.is_live() {
             return None;
@@ -207,9 +209,10 @@ impl ProcessRegion {
         let slots = (0..PROBES).map(near);
         let own = slots.clone().find(|slot| slot.thread.load(Ordering::Relaxed) == thread);
         if let (Some(slot), true) = (own, IS_ARMED.get()) {
-            // This is a signal handler that interrupted a call that opens a socket. Its socket must
-            // not get the index that the interrupted call offered: withdraw the offer. `open`
-            // tracks the outer socket later.
+            // This is a signal handler that interrupted `open` or `track`. A socket of the handler
+            // must not get the index that the interrupted function offered: withdraw the offer. If
+            // no socket had taken the index, `open` tracks its socket later, and `track` returns
+            // false.
             slot.armed.store(0, Ordering::Relaxed);
             return None;
         }
@@ -232,7 +235,7 @@ impl ProcessRegion {
         Some((slot, index))
     }
 
-    /// Finds a slot of a thread that ended within its call, by pthread_cancel(3), or by
+    /// Claims a slot of a thread that ended within its call, either by pthread_cancel(3) or by
     /// pthread_exit(3) in a signal handler.
     fn reclaim_slot<'a>(
         &self,
@@ -310,8 +313,9 @@ impl ProcessRegion {
         }
     }
 
-    /// Lean mode: completes a receive that returned `got` of at most `max` bytes. If more bytes,
-    /// the end of the stream or urgent data may be left, one system call updates the word.
+    /// Lean mode: completes a receive of at most `max` bytes, which returned `got` bytes (`None`:
+    /// it failed). If more bytes, the end of the stream or urgent data may be left in the socket,
+    /// one system call updates the word.
     pub(crate) fn end_receive(&self, fd: i32, got: Option<usize>, max: usize) {
         let Some(index) = self.pages.index(fd).filter(|_| self.mode == TrackingMode::Lean) else {
             return;
@@ -325,8 +329,8 @@ impl ProcessRegion {
         }
     }
 
-    /// Lean mode: completes a send of `count` bytes that took `sent` of them. If it took fewer, one
-    /// system call updates the word.
+    /// Lean mode: completes a send of `count` bytes, of which the kernel took `sent` (`None`: the
+    /// send failed). If it did not take all, one system call updates the word.
     pub(crate) fn end_send(&self, fd: i32, sent: Option<usize>, count: usize) {
         if self.mode == TrackingMode::Lean && sent != Some(count) {
             self.refresh(fd);

@@ -26,7 +26,7 @@ use crate::pages::{SharedPages, WakeRing};
 pub const DEFAULT_SOCKET: &str = "/run/uselectd.sock";
 /// The start of a request. The last byte is the version of the layout.
 pub const REQUEST_MAGIC: [u8; 8] = *b"uselect\x04";
-/// The length of a challenge, which the request returns.
+/// The length of a challenge, which the request repeats.
 pub const CHALLENGE_BYTES: usize = 8;
 /// The request for another ring.
 pub const RING_REQUEST: u8 = b'+';
@@ -59,8 +59,8 @@ pub enum RegistrationReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TrackingMode {
-    /// The kernel clears them whenever the process receives or sends. Memory shows what poll(2)
-    /// would return.
+    /// The kernel clears them: an eBPF program runs whenever the process receives or sends. Memory
+    /// shows what poll(2) would return.
     Exact = 0,
     /// The process clears them. The kernel only sets them, so no eBPF program runs when the process
     /// receives or sends. A [`crate::Watcher`] clears the bits that it reports with EPOLLET, so the

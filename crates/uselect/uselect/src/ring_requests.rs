@@ -20,7 +20,7 @@ use crate::registration::{receive_ring, request_ring};
 /// An outstanding reply is received before the next request is sent. Otherwise replies would be
 /// assigned to the wrong requests.
 pub(crate) struct RingRequests {
-    /// Rings that the daemon has sent; also the number of the next sleeper.
+    /// How many rings the daemon has sent; also the number of the next sleeper.
     count: usize,
     is_outstanding: bool,
     /// No ring is requested before this time.

@@ -10,7 +10,8 @@ use crate::layout::UNCERTAIN;
 use crate::pages::{SharedPages, WakeRing};
 use crate::poll_set::PollSet;
 
-/// Marks an interest that belongs to a watcher, and stays until the watcher clears it.
+/// The mark of an interest that belongs to a watcher. Such an interest stays until the watcher
+/// clears it.
 pub(crate) const PERSISTENT: u32 = 1 << 31;
 
 /// The resources that a thread needs to sleep. An upoll or uselect takes it for the duration of the
@@ -92,14 +93,15 @@ impl Sleeper {
         pages.writable.sleeper[self.number].sleeping.swap(0, Ordering::SeqCst);
     }
 
-    /// Returns one bit for each word of `WritablePages::changed`. It is set if a descriptor of that
-    /// word, in which this sleeper is interested, has changed.
+    /// Returns one bit for each word of `WritablePages::changed`. It is set if this sleeper is
+    /// interested in a descriptor of that word that has changed.
     pub(crate) fn changed_words<'a>(&self, pages: &'a SharedPages) -> &'a [AtomicU64] {
         &pages.writable.sleeper[self.number].changed_words
     }
 
-    /// Publishes which events of a tracked descriptor end this sleep. Returns false if another
-    /// sleeper owns the interest: then poll(2) must be called. The word must be read after this.
+    /// Publishes which events of a tracked descriptor end this sleep. Returns false if the interest
+    /// belongs to a watcher, or to another sleeper that sleeps: then poll(2) must be called. The
+    /// word must be read after this.
     pub(crate) fn publish(&mut self, pages: &SharedPages, fd: i32, events: u32) -> bool {
         let (at, mut wanted) = (fd as usize, self.interest(events));
         let found = pages.interest(at);

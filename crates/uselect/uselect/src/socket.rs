@@ -10,7 +10,7 @@ use crate::kernel::{self, Result};
 use crate::tracker::{SocketState, Tracker};
 
 /// A TCP socket, tracked if [`TrackedSocket::is_tracked`]. It must be closed by dropping it: if
-/// other code closes the descriptor, its number may belong to another file.
+/// other code closes the descriptor, the drop may close another file that got the same number.
 ///
 /// A copy of the descriptor (dup(2)) is not tracked.
 pub struct TrackedSocket {

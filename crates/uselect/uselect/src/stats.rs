@@ -8,8 +8,9 @@ use std::time::Duration;
 pub struct Stats {
     /// Calls of upoll, uselect and [`crate::Watcher::wait`].
     pub waits: u64,
-    /// Waits that memory served. Such a wait may still make calls that never sleep: a check that
-    /// the daemon runs, and in a watcher poll(2) or epoll_ctl(2) for single descriptors.
+    /// Waits that memory served. Such a wait may still make system calls that never sleep: the
+    /// check whether the daemon still runs, and in a watcher poll(2) or epoll_ctl(2) for single
+    /// descriptors.
     pub without_syscall: u64,
     /// System calls that could sleep.
     pub sleeps: u64,

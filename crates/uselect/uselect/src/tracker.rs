@@ -80,7 +80,7 @@ impl Tracker {
     /// Registers this process with the daemon at `path`, by default [`crate::DEFAULT_SOCKET`].
     ///
     /// # Errors
-    /// Those of [`Error`]. The process can then still use its system calls.
+    /// Any [`Error`] except [`Error::NoRing`]. The process can then still use its system calls.
     pub fn register(path: &Path, mode: TrackingMode) -> Result<Self, Error> {
         Ok(Self::with_memory(TrackerMemory::Bpf(Box::new(ProcessRegion::register(path, mode)?))))
     }
@@ -182,8 +182,9 @@ impl Tracker {
     }
 
     /// Starts tracking an open TCP socket, with one system call. Returns false if the descriptor is
-    /// not a TCP socket or is 65,536 or above, or if the socket is tracked already, by another
-    /// descriptor or process. Call [`Tracker::untrack`] before the socket is closed.
+    /// not a TCP socket, is 65,536 or above, or is tracked already. With [`Backend::Bpf`], also
+    /// returns false if another descriptor or another process tracks the same socket. Call
+    /// [`Tracker::untrack`] before the socket is closed.
     pub fn track(&self, fd: i32) -> bool {
         match &self.0.memory {
             TrackerMemory::Bpf(region) => region.is_live() && region.track(fd),

@@ -25,8 +25,9 @@ impl<'a> MemoryView<'a> {
         }
     }
 
-    /// Takes the completions of a multishot ring. Returns the number of system calls. Returns
-    /// `None` if another thread is taking them: then the kernel must be called for all descriptors.
+    /// Takes the completions of a multishot ring. Returns the number of system calls that this
+    /// took. Returns `None` if another thread is taking them: then the kernel must be called for
+    /// all descriptors.
     pub(crate) fn fetch_completions(self) -> Option<u32> {
         match self {
             Self::Region(_) => Some(0),
@@ -34,7 +35,8 @@ impl<'a> MemoryView<'a> {
         }
     }
 
-    /// Returns what poll(2) would return for a descriptor, including bits that were not requested.
+    /// Returns what poll(2) would return for a descriptor, including bits that were not requested;
+    /// `None` if memory does not show it.
     pub(crate) fn events(self, fd: usize) -> Option<u32> {
         match self {
             Self::Region(region) => Some(region.events(fd, region.pages.index(fd as i32)?)),
@@ -143,15 +145,16 @@ impl<'a> BlockingWait<'a> {
         }
     }
 
-    /// Lets the kernel report when a socket has send space, if memory shows none.
+    /// Requests a wake-up when a socket that lacks send space gets some.
     pub(crate) fn watch_writable(&mut self, fd: i32, entry: usize) {
         if let Self::Region(_, sleeper) = self {
             sleeper.watch_writable(fd, entry);
         }
     }
 
-    /// Calls poll(2) for the poll set and for the descriptors that wake this sleep. Returns true if
-    /// poll(2) must be called again, for more descriptors.
+    /// Calls poll(2) for the poll set and for the library's own descriptors, by which the kernel
+    /// wakes this thread for all other sockets. Returns true if poll(2) must be called again, for
+    /// more descriptors.
     pub(crate) fn poll(
         &mut self,
         timeout: Option<Duration>,

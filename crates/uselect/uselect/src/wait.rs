@@ -91,8 +91,8 @@ fn sleep_and_scan(
     let (mut sleep_max, mut is_first_round, view) = (timeout, true, blocking.view());
     loop {
         let had_no_time = sleep_max == Some(Duration::ZERO);
-        // If a spin is due but there are hints, the first round calls poll(2) for them without
-        // sleeping instead. Later rounds with hints sleep without a spin.
+        // If there are hints, poll(2) takes the place of a spin that is due: the first round calls
+        // it without sleeping. Later rounds with hints sleep without a spin.
         if shared.spin.begin_spin(sleep_max)
             && match found.has_hints {
                 true => is_first_round,

@@ -32,7 +32,7 @@ struct WatchEntry {
     data: u64,
     /// Bits of epoll(7) as they were added, including EPOLLET and EPOLLONESHOT.
     events: u32,
-    /// The event count of its word when it was returned last.
+    /// The event count of its word when it was added or last returned.
     edges: u16,
     /// Whether the descriptor was added or modified, or got send space, since it was returned last.
     /// It is then reported even without a new edge.
@@ -52,7 +52,8 @@ pub(crate) struct WatchList {
     pending: Vec<u64>,
     /// By descriptor, whether it is in the kernel's instance. `in_kernel.len() == in_memory.len()`.
     in_kernel: Vec<u64>,
-    /// By word of `pending`, whether a scan visits it: it has a set bit, or `changed` had one.
+    /// By word of `pending`, whether the next scan visits it: the word has a set bit, or the eBPF
+    /// programs reported a change of one of its descriptors.
     pending_words: Vec<u64>,
     /// The descriptor at which the next scan begins, so that low descriptors do not always come
     /// first.

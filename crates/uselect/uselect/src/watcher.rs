@@ -23,9 +23,9 @@ use crate::yield_before_sleep::YieldBeforeSleep;
 /// in memory, all others in an epoll instance ("the kernel's instance"). All methods are
 /// thread-safe, also while another thread waits.
 ///
-/// A descriptor stays where it was added: one that is tracked later stays in the kernel's instance
-/// until it is removed. Call [`Watcher::remove_closing`] and [`Tracker::untrack`] before a
-/// descriptor is closed.
+/// A descriptor that is tracked only after it was added stays in the kernel's instance until it is
+/// removed. Before a descriptor is closed, call [`Watcher::remove_closing`] and
+/// [`Tracker::untrack`].
 pub struct Watcher {
     tracker: Tracker,
     /// The epoll instance with the descriptors that are not in memory.
@@ -77,8 +77,8 @@ impl Watcher {
     }
 
     /// Like [`Watcher::new`], over an epoll instance of the caller, which must stay open while the
-    /// watcher lives. Waits include the descriptors that it contains already. `is_empty` says that
-    /// there are none, which saves their checks.
+    /// watcher lives. Waits include the descriptors that it contains already. If there are none,
+    /// pass `is_empty`: this saves system calls until the watcher adds one to the instance.
     ///
     /// # Errors
     /// EMFILE, ENFILE, ENOMEM.
@@ -181,8 +181,8 @@ impl Watcher {
         }
     }
 
-    /// Moves all descriptors to the kernel's instance, permanently. For an instance that will
-    /// itself be waited for, or used by a child.
+    /// Moves all descriptors to the kernel's instance, permanently. Call this before that instance
+    /// is itself polled, added to another one, or used by a child.
     pub fn hand_over(&self) {
         if let (Some(memory), Some(region)) = (&self.memory, self.tracker.shared().region()) {
             memory.state().hand_over(region, memory.sleeper(), &self.kernel_set);
@@ -206,10 +206,13 @@ impl Watcher {
     }
 
     /// Waits until a descriptor is ready, the timeout expires (`None`: never) or a signal is
-    /// handled. Returns how many of `events`, which must not be empty, were stored. No system call
-    /// is made while memory has events. Nor is one made if all descriptors are in memory, the
-    /// timeout is zero and there is no mask. There are two exceptions: the interval of
-    /// [`Tracker::set_kernel_check_interval`], and descriptors whose state memory does not show.
+    /// handled. Returns how many of `events`, which must not be empty, were stored.
+    ///
+    /// While memory has events, a wait makes no system call. A wait with a timeout of zero and no
+    /// mask makes none either, unless a descriptor was ever in the kernel's instance or lacked send
+    /// space. There are three exceptions: the interval of [`Tracker::set_kernel_check_interval`],
+    /// the daemon check of [`crate::DAEMON_CHECK_WAITS_MAX`], and descriptors whose state memory
+    /// does not show.
     ///
     /// # Errors
     /// EINTR; EINVAL if `events` is empty.
@@ -404,7 +407,8 @@ impl WatcherMemory {
         kernel::signal_eventfd(&self.wakeup);
     }
 
-    /// Prepares a sleep. Returns the number of events if there are any.
+    /// Prepares a sleep. Returns the number of events that are ready; the thread sleeps only if
+    /// there are none.
     fn begin(&self, region: &ProcessRegion, events: &mut [DescriptorEvent]) -> usize {
         let mut state = self.state();
         // The result does not matter: persistent interests are never taken over.
@@ -421,7 +425,8 @@ impl WatcherMemory {
         found
     }
 
-    /// Ends a sleep. Threads that still sleep must be woken for new and for remaining events.
+    /// Ends a sleep, and returns the number of events. If other threads still sleep, begins a sleep
+    /// again for them, and wakes one for the events that remain.
     fn end(&self, region: &ProcessRegion, events: &mut [DescriptorEvent]) -> usize {
         let mut state = self.state();
         state.waiters -= 1;
