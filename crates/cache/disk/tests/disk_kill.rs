@@ -46,7 +46,7 @@ struct ExpectedVersions {
 /// * `S key version` comes before a store.
 /// * `P key version` comes after a durable purge of everything up to that version.
 /// * `F version` means that all versions of this process up to that one were written.
-/// * `N` begins a process. What its predecessor had only queued was lost.
+/// * `N` begins a process. Versions that its predecessor had only queued were lost.
 fn read_journal(path: &Path) -> (BTreeMap<u64, ExpectedVersions>, u64) {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let mut known: BTreeMap<u64, ExpectedVersions> = BTreeMap::new();
