@@ -56,13 +56,13 @@ struct uselect_info {
 struct uepoll_counted_event {
   epoll_data_t data; // the value that was passed to uepoll_ctl
   uint32_t events;   // the events that are ready now: EPOLLIN and so on
-  uint32_t edges;    // its events since it was returned last; 0: not tracked, so not counted
+  uint32_t edges;    // changes since the last event of this descriptor; 0: not counted
 };
 
 // Counters of waits since uselect_init.
 struct uselect_stats {
   uint64_t waits;           // calls of uselect, upoll, uepoll_wait and their variants
-  uint64_t without_syscall; // waits that made no system call
+  uint64_t without_syscall; // waits that made no system call that could sleep
   uint64_t sleeps;          // system calls that could sleep
 };
 

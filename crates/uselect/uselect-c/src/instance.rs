@@ -29,7 +29,7 @@ fn for_each_watcher(what: impl Fn(&Watcher)) {
     instances.iter().for_each(|(_, watcher)| what(watcher));
 }
 
-/// Moves a descriptor to the kernel's instances, in all instances that have it.
+/// Moves a descriptor from the watcher to the kernel, in each instance that has it.
 pub(crate) fn hand_over(fd: c_int) {
     for_each_watcher(|watcher| watcher.hand_over_one(fd));
 }
@@ -58,7 +58,7 @@ pub extern "C" fn uepoll_create(flags: c_int) -> c_int {
     let created = catch_to_errno(|| {
         let watcher = Watcher::over_epoll(tracker, epfd, true).map_err(errno)?;
         let mut instances = INSTANCES.write().unwrap_or_else(PoisonError::into_inner);
-        // An instance with this descriptor was closed without notice.
+        // An earlier instance with this descriptor was closed without `uselect_close`.
         instances.retain(|(number, _)| *number != epfd);
         instances.push((epfd, Arc::new(watcher)));
         Ok(epfd)

@@ -5,7 +5,7 @@
 //! This crate converts sets, times and errors between C and Rust. It has one tracker for the
 //! process; without it each function is the system call. It cannot detect errors of the C program,
 //! such as a bad pointer or a descriptor that was closed without notice. No panic reaches C: after
-//! one, every call is the system call.
+//! one, every call is the system call, and calls on epoll instances of the library fail.
 
 mod abi;
 mod inspect;

@@ -27,8 +27,8 @@ struct ProcessTracker {
 }
 
 /// Null, or a tracker that is never freed, because threads may use it at any time. Only [`init`]
-/// stores it, under the lock of `REASON`. That release pairs with the acquire in
-/// [`process_tracker`].
+/// stores it, while it holds the lock of `REASON`. The release of this store pairs with the acquire
+/// in [`process_tracker`].
 static TRACKER: AtomicPtr<ProcessTracker> = AtomicPtr::new(ptr::null_mut());
 /// Whether a bug of the library was found. Then memory is not used any more.
 static IS_BROKEN: AtomicBool = AtomicBool::new(false);
@@ -93,7 +93,7 @@ pub(crate) fn init(path: &Path, backend: u32, mode: TrackingMode) -> Result<()> 
     Ok(())
 }
 
-/// Creates the tracker, and records why backends before it are not available.
+/// Creates the tracker, and records why the backends that were tried before are not available.
 fn make(
     path: &Path,
     backend: u32,
@@ -147,7 +147,7 @@ thread_local! {
     static RETURNED_REASON: RefCell<CString> = RefCell::default();
 }
 
-/// Returns why nothing is tracked any more.
+/// Returns why nothing is tracked any more; `None` if tracking has not ended.
 fn tracking_ended() -> Option<&'static str> {
     if IS_BROKEN.load(Ordering::Relaxed) {
         return Some("libuselect found a bug of its own");
@@ -174,12 +174,13 @@ pub(crate) fn backend_reason() -> *const c_char {
         string.replace(CString::new(text).unwrap_or_default());
         string.borrow().as_ptr()
     };
-    // The thread is ending and has no string any more.
+    // A thread that is ending may have no string any more.
     RETURNED_REASON.try_with(store).unwrap_or(c"".as_ptr())
 }
 
 /// Returns the result of `call` to C: its value, or -1 with errno. A panic must not unwind into C.
-/// It may have left the state inconsistent, so every call after it is the system call.
+/// It may have left the state inconsistent, so memory is not used after it: [`tracker`] returns
+/// `None`, and [`check_intact`] an error.
 pub(crate) fn catch_to_errno<T: From<i8>>(call: impl FnOnce() -> Result<T>) -> T {
     let result = catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|_| {
         IS_BROKEN.store(true, Ordering::Relaxed);

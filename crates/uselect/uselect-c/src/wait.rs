@@ -209,8 +209,8 @@ pub(crate) unsafe fn signal_set(mask: *const sigset_t) -> Option<SignalSet> {
     (!mask.is_null()).then(|| SignalSet(unsafe { first.read() }))
 }
 
-/// Converts a number of results. It fits an int: `maxevents` is an int, and a process has far fewer
-/// descriptors than 2^31 / 3.
+/// Converts a number of results. It fits an int: `maxevents` is an int, select(2) counts each
+/// descriptor at most three times, and a process has far fewer than 2^31 / 3 descriptors.
 pub(crate) fn c_count(ready: usize) -> c_int {
     ready.try_into().unwrap_or(c_int::MAX)
 }

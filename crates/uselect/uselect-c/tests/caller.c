@@ -201,7 +201,7 @@ static void poll_semantics(void) {
   CHECK(fds[5].revents == POLLOUT);
   CHECK(!uselect_set_kernel_check_interval(64, 10000));
   receive_bytes(ends.ours, 1);
-  // Nothing is ready until the timeout expires, the pipe becomes readable, or a byte arrives.
+  // At first nothing is ready, so each wait ends by its timeout. Then the pipe becomes readable.
   struct pollfd both[] = {{.fd = ends.ours, .events = POLLIN}, {.fd = pipes[0], .events = POLLIN}};
   CHECK(upoll(both, 2, 0) == 0 && upoll(both, 2, 20) == 0 && upoll(NULL, 0, 1) == 0);
   CHECK(write(pipes[1], "x", 1) == 1);

@@ -279,8 +279,7 @@ static void track_and_untrack(void) {
 
 // Waits until a descriptor has had the expected number of edges, and checks that there are no more.
 // For a descriptor that is not tracked, waits for one event without a count. Returns the number of
-// missing edges. If the kernel skips an eBPF program, its edge is reported together with the next
-// one.
+// missing edges: if the kernel skips an eBPF program, that edge and the next one count as one.
 static uint32_t count_edges(int fd, uint32_t expected) {
   struct uepoll_counted_event found[2];
   const struct timespec wait = {10, 0}, swept = {2, 0}, brief = {0, 1000000};
@@ -327,7 +326,7 @@ static void counted_edges(void) {
   send_segments(ends, 2);
   receive_bytes(ends.ours, most * (most + 1) / 2);
   missing += count_edges(ends.ours, 2);
-  // A missing edge was seen once in some hundred runs of 782 edges, on a busy machine.
+  // With 782 edges a run instead of 80, one was missing in some hundred runs on a busy machine.
   CHECK(missing <= 2);
   struct uselect_info info;
   if (counts())

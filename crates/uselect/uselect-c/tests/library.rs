@@ -96,13 +96,13 @@ fn line_of(output: &mut impl BufRead) -> String {
     line.trim().to_owned()
 }
 
-/// Returns bytes in which no two parts are equal.
+/// Returns bytes that differ along the array, so that a lost or repeated part is noticed.
 fn pattern(count: usize) -> Vec<u8> {
     (0..count as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
 
-/// Exchanges single bytes, then larger parts, and then more than the buffers of a connection hold,
-/// so that the server must wait for send space.
+/// Exchanges small and larger parts in turn, and then more bytes than the buffers of a connection
+/// hold, so that the server must wait for send space.
 fn exchange_bytes(address: SocketAddr, seed: usize) {
     let mut client = TcpStream::connect(address).unwrap();
     client.set_nodelay(true).unwrap();

@@ -3,9 +3,10 @@
 //!
 //! One thread on one core sends a byte back and forth over loopback, by sockets that are not
 //! tracked. The cases are: no client; a client in lean mode; a client in exact mode; a client in
-//! exact mode in the cgroup of this process. Each round measures all cases, in another order, and
-//! compares each with the case without a client. The status is 1 if a median is more than 120 ns
-//! above that for a send and a receive. Needs root and an otherwise idle machine.
+//! exact mode in the cgroup of this process. Each round measures all cases, in another order. The
+//! overhead of a case is its time for a send and a receive, less that of the same round without a
+//! client. The status is 1 if the median overhead of a case is above 120 ns. Needs root and an
+//! otherwise idle machine.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -28,7 +29,7 @@ const BATCHES: usize = 60;
 /// Pairs of a send and a receive in a batch.
 const PAIRS: u32 = 1000;
 
-/// A client that is registered during a measurement.
+/// The client that is registered during a measurement. Without a `mode` there is none.
 struct Case {
     name: &'static str,
     mode: Option<TrackingMode>,
@@ -160,8 +161,8 @@ fn register(socket: &Path, mode: TrackingMode, cgroup: &Path) -> io::Result<Chil
     }
 }
 
-/// Waits until no process of the machine has a BPF link, neither this process, which runs the
-/// daemon, nor another daemon, whose programs would be measured too.
+/// Waits until no process of the machine has a BPF link. Programs that this process, as the daemon,
+/// or another daemon has attached would be measured too.
 fn wait_until_idle() -> io::Result<()> {
     let end = Instant::now() + Duration::from_secs(10);
     while let Some(path) = find_link()? {
@@ -206,7 +207,8 @@ fn run_batch(one: &mut TcpStream, other: &mut TcpStream) -> io::Result<f64> {
     Ok((elapsed.tv_sec as f64 * 1e9 + elapsed.tv_nsec as f64) / f64::from(PAIRS))
 }
 
-/// Prints a row for each case, with the quartiles. Returns failure if a median is above the limit.
+/// Prints a row for each case, with the quartiles. Returns failure if the median overhead of a
+/// case is above the limit.
 fn report(measured: &mut [Vec<f64>; CASES.len()]) -> ExitCode {
     let without_client = measured[0].clone();
     println!("{:<20} {:>18}   {:>18}", "registered", "ns per send+recv", "overhead");

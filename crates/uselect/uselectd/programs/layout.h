@@ -11,8 +11,8 @@
 // its number, 0 <= fd < USELECT_SOCKETS. Programs mask both before use, so this is a power of two.
 #define USELECT_SOCKETS 65536
 #define USELECT_WORDS (USELECT_SOCKETS / 64)
-// Slots for threads that open or accept tracked sockets at the same time. A thread uses one of the
-// USELECT_PROBES slots from its thread id modulo USELECT_THREADS on.
+// Slots for threads that open or accept tracked sockets at the same time. A thread uses one of
+// USELECT_PROBES consecutive slots; the first is its thread id modulo USELECT_THREADS.
 #define USELECT_THREADS 1024
 #define USELECT_PROBES 8
 #define USELECT_REGIONS 256

@@ -157,8 +157,8 @@ struct new_socket {
 };
 
 // Whether the process has the effective user and group that it had at connect(2). If it has others,
-// it may have executed a set-user-ID program while the daemon registered it. A process that was
-// root at connect(2) may be any user now.
+// it may have executed a set-user-ID program while the daemon registered it. For a process that was
+// root at connect(2), each user and group is accepted.
 static __always_inline int has_same_credentials(struct process *process)
 {
     struct cred *cred = bpf_get_current_task_btf()->cred;
@@ -196,8 +196,8 @@ static __always_inline int prepare_new_socket(struct new_socket *new, __u8 state
     return 1;
 }
 
-// Initializes the word of a new socket, before the socket has storage and before ack_slot(). Hooks
-// and the process therefore never find a tracked socket without its word.
+// Initializes the word of a new socket, before the socket has storage with this index and before
+// ack_slot(). Hooks and the process therefore never find a tracked socket without its word.
 static __always_inline void init_word(struct new_socket *new, __u32 mask)
 {
     __u32 index = new->tracked.index & INDEX_MASK;
@@ -233,8 +233,8 @@ int on_sock_create(struct bpf_sock *ctx)
     return 1;
 }
 
-// Whether a registered process already tracks the socket: this process by another descriptor, or
-// another process. Such a socket is not adopted again.
+// Whether this process, by any descriptor, or another registered process already tracks the socket.
+// Such a socket is not adopted again.
 static __always_inline int is_in_use(struct tracked *tracked)
 {
     struct uselect_read_only_pages *ro_pages = lookup_ro_pages(tracked->region, tracked->identity);
@@ -345,8 +345,8 @@ int on_refresh_ipv6(struct bpf_sock_addr *ctx)
 
 // Recomputes the word of a socket. Returns nonzero if an event seems to have been missed. The
 // socket is not locked, so a mismatch may be a notification in flight: it counts only if the
-// previous check found the same mismatch. The reported state is read before the socket, so a
-// notification that comes between the two reads cannot look like a missed event.
+// previous check found the same mismatch. The reported state is read before the socket: if a
+// notification comes between the two reads, the exchanges below fail and nothing is reported.
 static __always_inline int check_socket(struct sock *sk, struct tracked *tracked)
 {
     struct tcp_sock *tp = bpf_skc_to_tcp_sock(sk);

@@ -5,7 +5,7 @@
 
 #include "regions.h"
 
-// Bytes below SO_RCVLOWAT (`rcvlowat`) are readable only if the receive window is at most a
+// Fewer bytes than SO_RCVLOWAT (`rcvlowat`) are readable only if the receive window is at most a
 // segment.
 static __always_inline int has_readable_bytes(int available, int rcvlowat, int window, int segment)
 {
@@ -99,8 +99,8 @@ static __always_inline void update_numbers(struct tcp_sock *tp, __u32 state,
     store_numbers(numbers, readable, send_space, READ_ONCE(tp->snd_cwnd), READ_ONCE(tp->srtt_us));
 }
 
-// Writes only if the bit is wrong. If the caller's value was outdated, the caller corrects the bit
-// afterwards, because it compares the word again after this write.
+// Writes only if the bit is wrong. If the value of sync_bitmaps() was outdated, that function
+// corrects the bit afterwards, because it compares the word again after this write.
 static __always_inline void set_bit(uselect_u64 *bitmap, __u32 fd, __u32 is_set)
 {
     uselect_u64 *word = &bitmap[(fd & INDEX_MASK) / 64], bit = 1ULL << (fd & 63);

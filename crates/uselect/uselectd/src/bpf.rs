@@ -167,7 +167,7 @@ pub(crate) struct U32Map<'a> {
 
 impl<'a> U32Map<'a> {
     /// `value_size` must be the size in bytes with which the map was created, because the kernel
-    /// reads and writes as many bytes.
+    /// reads and writes that many bytes.
     pub(crate) fn new(map: BorrowedFd<'a>, value_size: usize) -> Self {
         Self { map, value_size }
     }

@@ -18,9 +18,9 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Opens the cgroup at a path that [`cgroup_path`] returned. A socket belongs to the cgroup in
-    /// which its process, or its listener, was created. A process should therefore be in its cgroup
-    /// before it opens its first socket.
+    /// Opens the cgroup at a path that [`cgroup_path`] returned. A socket stays in the cgroup in
+    /// which its process was when it opened the socket, and an accepted socket in that of its
+    /// listener. A process should therefore be in its cgroup before it opens its first socket.
     ///
     /// # Errors
     /// [`Error::NoCgroup`]; errors of files in /proc.

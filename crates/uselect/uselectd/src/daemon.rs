@@ -109,7 +109,8 @@ impl Daemon {
     /// at which no process listens. The socket file is removed when the daemon is dropped.
     ///
     /// # Errors
-    /// Any [`Error`].
+    /// [`Error::NestedPidNamespace`], [`Error::Listen`], [`Error::Unsupported`],
+    /// [`Error::Program`]; [`Error::Kernel`] if /proc is not mounted.
     pub fn new(path: &Path, policy: AccessPolicy) -> Result<Self, Error> {
         if !is_in_initial_pid_namespace()? {
             return Err(Error::NestedPidNamespace);
@@ -141,7 +142,7 @@ impl Daemon {
     /// do not end the daemon.
     ///
     /// # Errors
-    /// Errors of poll(2), and of bpf(2) when a registration is removed.
+    /// Errors of poll(2), and of bpf(2) when the entry of a process is looked up or removed.
     pub fn run(&mut self, shutdown: Option<BorrowedFd<'_>>) -> Result<(), Error> {
         while self.run_once(shutdown)? {}
         Ok(())
@@ -291,7 +292,7 @@ impl Daemon {
         placeholder::insert(&self.programs, process)?;
         let mut challenge = [0; CHALLENGE_BYTES];
         let count = getrandom(&mut challenge, GetRandomFlags::empty())?;
-        assert_eq!(count, challenge.len(), "getrandom(2) never returns less up to 256 bytes");
+        assert_eq!(count, challenge.len(), "getrandom(2) returns up to 256 bytes at once");
         Ok(challenge)
     }
 
@@ -469,8 +470,8 @@ enum RegistrationRequest {
 }
 
 impl RegistrationRequest {
-    /// Reads a request by one call: it is shorter than a segment of a Unix socket, so it never
-    /// arrives in parts.
+    /// Reads a request by one call. The library sends it by one call, and a Unix socket delivers so
+    /// few bytes together. A request in parts is invalid.
     fn read(connection: &UnixStream, challenge: [u8; CHALLENGE_BYTES]) -> Self {
         const VERSION: usize = REQUEST_MAGIC.len() - 1;
         let mut bytes = [0; REQUEST_MAGIC.len() + 1 + CHALLENGE_BYTES];

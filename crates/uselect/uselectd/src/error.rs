@@ -23,7 +23,7 @@ pub enum Error {
         /// The error of the kernel or the loader.
         why: String,
     },
-    /// The process lacks capabilities.
+    /// The daemon lacks capabilities.
     Privileges {
         /// The names of the missing capabilities.
         missing: Vec<&'static str>,

@@ -31,8 +31,9 @@ pub(crate) struct PeerProcess {
 }
 
 impl PeerProcess {
-    /// Returns the process that called connect(2), or `None` if the policy does not allow it. Looks
-    /// up only its credentials if they do not suffice and the policy has no cgroups.
+    /// Returns the process that called connect(2), or `None` if the policy does not allow it. If
+    /// the policy allows neither its user nor its groups and lists no cgroups, nothing else is
+    /// looked up.
     ///
     /// # Errors
     /// [`Error::Unsupported`] before Linux 6.5; [`Error::NoCgroup`]; ESRCH if the process has

@@ -42,7 +42,7 @@ impl AccessPolicy {
 }
 
 const _: () =
-    assert!(REGIONS_PER_USER <= REGIONS_MAX, "the limit of a user is below the limit of all");
+    assert!(REGIONS_PER_USER <= REGIONS_MAX, "the limit of a user is at most the limit of all");
 
 #[cfg(test)]
 mod tests {

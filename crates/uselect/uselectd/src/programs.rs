@@ -21,9 +21,10 @@ static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 /// Names of programs in `uselect.bpf.c`, each with its tracepoint.
 type Tracepoints = [(&'static str, &'static str)];
 
-/// Programs that run when a process calls execve(2).
+/// Programs that run when a process has executed another program by execve(2).
 pub(crate) const EXEC_TRACEPOINTS: &Tracepoints = &[("on_exec", "sched_process_exec")];
-/// Programs that run for events of a socket that its process does not cause.
+/// Programs that run when something arrives at a socket, when it fails, and when its state changes.
+/// Clients in both modes need them.
 pub(crate) const COMMON_TRACEPOINTS: &Tracepoints = &[
     ("on_data_ready", "sk_data_ready"),
     ("on_error", "inet_sk_error_report"),
@@ -40,7 +41,7 @@ const RECHECK: &str = "recheck";
 const LIST_MAPS: &str = "list_maps";
 /// Program of a cgroup for socket(2).
 const ON_SOCK_CREATE: &str = "on_sock_create";
-/// Programs of a cgroup for accept4(2) and getpeername(2), and for getsockname(2).
+/// Programs of a cgroup: two for accept4(2) and getpeername(2), and two for getsockname(2).
 const ADDRESS_PROGRAMS: [&str; 4] =
     ["on_accept_ipv4", "on_accept_ipv6", "on_refresh_ipv4", "on_refresh_ipv6"];
 

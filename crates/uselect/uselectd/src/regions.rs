@@ -32,8 +32,8 @@ pub(crate) struct ClientRegion {
 }
 
 /// The descriptors that a process receives with its registration, in the order of
-/// [`uselect::REPLY_DESCRIPTORS`]: the memory that only programs write, the memory that both write,
-/// and the ring of the first sleeper.
+/// [`uselect::REPLY_DESCRIPTORS`]: `ReadOnlyPages`, which only programs write, `WritablePages`,
+/// which the process writes too, and the ring of the first sleeper.
 pub(crate) type RegionFds = [OwnedFd; uselect::REPLY_DESCRIPTORS];
 
 impl RegionTable {
@@ -76,10 +76,11 @@ impl RegionTable {
     }
 
     /// Creates the maps of a region. The entry of the process comes last, because programs must not
-    /// look for its memory before all of it exists. `ReadOnlyPages` comes last of the maps and is
-    /// removed first: a program that finds `ReadOnlyPages` of one process may find the other maps
-    /// of the next process with the same region. It then wakes a thread of that process once
-    /// without need, which does no harm.
+    /// look for its memory before all of it exists. Of the maps, `ReadOnlyPages` is added last and
+    /// removed first, because it contains the identity by which programs recognize the memory of a
+    /// process. A program that found `ReadOnlyPages` does not find the other maps of the next
+    /// process with the same region: bpf(2) returns from a change of a map of maps only after the
+    /// programs that ran at that time have ended (`maybe_wait_bpf_programs`, Linux 6.12).
     fn create_maps(
         &self,
         programs: &Programs,

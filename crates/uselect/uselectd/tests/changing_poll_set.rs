@@ -145,8 +145,8 @@ impl PollSetTest {
             let upolled = self.tracker.upoll(&mut self.poll_set, NOW, None).unwrap();
             let mut polled = self.poll_set.clone();
             let count = poll(&mut polled);
-            // In lean mode a receive clears no bit, so a socket may be reported readable until the
-            // library has queried the kernel.
+            // In lean mode a socket may be reported readable once more after its bytes were
+            // received.
             let is_lean = mode() == TrackingMode::Lean;
             let agrees = |(entry, kernel): (&PollFd, &PollFd)| {
                 let compared = if is_lean { kernel.revents | !READING } else { u16::MAX };
@@ -184,9 +184,9 @@ impl PollSetTest {
             let mut fd = fds[self.random_below(fds.len())];
             let at = self.pairs.iter().position(|pair| pair.socket.as_raw_fd() == fd).unwrap();
             match round % 3 {
-                // Another thread takes over the interest of the descriptor, or the descriptor is
-                // closed and reused.
+                // Another thread takes over the interest of the descriptor.
                 1 => self.sleep_in_another_thread(fd),
+                // The descriptor is closed and reused.
                 2 => {
                     drop(self.pairs.swap_remove(at));
                     let pair = self.pair();

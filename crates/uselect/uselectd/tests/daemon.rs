@@ -329,7 +329,7 @@ fn waits_use_the_kernel_after_the_daemon_has_ended() {
         (tracker.upoll(&mut fds, timeout, None).unwrap(), fds[0].revents)
     };
     assert_eq!(wait(Some(Duration::ZERO)), (0, 0));
-    // The first wait sleeps, and only the end of the daemon can wake it.
+    // The wait below sleeps. The end of the daemon wakes it, and it continues in the kernel.
     let other = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(20));
         uselectd.process.kill().unwrap();

@@ -1,4 +1,4 @@
-//! A signal during the yield of a wait ends the wait like a sleep. In a file of its own, because a
+//! A signal ends a wait that yields, like a wait that sleeps. In a file of its own, because a
 //! process has one handler.
 
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]

@@ -293,7 +293,7 @@ fn wait_for_challenge(connection: &OwnedFd) {
     rustix::net::recv(connection, &mut [0][..], RecvFlags::PEEK).unwrap();
 }
 
-/// Stops a daemon by SIGSTOP until it is dropped.
+/// Stops a daemon by SIGSTOP; dropping this value continues it.
 struct StoppedDaemon(Pid);
 
 impl StoppedDaemon {

@@ -169,13 +169,13 @@ fn a_client_that_reads_no_replies_is_disconnected() {
     uselectd.wait_for(idle);
     let first = receive_reply(&client).map(|(byte, descriptors)| (byte, descriptors.len()));
     assert_eq!((first, receive_reply(&client).is_none()), (GRANTED, true));
-    // A client to which no reply can be sent is not registered.
+    // A client to which no reply can be sent does not stay registered.
     let mut write_only = connect(&uselectd);
     let request = request::receive_challenge(&write_only, EXACT).unwrap();
     write_only.shutdown(Shutdown::Read).unwrap();
     write_only.write_all(&request).unwrap();
     while send_request(&mut connect(&uselectd), EXACT) != GRANTED {
-        assert!(Instant::now() < end, "the client stays registered");
+        assert!(Instant::now() < end, "the client is unregistered");
     }
 }
 
@@ -213,7 +213,8 @@ fn invalid_requests_are_not_registered() {
     for wrong in wrong {
         assert_eq!(reply_to_edited(&uselectd, wrong), version);
     }
-    // The daemon does not wait for silent connections: most of many at once get the reply `Full`.
+    // Of many silent connections, a few wait until their deadline, and the others get the reply
+    // `Full`.
     let silent: Vec<_> = (0..64).map(|_| connect(&uselectd)).collect();
     let full = silent.iter().filter(|connection| {
         let reply = request::receive_challenge(connection, EXACT).map(|_| ());
@@ -223,7 +224,7 @@ fn invalid_requests_are_not_registered() {
         assert_eq!(rest, b"");
         reply == Err(Some(RegistrationReply::Full as u8))
     });
-    assert!((1..64).contains(&full.count()), "all connections are closed");
+    assert!((1..64).contains(&full.count()), "some connections wait, the others get `Full`");
     let mut client = connect(&uselectd);
     assert_eq!(send_request(&mut client, EXACT), GRANTED);
     assert_eq!(

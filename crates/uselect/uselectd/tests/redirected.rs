@@ -33,8 +33,8 @@ fn address_words<T>(pointer: *const T) -> [u32; 2] {
     [address as u32, (address >> 32) as u32]
 }
 
-/// Creates a sockmap with two entries: data that the second socket sends is received by the first
-/// one. Returns the map and its program.
+/// Creates a sockmap for two sockets: the first receives the data that the second sends. Returns
+/// the map and its program.
 fn create_sockmap() -> [OwnedFd; 2] {
     const BPF_MAP_CREATE: i32 = 0;
     const BPF_PROG_LOAD: i32 = 5;

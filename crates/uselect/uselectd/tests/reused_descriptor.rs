@@ -26,7 +26,7 @@ fn a_watcher_does_not_report_a_reused_descriptor_of_another() {
         let (listener, address) = listener(tracker);
         let [first, second] = [(); 2].map(|()| Watcher::new(tracker).unwrap());
         let connections = [(); 3].map(|()| connected(&listener, address));
-        // Of three consecutive descriptors, two neighbours are in the same word of the bitmaps.
+        // At most one of the two pairs of neighbours crosses the end of a word of the bitmaps.
         let [(_peer, socket), (mut neighbour_peer, neighbour), _rest] = match &connections {
             [(_, a), (_, b), _] if a.as_raw_fd() / 64 == b.as_raw_fd() / 64 => connections,
             _ => {

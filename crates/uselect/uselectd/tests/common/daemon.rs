@@ -29,7 +29,7 @@ pub(crate) fn load_daemon(path: &Path) -> Option<Daemon> {
             println!("skipped: {error}");
             None
         }
-        Err(error) => panic!("the programs load: {error}"),
+        Err(error) => panic!("cannot load the programs: {error}"),
     }
 }
 

@@ -55,7 +55,8 @@ impl Uselectd {
         log
     }
 
-    /// Identifies maps by id, not by name, because other daemons may run at the same time.
+    /// Counts the objects of this daemon. Identifies maps by id, not by name, because other daemons
+    /// may run at the same time.
     pub(crate) fn kernel_objects(&self) -> KernelObjects {
         let folder = format!("/proc/{}/fdinfo", self.process.id());
         let read = |entry: std::io::Result<std::fs::DirEntry>| {

@@ -116,7 +116,7 @@ impl SocketView {
         let bytes = rustix::io::ioctl_fionread(socket).map(|bytes| bytes as u32);
         let end = u32::from(polled & 0x2010 != 0);
         let numbers_agree = bytes.is_err()
-            // Bytes below SO_RCVLOWAT are not reported.
+            // An arrival that leaves fewer bytes than SO_RCVLOWAT calls no hook.
             || sockopt_u32(socket, libc::SOL_SOCKET, libc::SO_RCVLOWAT, 0) > 1
             || common::mode() == TrackingMode::Lean
             || state.is_none_or(|state| state.events & 0x002 != 0)
@@ -167,7 +167,7 @@ fn bitmaps_agree(socket: &TrackedSocket, polled: u16) -> bool {
     agrees(has(&read), polled & 0x019 != 0) && agrees(has(&write), polled & 0x00C != 0)
 }
 
-/// Returns an element of the value of a socket option, as an array of u32: of TCP_INFO
+/// Returns an element of a socket option whose value is read as an array of u32: TCP_INFO
 /// (linux/tcp.h) or SO_MEMINFO (linux/sock_diag.h).
 fn sockopt_u32(socket: &TrackedSocket, level: i32, option: i32, index: usize) -> u32 {
     let mut values = [0u32; 26];

@@ -82,8 +82,8 @@ impl Player {
         self.sockets.push(socket);
     }
 
-    /// Polls all sockets, because the results of the kernel here change what the library has to
-    /// query later.
+    /// Polls all sockets. The results of poll(2) here decide which sockets the library queries
+    /// later.
     fn poll_all(&mut self) {
         const EVENTS: [u16; 5] = [0x001, 0x005, 0x004, 0x002, 0x2007];
         let events = EVENTS[self.random.below(EVENTS.len())];

@@ -26,7 +26,7 @@ const LATE: Duration = Duration::from_millis(50);
 const SWEEP_TIME: Duration = Duration::from_secs(3);
 
 /// Sleeps on a new connection until data, send space or a reset comes. The poll set also has all
-/// other sockets, with events that they do not report now.
+/// other sockets that report no error and no hang-up, with events that they do not report now.
 pub(crate) fn sleep(
     tracker: &Tracker,
     players: &[MutexGuard<'_, Player>],
