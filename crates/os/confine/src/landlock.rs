@@ -42,8 +42,8 @@ impl Grant {
     }
 }
 
-/// The newest Landlock ABI all of whose rights are handled here. An older kernel enforces the
-/// rights that it knows.
+/// The newest Landlock ABI that this module uses, with all of its rights. An older kernel enforces
+/// the rights that it knows.
 const NEWEST: ABI = ABI::V7;
 
 /// Returns the version of the kernel's Landlock ABI.

@@ -1,5 +1,5 @@
-//! Restricting a process to what it needs: drops its user and its capabilities, then access to
-//! other files (Landlock) and other system calls (seccomp).
+//! Functions that restrict a process to what it needs. They drop its user and its capabilities, and
+//! deny it the files (Landlock) and system calls (seccomp) that it does not need.
 //!
 //! Each function is one idiom of the kernel. The caller decides what is dropped, and how to handle
 //! an error.

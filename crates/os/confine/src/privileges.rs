@@ -68,9 +68,9 @@ impl Identity {
     }
 }
 
-/// Drops every capability (capabilities(7)), except CAP_NET_BIND_SERVICE if `low_ports` is set and
-/// the process has it. Then takes `identity`, if there is one. The bounding set is reduced too if
-/// the process may do that, and the ambient and inheritable sets are cleared.
+/// Takes `identity`, if there is one, and drops every capability (capabilities(7)), except
+/// CAP_NET_BIND_SERVICE if `low_ports` is set and the process has it. The bounding set is reduced
+/// too if the process may do that, and the ambient and inheritable sets are cleared.
 ///
 /// # Errors
 /// As [`Identity::run_as`]. Some privileges may have been dropped by then, so the process must not

@@ -53,8 +53,8 @@ pub fn restrict_syscalls(also: ExtraCalls) -> Result<()> {
         program(fatal.collect(), SeccompAction::KillProcess, SeccompAction::Allow, processor);
     let missing = SeccompAction::Errno(libc::ENOSYS as u32);
     let allowed = program(allowed(also), SeccompAction::Allow, missing, processor);
-    // The second filter forbids seccomp(2) itself. If both match, the kernel takes the stricter
-    // action.
+    // The fatal filter is installed first, since the other one forbids seccomp(2). If both match,
+    // the kernel takes the stricter action.
     rustix::thread::set_no_new_privs(true)?;
     install(&fatal)?;
     install(&allowed)
@@ -78,7 +78,8 @@ fn install(program: &BpfProgram) -> Result<()> {
 
 const _: () = assert!(size_of::<seccompiler::sock_filter>() == size_of::<libc::sock_filter>());
 
-/// Returns whether this kernel can kill a process that makes a forbidden call.
+/// Returns whether [`restrict_syscalls`] has lists for this processor, and the kernel can kill a
+/// process that makes a forbidden call.
 pub fn can_restrict_syscalls() -> bool {
     const GET_ACTION_AVAILABLE: libc::c_uint = 2;
     let action: u32 = libc::SECCOMP_RET_KILL_PROCESS;
@@ -144,7 +145,7 @@ fn conditions() -> SyscallRules {
         // Threads are allowed, but no processes or namespaces. A filter cannot see the arguments of
         // clone3(2), so that call fails with ENOSYS, and the C library then uses clone(2).
         (libc::SYS_clone, vec![rule([(0, Qword, thread, libc::CLONE_THREAD as u64)])]),
-        // A thread may set its name. Nothing else about the process changes any more.
+        // A thread may set its name. Every other operation of prctl(2) fails.
         (libc::SYS_prctl, one_of(0, [libc::PR_SET_NAME as u64])),
         // abort(3) and signals to the process itself; no signals to others.
         (libc::SYS_tgkill, one_of(0, [own])),
@@ -214,7 +215,8 @@ const RINGS: &[c_long] =
 const SELECT: &[c_long] = &[libc::SYS_pselect6];
 
 /// Files that are written at offsets, truncated, locked, and renamed over others: the cache's
-/// disks. The directories were created before the restriction; mkdirat(2) finds that they exist.
+/// disks. The program calls mkdirat(2) only for directories that were created before the
+/// restriction, and gets EEXIST.
 const STORES: &[c_long] = &[
     libc::SYS_pwrite64,
     libc::SYS_pwritev,

@@ -22,8 +22,10 @@ use millrace_uring::Ring;
 const PART: &str = "MILLRACE_TEST_PART";
 const FOLDER: &str = "MILLRACE_TEST_FOLDER";
 
-/// Runs `part` in a child process, with a directory of its own, and returns its exit status; `None`
-/// inside the child, once `part` has ended. `test` is the full name of the calling test.
+/// Runs a part of a test in a child process, with a directory of its own, and returns the exit
+/// status of the child. `test` is the full name of the calling test, and `part` names the part. The
+/// child executes the same test: there, the function calls `run` if the child is for this part, and
+/// returns `None`.
 fn run_in_child(test: &str, part: &str, run: impl FnOnce(&Path)) -> Option<ExitStatus> {
     let name = format!("{test} {part}");
     if let Ok(asked) = std::env::var(PART) {
@@ -240,8 +242,8 @@ fn files_that_were_not_granted_are_out_of_reach() {
         assert_eq!(std::fs::read(in_folder("store/old")).unwrap(), b"new");
         std::fs::remove_file(in_folder("store/old")).unwrap();
         assert_eq!(std::fs::read_dir(in_folder("store")).unwrap().count(), 0);
-        // The grant still holds after the kernel may have dropped the inode of a directory in
-        // /proc.
+        // This reads a directory in /proc. The grant holds even if the kernel has dropped the
+        // directory's inode meanwhile.
         assert!(millrace_sys::descriptor_count().unwrap() > 0);
         for path in ["/etc/shadow", "/etc/passwd", "/proc/1/status"] {
             assert!(denied(std::fs::read(path).map(drop)), "{path}");
@@ -264,7 +266,7 @@ fn processes_outside_and_abstract_sockets_are_out_of_reach() {
         other => return println!("skip: this needs Landlock 6, of Linux 6.12; here: {other:?}"),
     }
     let test = "processes_outside_and_abstract_sockets_are_out_of_reach";
-    // The process that runs the parts is not restricted.
+    // The parent, which starts a child for each part, is not restricted.
     let is_outside = std::env::var_os(PART).is_none();
     let outside = if is_outside { std::process::id() } else { parent_id() };
     let address = SocketAddr::from_abstract_name(format!("millrace-outside-{outside}")).unwrap();
@@ -279,7 +281,7 @@ fn processes_outside_and_abstract_sockets_are_out_of_reach() {
     }
 }
 
-/// Returns the line of /proc/self/status for this thread that begins with `name`.
+/// Returns the value of the line `name` in /proc/thread-self/status, with single blanks.
 fn status(name: &str) -> String {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();

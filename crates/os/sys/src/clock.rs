@@ -28,7 +28,7 @@ pub fn thread_cpu_time() -> Duration {
     duration(clock_gettime(ClockId::ThreadCPUTime))
 }
 
-/// Converts the longest time that a call waits. It saturates at the largest number of seconds.
+/// Converts a timeout to a `timespec`. The number of seconds saturates.
 pub(crate) fn timespec(wait: Duration) -> libc::timespec {
     libc::timespec {
         tv_sec: libc::time_t::try_from(wait.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -36,7 +36,7 @@ pub(crate) fn timespec(wait: Duration) -> libc::timespec {
     }
 }
 
-/// Converts a time since 1970. An earlier time counts as 1970.
+/// Converts a reading of a clock. A time of day before 1970 counts as 1970.
 fn duration(time: Timespec) -> Duration {
     Duration::new(u64::try_from(time.tv_sec).unwrap_or(0), time.tv_nsec as u32)
 }

@@ -5,11 +5,11 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 use crate::{Result, last_error};
 
-/// The credentials of the process at the other end of a Unix socket, when it connected or called
-/// listen(2).
+/// The credentials that the process at the other end of a Unix socket had when it called connect(2)
+/// or listen(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PeerCredentials {
-    /// The process id; 0 if the process is in another PID namespace.
+    /// The process id; 0 if the process is not visible in the PID namespace of this process.
     pub process_id: u32,
     /// The effective user id.
     pub user_id: u32,
@@ -27,7 +27,8 @@ pub fn effective_user() -> u32 {
 /// # Errors
 /// ENOTSOCK; ENODATA or EINVAL if the socket has no peer.
 pub fn peer_credentials(fd: BorrowedFd<'_>) -> Result<PeerCredentials> {
-    // `rustix` is not used: its process ids cannot be 0, the id of a process in another namespace.
+    // `rustix` is not used: its process ids cannot be 0, the id of a process that is not visible in
+    // this PID namespace.
     let mut credentials = MaybeUninit::<libc::ucred>::uninit();
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;
     // SAFETY: `fd` is open while it is borrowed; `credentials` is writable memory of `length`

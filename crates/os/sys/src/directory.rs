@@ -1,5 +1,5 @@
-//! Files of an open directory. They are found by name relative to its descriptor, and symbolic
-//! links are never followed.
+//! Files of an open directory. They are found by name relative to its descriptor. A name that is a
+//! symbolic link is never followed.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -65,8 +65,9 @@ pub fn open_directory(path: &Path) -> Result<OwnedFd> {
     }
 }
 
-/// Returns whether `path` is a symbolic link owned by root. Only root can have created it, unless
-/// the directory around it belongs to another user, who could replace anything in it anyway.
+/// Returns whether `path` is a symbolic link owned by root. Only root can create such a link.
+/// Another user can rename the link only within the directories of that user, who could replace
+/// everything there anyway.
 fn is_link_of_root(path: &Path) -> bool {
     let found = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW);
     found.is_ok_and(|it| FileType::from_raw_mode(it.st_mode) == FileType::Symlink && it.st_uid == 0)

@@ -92,8 +92,8 @@ pub enum BoundAddress {
     Abstract(Vec<u8>),
 }
 
-/// Returns the address at which a socket from elsewhere listens; `None` if it is not a listening
-/// stream socket.
+/// Returns the address at which a socket listens that another process has opened; `None` if it is
+/// not a listening stream socket.
 ///
 /// # Errors
 /// ENOTSOCK, EBADF.

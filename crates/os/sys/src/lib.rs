@@ -1,9 +1,10 @@
 //! Thin wrappers of Linux system calls: descriptors, sockets, pipes, readiness, clocks, signals and
 //! limits.
 //!
-//! Within the program, only this crate and the others in `os/` call `rustix` and `libc`. Each
-//! function makes one system call, or one fixed sequence of calls. The functions retry only EINTR,
-//! keep no state, and return the kernel's error number. The callers decide what an error means.
+//! Within the program, only the crates in `os/` and `uselect` call `rustix` and `libc`. Each
+//! function makes one system call, or one fixed sequence of calls. The functions retry only EINTR.
+//! None keeps state, except that [`take_passed_descriptors`] returns the descriptors only once. The
+//! callers decide what an error means.
 
 mod append;
 mod clock;
@@ -56,7 +57,7 @@ pub use socket::{
     tcp_state, unacknowledged_bytes,
 };
 
-/// The result of every function here: a value, or the kernel's error number (errno(3)).
+/// The result of a system call: a value, or the kernel's error number (errno(3)).
 pub type Result<T> = std::result::Result<T, Errno>;
 
 /// Returns the error of the last system call.

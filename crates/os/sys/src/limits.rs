@@ -10,7 +10,7 @@ pub fn descriptor_limit() -> u64 {
     getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
-/// Raises the limit as far as possible without privileges, which is the hard limit, and returns the
+/// Raises the limit on open descriptors to the hard limit, which needs no privileges. Returns the
 /// new limit.
 ///
 /// # Errors
@@ -21,8 +21,8 @@ pub fn raise_descriptor_limit() -> Result<u64> {
     Ok(descriptor_limit())
 }
 
-/// Lowers the limit to `count`. Without privileges this cannot be undone. For tests, and for
-/// programs that the proxy starts. Descriptors that are open stay open.
+/// Lowers the limit on open descriptors to `count`, for tests. Without privileges this cannot be
+/// undone. Descriptors that are open stay open.
 ///
 /// # Errors
 /// EPERM if `count` is above the hard limit.

@@ -21,8 +21,8 @@ const BACKLOG: i32 = 4096;
 /// The most unsent bytes that the kernel holds for a TCP connection, beyond those in flight
 /// (TCP_NOTSENT_LOWAT). The kernel reports room again when half of them are left, enough for half a
 /// millisecond at 1 Gbit/s. Without this bound, each peer that reads nothing would occupy megabytes
-/// of kernel memory (tcp_wmem), which no budget of ours counts, until TCP has no memory for any
-/// connection (tcp_mem).
+/// of kernel memory (tcp_wmem), which no budget of ours counts. Enough such peers would leave TCP
+/// no memory for any connection (tcp_mem).
 const UNSENT_MAX: libc::c_int = 128 * 1024;
 
 /// Opens a listening TCP socket: non-blocking, closed on exec, with SO_REUSEADDR and IPV6_V6ONLY,

@@ -11,7 +11,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use crate::{Result, last_error};
 
 /// The size of a huge page where a page has 4 KB (x86-64, and arm64 as distributions build it).
-/// Ranges that are collapsed begin at a multiple of it, in the file and in memory.
+/// A huge page begins at a multiple of it, in the file and in memory.
 pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 
 /// Creates a file of `bytes` zeros that exists in memory only (memfd_create(2)); closed on exec,
@@ -43,9 +43,9 @@ pub fn punch_hole(file: BorrowedFd<'_>, offset: u64, bytes: u64) -> Result<()> {
 }
 
 /// Sends up to `max` bytes of a file, beginning at `offset`, to a socket by reference
-/// (sendfile(2)), and returns their number. The socket's queue, and that of a reader on the same
-/// machine, refer to the file's memory until the bytes have been read, even after they were
-/// acknowledged. SIGPIPE has to be ignored: see
+/// (sendfile(2)), and returns their number. The send queue refers to the file's memory until the
+/// bytes are acknowledged. If the peer is on the same machine, its receive queue refers to that
+/// memory until the peer has read the bytes. SIGPIPE has to be ignored: see
 /// [`ignore_broken_pipe_signal`](crate::ignore_broken_pipe_signal).
 ///
 /// # Errors
@@ -116,8 +116,9 @@ impl MappedRegion {
         let place = self.place(at, bytes);
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED | MapFlags::FIXED;
-        // SAFETY: the range is inside the address space that this region has reserved, and nothing
-        // refers to it while `self` is borrowed mutably: pointers are taken later.
+        // SAFETY: the range is inside the address space that this region has reserved. Nothing
+        // refers to it: `self` is borrowed mutably, and callers take pointers only after they have
+        // mapped all files.
         unsafe { mmap(place.as_ptr().cast(), bytes, protection, flags, file, 0) }?;
         Ok(())
     }
@@ -127,7 +128,7 @@ impl MappedRegion {
         self.start
     }
 
-    /// Allocates memory for each page of a range that has none, mapped for writing
+    /// Allocates memory for the pages of a range that have none, and maps all of them for writing
     /// (MADV_POPULATE_WRITE, since Linux 5.14). Accesses do not fault from then on.
     ///
     /// # Errors

@@ -26,7 +26,7 @@ pub struct Interest<'a> {
     pub writable: bool,
 }
 
-/// The arguments of a wait, and the result of the last one.
+/// The memory of poll(2) or select(2): the arguments of a wait, and then its result.
 pub trait LevelSet: Default {
     /// Waits until a descriptor of `interests` is ready, for at most `wait_max` (`None`: no bound).
     ///
@@ -46,7 +46,7 @@ pub trait LevelSet: Default {
 #[derive(Debug, Default)]
 pub struct PollSet {
     entries: Vec<libc::pollfd>,
-    /// The numbers of `entries`, in the same order.
+    /// The numbers (`Interest::data`) of `entries`, in the same order.
     data: Vec<u64>,
     /// Number of entries that were scanned: `scanned <= entries.len()`.
     scanned: usize,
@@ -99,16 +99,17 @@ impl LevelSet for PollSet {
 /// descriptor, without a limit: FD_SETSIZE bounds `fd_set` of the C library, not the kernel.
 #[derive(Debug, Default)]
 pub struct SelectSet {
-    // The sets have the same length, and one bit for each descriptor.
-    /// Descriptors to wait for before a wait, and ready ones after it; likewise the other sets.
+    // The three sets have the same length, and one bit for each descriptor. A wait replaces the
+    // descriptors to wait for with the ready ones.
     readable: Vec<c_ulong>,
     writable: Vec<c_ulong>,
     urgent: Vec<c_ulong>,
-    /// The numbers of the descriptors, by descriptor. It has one element for each bit of a set.
+    /// The number (`Interest::data`) of each descriptor, at the descriptor as the index. It has one
+    /// element for each bit of a set.
     data: Vec<u64>,
-    /// The end of the last wait's result: all ready descriptors are below it.
+    /// All descriptors that the last wait found ready are below this one.
     end: usize,
-    /// The scan has passed all descriptors below it.
+    /// The scan has passed all descriptors below this one.
     scanned: usize,
 }
 
@@ -232,7 +233,8 @@ mod tests {
         select.wait(interests.iter().copied(), wait_max).unwrap();
         let mut by_select: Vec<_> =
             std::iter::from_fn(|| select.next_ready()).map(result).collect();
-        // In the order of the descriptors, not in that of the call.
+        // `SelectSet` returns results in the order of descriptors. The callers pass interests in
+        // the order of their numbers.
         by_select.sort_unstable();
         assert_eq!(by_poll, by_select);
         by_poll

@@ -134,8 +134,8 @@ impl Readiness {
         self.0.intersects(EventFlags::ERR)
     }
 
-    /// Returns whether urgent data is there, or was there just now. A splice stops before it as if
-    /// there were nothing to read.
+    /// Returns whether urgent data is pending, or was until just now. A splice stops before it as
+    /// if there were nothing to read.
     pub fn has_urgent_data(self) -> bool {
         self.0.intersects(EventFlags::PRI)
     }
@@ -154,9 +154,10 @@ impl Readiness {
 
     /// Returns whether the event is a hint: bytes arrived, perhaps urgent ones, but the kernel did
     /// not check the state of the socket. io_uring creates such an event from the bits of a
-    /// wake-up, if there was only one since the ring's last completion. A wake-up for arriving
-    /// bytes has the bits of every kind of readability (Linux 6.18, `sock_def_readable`). One of
-    /// them is the band bit, which a check of a socket never sets, so it identifies hints.
+    /// wake-up, if that was the only wake-up since the last completion of the poll request. A
+    /// wake-up for arriving bytes has the bits of every kind of readability (Linux 6.18,
+    /// `sock_def_readable`). One of them is the band bit, which a check of a socket never sets, so
+    /// it identifies hints.
     ///
     /// Urgent bytes cause a wake-up before the wake-up for the bytes around them. So if two hints
     /// arrive without a receive in between, there may be urgent bytes, and the caller has to act as

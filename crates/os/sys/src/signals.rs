@@ -50,14 +50,13 @@ impl Signal {
     }
 }
 
-/// The blocked signals of [`Signal`]. A value proves that they are blocked and may be waited for.
+/// The set of all signals of [`Signal`]. Only [`Signals::block`] creates a value.
 pub struct Signals(libc::sigset_t);
 
 impl Signals {
-    /// Blocks the signals in the calling thread, and in every thread and program that it starts
-    /// from now on. Call it before any thread is started, since a signal is delivered to any thread
-    /// that does not block it. A program that is started later inherits the mask and needs an empty
-    /// one.
+    /// Blocks the signals in the calling thread, and in every thread that it starts from now on.
+    /// Call it before any thread is started, since a signal is delivered to any thread that does
+    /// not block it. A program that is started later inherits the mask and needs an empty one.
     ///
     /// # Errors
     /// Those of pthread_sigmask(3); none is known for these signals.

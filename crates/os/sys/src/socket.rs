@@ -147,7 +147,8 @@ pub fn reset_on_close(fd: BorrowedFd<'_>) -> Result<()> {
 }
 
 /// Returns the number of sent bytes that the peer's kernel has not acknowledged (tcp(7), SIOCOUTQ).
-/// For a Unix socket, it is the number of bytes that the peer has not read (unix(7)).
+/// For a Unix socket, it is the kernel memory of the bytes that the peer has not read, which is
+/// more than their number.
 ///
 /// # Errors
 /// ENOTTY if it is not a socket, EINVAL if it listens.

@@ -12,5 +12,5 @@ mod ring;
 pub use poll_ring::{PollCompletion, PollRing, RingGuard};
 pub use ring::{DisabledRing, Ring, RingCompletion};
 
-/// The result of every function here: a value, or the kernel's error number (errno(3)).
+/// The result of a system call: a value, or the kernel's error number (errno(3)).
 pub type Result<T> = std::result::Result<T, rustix::io::Errno>;

@@ -124,12 +124,12 @@ impl<F: AsFd> PollRing<F> {
 
     fn enter(&self, submitted: u32) -> Result<u32> {
         let flags = IoringEnterFlags::GETEVENTS;
-        // SAFETY: the queued requests are complete, and name no memory.
+        // SAFETY: the queued requests are fully written, and name no memory.
         unsafe { io_uring_enter(self.fd.as_fd(), submitted, 0, flags) }
     }
 }
 
-/// Readable while there are completions.
+/// The descriptor of the ring, which is readable while there are completions.
 impl<F: AsFd> AsFd for PollRing<F> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()

@@ -126,7 +126,7 @@ impl Queues {
 
     /// Publishes the requests up to `position` to the kernel. All of them were written.
     pub(crate) fn publish_tail(&self, position: u32) {
-        // Released to the kernel's load of the tail: the requests are written before it.
+        // Pairs with the kernel's acquire of the tail: the requests are written before it.
         self.request_tail().store(position, Ordering::Release);
     }
 
@@ -180,7 +180,7 @@ impl Queues {
         // SAFETY: as above; the kernel wrote it before the tail, and does not write it again until
         // the head has passed it, which only this function moves.
         let entry = unsafe { place.read() };
-        // Released to the kernel's load of the head: the entry was read before it.
+        // Pairs with the kernel's acquire of the head: the entry was read before it.
         head.store(position.wrapping_add(1), Ordering::Release);
         Some(entry)
     }
@@ -222,7 +222,7 @@ const MORE: u32 = rustix::io_uring::IoringCqeFlags::MORE.bits();
 pub(crate) fn poll_request(fd: i32, events: u32, data: u64) -> io_uring_sqe {
     let mut request = io_uring_sqe { opcode: IoringOp::PollAdd, fd, ..Default::default() };
     request.len.poll_flags = IoringPollFlags::ADD_MULTI;
-    // The kernel reads them as two half-words in little-endian order.
+    // The kernel reads the events as two half-words, the low one first.
     let events = if cfg!(target_endian = "big") { events.rotate_left(16) } else { events };
     request.op_flags.poll32_events = events;
     request.user_data.u64_ = data;

@@ -32,14 +32,15 @@ use crate::queues::{CompletionEntry, Layout, Queues, setup};
 
 /// A ring. It stays in the thread that enabled it: it is not `Send`, and the kernel enforces that.
 ///
-/// Positions in the queues are wrapping counts. The requests that are queued and not taken by the
-/// kernel fit into the submission queue.
+/// Positions in the queues are wrapping counts. The submission queue has room for all requests that
+/// are queued and not taken by the kernel.
 #[derive(Debug)]
 pub struct Ring {
     // Declared first, so that it is closed before its memory is unmapped.
     fd: OwnedFd,
-    /// The argument of io_uring_enter(2): an index of the thread's registered rings, which saves a
-    /// lookup in the table of descriptors, or else the descriptor.
+    /// The first argument of io_uring_enter(2), and its flag. If the ring is registered with the
+    /// thread, the argument is the index of the registration, which saves a lookup in the table of
+    /// descriptors. Otherwise it is the descriptor, without a flag.
     enter_fd: (libc::c_int, Flags),
     queues: Queues,
     /// The position up to which requests are queued. It is published by [`Ring::enter`], or when
@@ -51,7 +52,7 @@ pub struct Ring {
     free_slots: Vec<u32>,
 }
 
-/// Memory that a request reads or fills, and the number of its completion.
+/// Memory that a request reads or fills, and the caller's number for the request.
 #[derive(Debug)]
 struct LentMemory {
     data: u64,
@@ -61,7 +62,8 @@ struct LentMemory {
 #[derive(Debug)]
 enum RequestMemory {
     ToFill(LeakedBox),
-    /// The kernel only reads it, and moving a `Vec` makes no claim about its elements.
+    /// The kernel only reads this memory. The `Vec` may be moved meanwhile: unlike a `Box`, it does
+    /// not assert exclusive access to its elements.
     ToSend(Vec<u8>),
 }
 
@@ -255,7 +257,7 @@ impl Ring {
         };
         let (fd, registered) = self.enter_fd;
         // SAFETY: this thread owns the ring; the argument and its timeout outlive the call; the
-        // queued requests are complete, and the memory that they name is in `lent` until they
+        // queued requests are fully written, and the memory that they name is in `lent` until they
         // complete.
         let result = unsafe {
             libc::syscall(

@@ -22,8 +22,8 @@ impl Ring {
     /// that sends no FIN. Bit 31 of `data` must be 0.
     ///
     /// # Errors
-    /// If the watch fails, the request completes with the error. If the queue was full, the errors
-    /// of [`Ring::enter`].
+    /// Those of [`Ring::enter`] if the queue was full. If the watch itself fails, the request
+    /// completes with the error.
     pub fn watch_connection(&mut self, fd: BorrowedFd<'_>, data: u64) -> Result<()> {
         // The band bit distinguishes the kernel's hints from checked readiness
         // (`Readiness::is_hint`).
@@ -49,7 +49,7 @@ impl Ring {
     /// nothing happens.
     ///
     /// # Errors
-    /// If the queue was full, those of [`Ring::enter`].
+    /// Those of [`Ring::enter`] if the queue was full.
     pub fn cancel(&mut self, data: u64) -> Result<()> {
         // IORING_OP_POLL_REMOVE fails with EALREADY while an event of the watch is on its way
         // (Linux 6.18). The watch would then stay active and keep the file open.
@@ -64,7 +64,7 @@ impl Ring {
     /// completion.
     ///
     /// # Errors
-    /// If the queue was full, those of [`Ring::enter`]; the memory is lost then.
+    /// Those of [`Ring::enter`] if the queue was full. The memory is then lost.
     ///
     /// # Panics
     /// Panics if `memory` is shorter than `max`.
@@ -87,7 +87,7 @@ impl Ring {
     /// The ring owns the memory until the completion.
     ///
     /// # Errors
-    /// As [`Ring::receive`].
+    /// As [`Ring::receive`]; EINVAL for memory of 4 GiB or more.
     pub fn send(&mut self, fd: BorrowedFd<'_>, data: u64, memory: Vec<u8>) -> Result<()> {
         let mut request = request(IoringOp::Send, fd.as_raw_fd());
         request.addr_or_splice_off_in.addr.ptr = memory.as_ptr().cast_mut().cast();
