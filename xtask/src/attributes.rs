@@ -5,8 +5,8 @@ use syn::{
     punctuated::Punctuated,
 };
 
-/// Returns whether attributes restrict code to tests: `#[cfg(test)]`, `#[test]` and `#[bench]`.
-/// `any(test, …)` does so only if each of its parts does.
+/// Returns whether attributes restrict code to tests: `#[test]`, `#[bench]`, `#[cfg(test)]` and
+/// `#[cfg(doctest)]`. `any(test, …)` does so only if each of its parts does.
 pub(crate) fn are_test_only(attributes: &[Attribute]) -> bool {
     attributes.iter().any(|attribute| {
         let path = attribute.path();

@@ -5,9 +5,9 @@ use std::fmt;
 /// One place that breaks a rule. Ordered by place.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Defect {
-    /// From the root of the tree.
+    /// The path from the root of the tree.
     pub(crate) path: String,
-    /// From 1.
+    /// The number of the line, from 1.
     pub(crate) line: usize,
     pub(crate) wrong: String,
     pub(crate) expected: String,

@@ -25,8 +25,7 @@ pub(crate) struct Dependency {
     pub(crate) line: usize,
 }
 
-/// The names under which a workspace imports packages, and the names of the packages, where the two
-/// differ.
+/// The names of the packages that a workspace imports under other names, by those other names.
 pub(crate) type Renames = BTreeMap<String, String>;
 
 /// Returns the renamed packages of `[workspace.dependencies]`. A manifest that cannot be parsed has

@@ -276,7 +276,7 @@ impl<'a> Modules<'a> {
         Some(found)
     }
 
-    /// Returns the files of the crate, each with whether only modules for tests are in it.
+    /// Returns the files of the crate, and for each whether it has only modules for tests.
     pub(crate) fn files(&self) -> BTreeMap<&'a str, bool> {
         let mut files = BTreeMap::new();
         for module in &self.list {

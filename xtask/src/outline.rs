@@ -208,14 +208,15 @@ impl Collector {
         let is = |back: usize, sign| {
             before.len().checked_sub(back).is_some_and(|at| is_punct(before.get(at), sign))
         };
-        // A field or method, but not the end of a range; a lifetime or label; a global path.
+        // The tokens are no path, or one that starts with `::`, if they follow a `.`, a `'` or a
+        // `::`. But behind `..`, the end of a range may be a path.
         if is(1, '.') && !is(2, '.') || is(1, '\'') || is(1, ':') && is(2, ':') {
             return;
         }
         if is(1, '$') && path.segments[0] != "crate" {
             path.segments[0].insert(0, '$');
         }
-        // Alone, as in `pub(crate)` and `self.field`, these use nothing.
+        // `crate`, `super` and `self` alone, as in `pub(crate)` and `self.field`, name no item.
         if path.segments.len() > 1 || !matches!(&*path.segments[0], "crate" | "super" | "self") {
             self.outline.mentions.push(Mention { path, usage: Usage::Tokens });
         }

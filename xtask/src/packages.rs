@@ -9,7 +9,7 @@ use crate::tree::Tree;
 
 /// A package, which may hold several crates: a library and programs.
 pub(crate) struct Package {
-    /// From the root of the tree.
+    /// The path from the root of the tree.
     pub(crate) folder: String,
     pub(crate) manifest: Manifest,
 }
@@ -24,13 +24,13 @@ impl Package {
         self.folder.rsplit('/').next().unwrap_or_default()
     }
 
-    /// Loads the modules of the library and of each program. Tests, benches and examples are
-    /// separate crates, which no rule checks.
+    /// Loads the modules of the library, each program and the build script. Tests, benches and
+    /// examples are separate crates, whose modules no rule checks.
     pub(crate) fn crates<'a>(&self, outlines: &'a Outlines) -> Vec<Modules<'a>> {
         self.roots(outlines).iter().filter_map(|root| Modules::load(outlines, root)).collect()
     }
 
-    /// Returns the root files of the library and of each program.
+    /// Returns the root files of the library, each program and the build script.
     fn roots(&self, outlines: &Outlines) -> BTreeSet<String> {
         let mut roots: BTreeSet<String> = ["src/lib.rs", "src/main.rs", "build.rs"]
             .into_iter()

@@ -6,7 +6,7 @@ use proc_macro2::{TokenStream, TokenTree};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) text: String,
-    /// From 1.
+    /// The number of the line, from 1.
     pub(crate) line: usize,
     /// The word begins a sentence that is not a question.
     pub(crate) begins_sentence: bool,
@@ -90,7 +90,7 @@ fn slashed(line: &str) -> Option<String> {
     comment_behind(line, " // ", &['"'])
 }
 
-/// Returns the comment behind code. Its sign is not between two of the quotes.
+/// Returns the comment behind code. A `sign` between two `quotes` is in a string instead.
 fn comment_behind(line: &str, sign: &str, quotes: &[char]) -> Option<String> {
     let is_outside = |at: &usize| {
         quotes.iter().all(|quote| line[..*at].matches(*quote).count().is_multiple_of(2))
@@ -106,7 +106,8 @@ fn hashed(text: &str) -> Vec<Option<String>> {
         let trimmed = line.trim();
         let quotes = trimmed.matches("\"\"\"").count();
         if quotes > 0 || is_quoted {
-            // Other strings in triple quotes, such as configurations, are assigned or passed on.
+            // A docstring begins its line. Other strings in triple quotes, such as configurations,
+            // follow an assignment or are in a call.
             let is_doc = trimmed.trim_start_matches('r').starts_with("\"\"\"") || is_quoted;
             if quotes == 1 {
                 is_quoted = !is_quoted && is_doc;
@@ -137,7 +138,7 @@ fn unfenced(text: &str) -> Vec<Option<String>> {
     text.lines().map(line).collect()
 }
 
-/// Returns the text of a man page. No sentence runs on behind a heading or the tag of a paragraph.
+/// Returns the text of a man page. A heading, and the tag of a paragraph, end a sentence.
 fn man_lines(text: &str) -> Vec<Option<String>> {
     let mut is_tag = false;
     let line = |line: &str| {
@@ -160,7 +161,8 @@ fn man_line(line: &str) -> Option<String> {
     Some(text.replace("\\fB", "").replace("\\fI", "").replace("\\fR", "").replace("\\-", "-"))
 }
 
-/// Makes blocks of words from lines, by their numbers from 0. A line without prose ends a block.
+/// Splits lines into blocks of words. The lines are numbered from 0. A line without prose ends a
+/// block.
 fn split(lines: impl Iterator<Item = (usize, Option<String>)>) -> Vec<Vec<Word>> {
     let mut blocks = vec![Vec::new()];
     for (number, line) in lines {

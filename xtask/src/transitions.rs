@@ -1,4 +1,4 @@
-//! Assertions at state transitions, by crate: a report without a quota.
+//! Assertions at state transitions, by crate. This is a report, not a rule.
 //!
 //! A transition is a function that assigns a field whose name ends in `state`, `stage` or `phase`.
 //! It is asserted if the function contains an assertion.

@@ -3,7 +3,7 @@
 use crate::defect::Defect;
 use crate::tree::Tree;
 
-/// All documents and man pages that are written by hand.
+/// The words that all documents and man pages may have together, without generated ones.
 const WORDS_MAX: usize = 40_000;
 
 /// The words that one document may have, by the beginning of its path; the first row that fits

@@ -5,9 +5,9 @@
 //! count. A module's `pub use` of an item below it does not count either: a file that imports the
 //! name from that module uses the file that defines the item.
 //!
-//! A strict check also counts names that a file uses without an import for itself: its own modules,
-//! as in `child::f()`, names that it re-exports by `pub use`, and macros that are in scope because
-//! of their position.
+//! A strict check also counts names that a file uses without importing them privately: its own
+//! modules, as in `child::f()`, names that it re-exports by `pub use`, and macros that are in scope
+//! because of their position.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -199,7 +199,7 @@ mod tests {
         check(&packages, &outlines(&tree), is_strict).iter().map(Defect::to_string).collect()
     }
 
-    /// Two modules `a` and `b` of which the first uses the second.
+    /// Returns the defects of a crate with a root and two modules of these texts.
     fn two(root: &str, a: &str, b: &str) -> Vec<String> {
         defects(&[("lib.rs", &format!("mod a; mod b; {root}")), ("a.rs", a), ("b.rs", b)])
     }

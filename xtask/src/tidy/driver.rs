@@ -54,8 +54,8 @@ fn stage_of(file: &str) -> Option<&str> {
     file.strip_prefix(STAGES)?.split(['/', '.']).next()
 }
 
-/// Returns whether a macro could build from this name a path to a stage or to the driver that the
-/// file must not name.
+/// Returns whether a name is part of the paths to the stages or the driver that the file must not
+/// name. A macro could build such a path from it.
 fn may_name_forbidden(file: &str, name: &str) -> bool {
     match name {
         "stage" => file != DRIVER,
@@ -336,7 +336,7 @@ mod tests {
     #[test]
     fn a_driver_that_calls_no_stage_is_a_defect() {
         assert_defect(DRIVER, "pub(crate) fn drive() {}");
-        assert_eq!(defects(PARSE, ""), [""; 0], "a macro may make `on`");
+        assert_eq!(defects(PARSE, ""), [""; 0], "a macro may generate `on`");
         assert_eq!(check(&[], &Outlines::new()).len(), 1);
     }
 }

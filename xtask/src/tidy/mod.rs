@@ -30,7 +30,7 @@ pub(crate) enum Rule {
     Sizes,
     /// Predicates change nothing.
     Predicates,
-    /// No two types have one name.
+    /// At most two types have one name, and these are in different crates.
     Collisions,
     /// Prose uses plain English and standard terms.
     Words,
