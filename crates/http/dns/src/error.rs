@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 /// The reason why a lookup returned no addresses. If several candidates or families failed, the
-/// reason that comes later in this order is reported.
+/// reason that comes later in this order is reported. One exception: if one family has `NotFound`
+/// and the other `NoAddress`, `NotFound` is reported, which is valid for both families.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum NameError {
     /// The text is not a valid host name. The client caused the error.
@@ -19,7 +20,7 @@ pub enum NameError {
     /// No name server answered in time. A retry may succeed.
     TimedOut,
     /// Caused by this program: too many lookups are in progress, or no descriptor is left. A retry
-    /// is sound.
+    /// may succeed.
     Overloaded,
 }
 

@@ -8,9 +8,9 @@ use millrace_engine::Instant;
 
 /// The order in which the addresses of one origin are tried.
 ///
-/// The caller calls [`Race::next_attempt`] at the start, at each instant of
-/// [`NextAttempt::WaitUntil`], and after each [`Race::record_failure`]. The first established
-/// connection ends the race, and the caller closes the others.
+/// The caller calls [`Race::next_attempt`] at the start, after each [`NextAttempt::Start`], at each
+/// instant of [`NextAttempt::WaitUntil`], and after each [`Race::record_failure`]. The first
+/// established connection ends the race, and the caller closes the others.
 #[derive(Clone, Debug)]
 pub struct Race {
     candidates: Arc<[IpAddr]>,

@@ -3,8 +3,8 @@
 //! [`DnsResolver`] knows the hosts file and queries name servers, for both address families at
 //! once. Concurrent lookups of one name are combined, and results are cached for the time that the
 //! zone permits. The resolver has no sockets: it returns each [`SocketOperation`] to its caller,
-//! which reports the result as a [`SocketEvent`]. It does not evaluate addresses and does not
-//! connect to them; [`Race`] determines the order of connection attempts.
+//! which reports the result as a [`SocketEvent`]. It neither checks whether an address is allowed
+//! nor connects to it; [`Race`] determines the order of connection attempts.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -184,8 +184,8 @@ impl<W> Lookup<W> {
 
     /// Records the error of the current candidate and selects the next candidate. Returns the
     /// result of the lookup if there is no further candidate. A failure of the name servers also
-    /// ends the lookup: otherwise `host.corp.example` would be used for `host` only because the
-    /// query for `host` failed.
+    /// ends the lookup: otherwise `a.b.corp.example` would be used for `a.b` only because the query
+    /// for `a.b` failed.
     fn fail_candidate(
         &mut self,
         error: NameError,

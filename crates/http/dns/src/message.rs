@@ -1,8 +1,8 @@
 //! DNS messages (RFC 1035 section 4): writing a query, and parsing its response. Bytes only.
 //!
-//! A response is accepted only if it has the identifier of the query and repeats its question with
-//! the same case in each character. The case is random, so that an attacker who cannot see the
-//! query has to guess it in addition to the identifier and the port (RFC 5452 section 4).
+//! A response is accepted only if it has the identifier of the query and repeats its question. Over
+//! UDP, each character must have the same case. The case is random, so that an attacker who cannot
+//! see the query has to guess it in addition to the identifier and the port (RFC 5452 section 4).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -114,7 +114,7 @@ pub(super) fn parse_response(message: &[u8], query: &[u8], over_tcp: bool) -> Re
         && message.header_counts().qdcount() == 1;
     // The question directly follows the header, so its name is not compressed and the bytes of both
     // questions have to be equal. The comparison without case affects only the name: lengths of
-    // labels, types and classes are no alphabetic ASCII bytes.
+    // labels, types and classes are not alphabetic ASCII bytes.
     let question = query[HEADER..].len();
     let echo = message.as_slice().get(HEADER..HEADER + question).unwrap_or_default();
     if !is_answer || !echo.eq_ignore_ascii_case(&query[HEADER..]) {
@@ -208,7 +208,8 @@ pub fn fuzz_dns_response(bytes: &[u8]) {
     let name = DomainName::parse(b"example.org").expect("a sound name");
     for family in [AddressFamily::V6, AddressFamily::V4] {
         let query = write_query(&name, family, || 0);
-        // Most inputs would be refused at the header, so half of them get a matching one.
+        // Most inputs are refused at the header, so each is also parsed after a matching
+        // identifier and flags.
         let fitting = [&query[..2], &[0x81, 0x80], bytes].concat();
         for (message, over_tcp) in [(bytes, false), (&fitting, false), (&fitting, true)] {
             let ResponseKind::Answer(Answer::Addresses(addresses, time)) =

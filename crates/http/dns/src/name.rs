@@ -7,8 +7,7 @@ use std::sync::Arc;
 /// applies to such a name.
 ///
 /// RFC 952 does not allow the underscore, but container networks use it in names. Other bytes are
-/// refused: no name server can answer for such a name, and a name is also a cache key and appears
-/// in logs.
+/// refused: hosts do not have such names, and a name is also a cache key and appears in logs.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) struct DomainName(Arc<[u8]>);
 

@@ -5,8 +5,9 @@
 //!            ┌──── no answer in time, or the server failed: the next attempt ─────┐
 //!            v                                                                    │
 //! start ─> opening (UDP) ─> waiting ──> truncated ──> opening (TCP) ──> waiting ──┤
-//!            │                 └──────────── answer ───────────────────────┘      │
-//!            └── no descriptor ──────────────────> result <── no attempt left ────┘
+//!            │                 └─────────── answer ─────┬──────────────────┘      │
+//!            │                                          v                         │
+//!            └── no descriptor ─────────────────────> result <── no attempt left ─┘
 //! ```
 //!
 //! Each server is queried from a new socket, and so from a new random port, with a new identifier
@@ -31,7 +32,8 @@ use super::operations::{LookupContext, SocketEvent, SocketOperation};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueryOptions<'a> {
     pub(super) name: &'a DomainName,
-    /// At least one. A server that fails or cannot be reached is not queried twice.
+    /// At least one. After a server failed or could not be reached, the query continues only if
+    /// there were fewer attempts than servers. After a timeout, it continues up to `tries_max`.
     pub(super) servers: &'a [SocketAddr],
     /// Maximum number of attempts. Attempts go to the servers in order, and then to the first
     /// server again.

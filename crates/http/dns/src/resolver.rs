@@ -125,7 +125,9 @@ impl<W: Copy + PartialEq> DnsResolver<W> {
         self.operations.pop_front()
     }
 
-    /// Handles an event of the socket with this token. An event of a closed socket is ignored.
+    /// Handles an event of the socket with this token. An event of an ended lookup is ignored. The
+    /// sockets of one query have the same token one after the other, so the caller must not report
+    /// an event of a closed socket.
     pub fn handle(
         &mut self,
         token: Token,
