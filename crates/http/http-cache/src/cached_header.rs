@@ -20,17 +20,17 @@ pub struct CachedHeader {
 }
 
 impl CachedHeader {
-    /// Returns its field lines.
+    /// Returns the field lines.
     pub fn lines(&self) -> impl Iterator<Item = StoredFieldLine<'_>> {
         field_lines(&self.head[self.meta.lines_at as usize..])
     }
 
-    /// Returns its entity tag.
+    /// Returns the entity tag.
     pub fn etag(&self) -> Option<Etag<'_>> {
         self.etag_bytes().map(Etag::parse)
     }
 
-    /// Returns its entity tag as received.
+    /// Returns the entity tag as received.
     pub fn etag_bytes(&self) -> Option<&[u8]> {
         let at = self.meta.etag?;
         self.head.get(at.start as usize..)?.get(..at.len as usize)

@@ -8,9 +8,9 @@ use super::not_stored::NotStored;
 /// The largest accepted position; the same limit as for body lengths.
 const POSITION_MAX: u64 = i64::MAX as u64 - 1;
 
-/// Returns the range of a 206 response. It is refused if the request had no `Range` field or
-/// several: the meaning of an unrequested range is uncertain, and the ranges of a multipart
-/// response are in its body.
+/// Returns the range of a 206 response to a request with one `Range` field. Without that field, or
+/// with several, the meaning of the response is uncertain, and it is refused. A multipart response
+/// is refused because its ranges are in its body.
 pub(super) fn requested_range(
     request: &RequestHead,
     response: &ResponseHead,
@@ -27,7 +27,8 @@ pub(super) fn requested_range(
 /// longer body contradicts the range.
 ///
 /// # Errors
-/// Returns [`NotStored::Range`] if the range is uncertain.
+/// Returns [`NotStored::Range`] if the range is uncertain, and [`NotStored::Incomplete`] if the
+/// declared body is empty.
 pub fn parse_content_range(response: &ResponseHead) -> Result<StoredRange, NotStored> {
     let mut values = response.values(FieldName::ContentRange);
     let (Some(value), None) = (values.next(), values.next()) else { return Err(NotStored::Range) };

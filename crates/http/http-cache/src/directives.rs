@@ -3,8 +3,9 @@
 //!
 //! RFC 9111 section 5.2 does not define how to handle malformed directives. Here a directive is
 //! recognised by its name, whatever follows. A malformed argument makes a response stale (section
-//! 4.2.1), or extends a prohibition to the whole response. If a directive occurs twice, the first
-//! one applies (section 4.2.1). Unknown directives are ignored.
+//! 4.2.1), or extends a prohibition to the whole response. If a directive with a number occurs
+//! twice, the first one applies (section 4.2.1). In a targeted field, the last one of any directive
+//! applies (RFC 9651 section 3.2). Unknown directives are ignored.
 
 use millrace_http1::{
     FieldName, RequestHead, ResponseHead, has_token, parse_decimal, split_list, split_tokens,
@@ -32,8 +33,8 @@ pub struct RequestDirectives {
 }
 
 impl RequestDirectives {
-    /// Parses the directives of a request. If the request has none of these fields, the cost is two
-    /// bit tests.
+    /// Parses the directives of a request. If it has neither `Cache-Control` nor `Pragma`, the cost
+    /// is two bit tests.
     ///
     /// `Pragma: no-cache` applies if there is no `Cache-Control`: RFC 9111 section 5.4 deprecates
     /// it, but an HTTP/1.0 client has no alternative. Malformed numbers are ignored, because
@@ -237,9 +238,12 @@ impl DirectiveArgument<'_> {
 }
 
 /// Returns whether the members of a targeted field have the types of their directives (RFC 9213
-/// section 2.1): an Integer for a number; otherwise the Boolean true, or a String with names of
-/// fields. A field with a value of another type is ignored as a whole; otherwise its other members
-/// would override `Cache-Control`. The Boolean false counts as an absent directive.
+/// section 2.1).
+///
+/// A directive with a number has an Integer. The others have a Boolean; false counts as an absent
+/// directive. `no-cache` and `private` may have a String with names of fields instead. If a member
+/// has another type, only the prohibitions of the field apply, because the field would otherwise
+/// override `Cache-Control`.
 fn has_valid_types(members: &[Option<DirectiveArgument<'_>>; DIRECTIVES.len()]) -> bool {
     let (numbers, others) = members.split_at(NUMBERS);
     let are_numbers =
@@ -493,7 +497,8 @@ mod tests {
         let alone = after("");
         assert_eq!(alone.max_age_s, Some(1));
         assert_eq!(after("no-store, max-age="), alone, "a malformed field counts as absent");
-        // The prohibitions of a field that is not used apply together with the one that is.
+        // The prohibitions of a targeted field with a wrong type apply in addition to the next
+        // targeted field.
         for (mine, forbid) in [
             ("no-store", (|it| it.no_store = true) as fn(&mut ResponseDirectives)),
             ("no-cache", |it| it.no_cache = true),

@@ -2,10 +2,10 @@
 //! cache.
 //!
 //! Parsers of `Cookie` disagree about quotes and commas (RFC 2965 and RFC 6265), case, percent
-//! codes, and the bytes of a name. The cookies that are used here must not differ from those that
-//! the origin uses, or an attacker could obtain a response for a cookie that is not part of the
-//! key. Therefore, a line that two parsers may read differently becomes part of a key as a whole,
-//! and a name anywhere in it makes the request bypass the cache.
+//! codes, and the bytes of a name. If the origin found a cookie that this module does not find, an
+//! attacker could store a response for that cookie under the key of requests without it. Therefore,
+//! a line that two parsers may read differently becomes part of a key as a whole, and a name
+//! anywhere in it makes the request bypass the cache.
 
 use millrace_http1::{FieldName, RequestHead};
 
@@ -56,8 +56,9 @@ fn pairs(line: &[u8]) -> impl Iterator<Item = &[u8]> {
     line.split(|&byte| byte == b';').map(<[u8]>::trim_ascii).filter(|pair| !pair.is_empty())
 }
 
-/// Returns whether every parser reads the same pair. Names are limited to fewer bytes than in RFC
-/// 6265 section 4.1.1, because some languages rewrite dots, brackets and percent codes.
+/// Returns whether every parser reads the same pair. A name consists of alphanumeric ASCII
+/// characters, `-` and `_`. RFC 6265 section 4.1.1 allows more characters, but some languages
+/// rewrite dots, brackets and percent codes.
 fn is_plain(pair: &[u8]) -> bool {
     let Some(name_len) = memchr::memchr(b'=', pair) else { return false };
     let is_of_name = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');

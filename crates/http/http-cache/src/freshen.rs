@@ -46,8 +46,9 @@ pub fn freshen(
 /// Determines the effect of a response to HEAD on the stored response to GET (RFC 9111 section
 /// 4.3.5). `length` is the length of the stored body.
 ///
-/// Only fields that set the freshness are updated: any client can send a HEAD request at any time,
-/// and the origin's response may depend on fields that are in no key.
+/// Only fields that set the freshness are updated, because any client can send a HEAD request at any
+/// time, and the origin's response may depend on fields that are in no key. With
+/// [`SetCookie::Explicit`], [`SINGLE_CLIENT_FIELDS`] are updated too.
 pub fn freshen_by_head(
     received: &ReceivedResponse<'_>,
     previous: &CachedHeader,
@@ -141,8 +142,8 @@ fn merge(
 /// describe or protect the stored bytes stay, and so does the entity tag that was validated.
 /// `Content-Type` is replaced, because the cache does not interpret the body.
 ///
-/// Fields for the client of one request enter a stored response only if the operator shares
-/// cookies.
+/// [`SINGLE_CLIENT_FIELDS`] enter a stored response only with [`SetCookie::Explicit`]. Of the other
+/// fields, a response to HEAD replaces only those that set the freshness.
 fn is_updated(is_to_head: bool, policy: &CachePolicy, known: FieldName, name: &[u8]) -> bool {
     match known {
         _ if SINGLE_CLIENT_FIELDS.contains(known) => policy.set_cookie == SetCookie::Explicit,

@@ -83,8 +83,9 @@ fn expires(received: &ReceivedResponse<'_>) -> Option<u32> {
 }
 
 /// Returns the lifetime of a response in which the origin set none (RFC 9111 section 4.2.2). The
-/// lifetime is unknown if the response sets a cookie, or if it has `Pragma` without
-/// `Cache-Control`: the origin may not want such a response to be stored.
+/// lifetime is unknown if the response sets a cookie. It is not estimated if the response has
+/// `Pragma` without `Cache-Control`. In both cases, the origin may not want the response to be
+/// stored.
 fn implicit_lifetime(received: &ReceivedResponse<'_>, directives: &ResponseDirectives) -> Lifetime {
     let ReceivedResponse { response, policy, .. } = received;
     let ttl = policy.named_ttl(response.status());

@@ -20,8 +20,8 @@ use super::key_sink::KeySink;
 
 /// The secret with which keys are hashed, by SipHash-1-3 with 128 bits. It is random, so that an
 /// attacker cannot prepare two keys with the same hash. Variants and ranges are identified only by
-/// their hashes, so a cache that outlives its process also stores this secret, readable only by its
-/// user.
+/// their hashes, so a cache that outlives its process also stores this secret. Only the user of the
+/// process may read it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HashKey([u8; 16]);
 
@@ -148,7 +148,7 @@ pub struct KeyParts {
     pub ignored_parameters: Vec<Box<[u8]>>,
     /// Whether the whole query is left out.
     pub ignores_query: bool,
-    /// Request fields whose values are added, in lower case.
+    /// Lower-case names of request fields whose values are added.
     pub fields: Vec<Box<[u8]>>,
     /// Cookies whose values are added: names, or prefixes of names followed by `*`. A `Cookie` line
     /// that parsers may read differently is added as a whole.

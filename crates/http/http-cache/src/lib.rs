@@ -6,12 +6,13 @@
 //! [`is_not_modified`] and [`select_ranges()`] in which form. If the request is forwarded,
 //! [`write_validation`] writes its conditions, and [`store()`], [`freshen()`] or [`combine`] derive
 //! the new stored header from the origin's response. The result is a [`CachedHeader`] with a
-//! [`Meta`] of numbers, so that a hit parses no response text.
+//! [`Meta`] of numbers, so that [`reuse()`] parses no text.
 //!
-//! No function performs I/O, reads a clock or keeps state between calls. Times are milliseconds
-//! since 1970 (`*_ms`) where they are subtracted, and seconds (`*_s`) where HTTP uses seconds. The
-//! functions that a hit needs ([`bypass()`], [`Key::from_request`], [`VaryNames::key`],
-//! [`reuse()`], [`is_not_modified`], [`select_ranges()`]) allocate nothing.
+//! No function performs I/O, reads a clock or keeps state between calls. Values named `*_ms` are
+//! milliseconds since 1970. Values named `*_s` are seconds, the unit of HTTP: a duration, or the
+//! time since 1970. The functions that a hit needs ([`bypass()`], [`Key::from_request`],
+//! [`VaryNames::key`], [`reuse()`], [`is_not_modified`], [`select_ranges()`]) allocate nothing,
+//! except for some fields that describe the client, such as `Forwarded`.
 #![forbid(unsafe_code)]
 
 mod cache_status;

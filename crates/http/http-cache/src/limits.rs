@@ -7,8 +7,9 @@ pub(super) const DELTA_S_MAX: u32 = 1 << 31;
 /// head to every later lookup of that URI. Beyond: the response is not stored.
 pub(super) const VARY_NAMES_MAX: usize = 16;
 
-/// Maximum number of ranges in a request. RFC 9110 section 14.2 lets a server ignore more, and
-/// section 17.15 recommends it. Beyond: the whole representation is sent.
+/// Maximum number of satisfiable ranges in a request. RFC 9110 section 14.2 lets a server ignore
+/// more, and section 17.15 recommends it. Beyond: `Range` is ignored if the stored response is
+/// complete; otherwise the request is forwarded.
 pub(super) const RANGES_MAX: usize = 16;
 
 /// Maximum number of tags of a response, of all kinds together. RFC 9875 section 2 requires at
@@ -18,6 +19,6 @@ pub(super) const TAGS_MAX: usize = 128;
 /// Maximum bytes of a tag. A response cannot be purged by a longer one.
 pub(super) const TAG_BYTES_MAX: usize = 256;
 
-/// Maximum bytes of an HTTP date: the longest of the three forms with its longest weekday, and some
-/// extra spaces. Anything longer is not a date.
+/// Maximum bytes of an HTTP date. The longest form with the longest weekday has 33. Anything longer
+/// than this limit is not a date.
 pub(super) const DATE_BYTES_MAX: usize = 40;

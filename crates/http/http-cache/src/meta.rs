@@ -11,7 +11,7 @@
 pub struct Meta {
     /// Time of receipt, milliseconds since 1970.
     pub response_ms: u64,
-    /// The value of `Date`, or the time of receipt if there is none; seconds since 1970.
+    /// The value of `Date`, or the time of receipt without a valid one; seconds since 1970.
     pub date_s: u64,
     /// Time of modification, seconds since 1970.
     pub last_modified_s: Option<u64>,
@@ -129,8 +129,8 @@ impl Meta {
         self.stale_if_error_s = 0;
     }
 
-    /// Makes the response stale from now on, as a soft purge does. Where stale use was allowed, it
-    /// is allowed for the same time from now.
+    /// Makes a fresh response stale from now on, as a soft purge does. If stale use was allowed, it
+    /// is allowed for the same time, counted from now. A stale response does not change.
     pub fn expire(&mut self, now_ms: u64) {
         self.lifetime_s = self.lifetime_s.min(self.age_s(now_ms));
     }

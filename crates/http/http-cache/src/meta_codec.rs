@@ -46,7 +46,7 @@ impl Meta {
         put(&self.range_tag.to_le_bytes());
         put(&self.status.to_le_bytes());
         put(&[self.flags.bits(), present]);
-        debug_assert_eq!(at, META_BYTES, "each byte has its number");
+        debug_assert_eq!(at, META_BYTES, "the numbers fill all bytes");
         bytes
     }
 
@@ -103,7 +103,7 @@ struct NumberReader<'a>(&'a [u8]);
 
 impl NumberReader<'_> {
     fn take<const N: usize>(&mut self) -> [u8; N] {
-        let (number, rest) = self.0.split_first_chunk().expect("each byte has its number");
+        let (number, rest) = self.0.split_first_chunk().expect("no more is read than was written");
         self.0 = rest;
         *number
     }

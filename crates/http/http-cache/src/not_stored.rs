@@ -8,7 +8,9 @@ pub enum NotStored {
     Method,
     /// The request had a body, which is in no key.
     RequestBody,
-    /// The request had a field that changes its meaning and is in no key: [`CachePolicy::unkeyed`].
+    /// The request had a field that may change the response and is in no key:
+    /// [`CachePolicy::unkeyed`], an upgrade to another protocol, `If-Match`, or
+    /// `If-Unmodified-Since`.
     ///
     /// [`CachePolicy::unkeyed`]: super::CachePolicy::unkeyed
     RequestField,
@@ -38,7 +40,8 @@ pub enum NotStored {
     Trailer,
     /// The header had line ends or folded values that another implementation may read differently.
     Ambiguous,
-    /// The response is not fresh and has no validator.
+    /// The response is not fresh, has no validator and may not be used stale; or nothing permits
+    /// storing it: an explicit lifetime, `public`, or a heuristically cacheable status.
     Useless,
     /// The response is longer than the limit.
     TooLong,

@@ -13,12 +13,13 @@ use super::store::build_stored;
 /// `is_whole` is whether the body is complete by its framing. `declared` is the length that the
 /// header declared.
 ///
-/// RFC 9111 section 3.3: of an incomplete response, the received bytes are kept if the rest of the
-/// same bytes can be requested from the origin.
+/// RFC 9111 section 3.3: the received bytes of an incomplete 200 response are kept if it has a
+/// strong validator, with which the rest of the same representation can be requested. Those of a
+/// 206 response are always kept.
 ///
 /// # Errors
 /// Returns a [`NotStored`] if the stored response must not be used any longer. If the body is
-/// incomplete, the caller must also abort the clients that receive it while it arrives.
+/// incomplete, the caller must also abort the responses to the clients that already receive it.
 pub fn finish(
     meta: &mut Meta,
     length: u64,
@@ -69,8 +70,9 @@ pub fn remainder(stored: &CachedHeader) -> Option<Remainder> {
 }
 
 /// Combines a stored range with the range of a 206 response (RFC 9111 section 3.4). Returns the
-/// header of both, with a range unless they are complete. The new bytes are placed as their
-/// `Content-Range` states, before or after the stored ones; where they overlap, they are equal.
+/// header of the combined response. If that is the whole representation, its status is 200 and it
+/// has no stored range. The new bytes are placed as their `Content-Range` states, before or after
+/// the stored ones; where they overlap, they are equal.
 ///
 /// # Errors
 /// Returns [`NotStored::Range`] if the two do not belong to the same representation or are not

@@ -10,13 +10,14 @@ pub struct CachePolicy {
     /// `Cache-Control` (RFC 9213 section 2.2). The first that is present and valid applies.
     pub targets: Vec<Box<[u8]>>,
     /// The source of the lifetime of responses whose status is heuristically cacheable (RFC 9110
-    /// section 15.1). For other statuses it is always the origin: a lifetime for pages does not
-    /// apply to failures.
+    /// section 15.1). For other statuses it is the origin, so that a lifetime for pages does not
+    /// apply to failures. Two exceptions: `status_ttls` may name the status, and [`Ttl::Default`]
+    /// applies to a response with `public` but without a lifetime.
     pub ttl: Ttl,
     /// The source of the lifetime for statuses that the operator names. The first entry that
     /// matches applies.
     pub status_ttls: Vec<StatusTtl>,
-    /// Maximum lifetime of any response in seconds.
+    /// Maximum lifetime in seconds. It does not limit [`Ttl::Override`].
     pub ttl_s_max: u32,
     /// The heuristic lifetime as a percentage of the time since the modification (RFC 9111 section
     /// 4.2.2): 0 to 100. 0 disables heuristics.

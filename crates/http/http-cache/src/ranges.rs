@@ -73,9 +73,10 @@ pub enum Selection {
 /// whole representation; it is ignored if only a range is stored. Conditions are evaluated before
 /// (RFC 9110 section 13.2.2). Allocates nothing.
 ///
-/// RFC 9110 section 14.2 permits ignoring `Range`. It is ignored if it is malformed, occurs twice,
-/// has more than 16 members or requests more bytes than there are (section 17.15), and with methods
-/// other than GET.
+/// RFC 9110 section 14.2 permits ignoring `Range`. It is ignored if it is malformed or occurs
+/// twice, if the method is not GET, if the status is neither 200 nor 206, and if `If-Range` does
+/// not match. It is also ignored if more than 16 ranges are satisfiable, or if several together
+/// have more bytes than the representation (section 17.15).
 pub fn select_ranges(
     request: &RequestHead,
     stored: &CachedHeader,
@@ -130,7 +131,8 @@ fn select_of_part(value: &[u8], extent: &StoredRange) -> Selection {
     }
 }
 
-/// Returns the selection for these ranges; `None` if there are too many.
+/// Returns the selection for these ranges; `None` if there are too many, or if several together
+/// have more than `length` bytes.
 fn select(found: impl Iterator<Item = ByteRange>, length: u64) -> Option<Selection> {
     let mut ranges = Ranges { list: [ByteRange::default(); RANGES_MAX], count: 0 };
     let mut requested: u64 = 0;

@@ -70,8 +70,8 @@ pub fn is_failure(status: u16) -> bool {
 /// Returns whether a fresh response meets the request directives (RFC 9111 sections 5.2.1.1 and
 /// 5.2.1.3).
 ///
-/// RFC 8246 section 2: a reload (`max-age=0`) need not validate a response that does not change.
-/// With `no-cache` it has to, which was checked before.
+/// RFC 8246 section 2: an immutable response does not change while it is fresh, so `max-age`, which
+/// a reload sends, does not require validation. `no-cache` does; the caller checks it first.
 fn is_new_enough(meta: &Meta, directives: &RequestDirectives, age_s: u32) -> bool {
     let left_s = meta.lifetime_s - age_s;
     let is_young = directives.max_age_s.is_none_or(|most| is_within(age_s, most));

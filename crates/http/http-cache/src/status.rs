@@ -15,11 +15,11 @@ pub(super) fn is_understood(status: u16) -> bool {
     )
 }
 
-/// Returns whether a status may concern the one request rather than its target, so that the
-/// response is stored only if the operator names the status in `cache-ttl`. Origins respond with
-/// 400 to fields that they find too long or malformed, with 401 to missing credentials, and with
-/// 429 to one client. Stored with a lifetime of its own, such a response would deny the page to all
-/// clients.
+/// Returns whether a status may concern one request rather than its target, so that the response is
+/// stored only if the operator names the status in `cache-ttl`. Origins respond with 400 to fields
+/// that they find too long or malformed, with 401 to missing credentials, and with 429 to one
+/// client. If the lifetime in such a response were enough to store it, one client could deny the
+/// page to all others.
 pub(super) fn needs_operator(status: u16) -> bool {
     matches!(status, 400 | 401 | 429)
 }

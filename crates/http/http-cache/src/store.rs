@@ -77,8 +77,8 @@ fn is_located_at_target(
 
 /// Returns whether the response to a request is likely to be stored, judged by the request alone,
 /// so that other requests for the same key may wait for it. Requests with credentials do not
-/// collapse, because few responses permit storing for them. `directives` are those of the request
-/// that the route applies.
+/// collapse, because few responses permit storing for them. `directives` are those of the request,
+/// or the default if the route does not apply them.
 pub fn may_collapse(
     request: &RequestHead,
     directives: &RequestDirectives,
@@ -89,9 +89,9 @@ pub fn may_collapse(
         && request.find(FieldName::Authorization).is_none()
 }
 
-/// Returns whether a response is for one client only and does not affect stored responses: it is
-/// `private` or `no-store`, and its request has credentials. Otherwise any client could evict a
-/// shared response.
+/// Returns whether a response is for one client only: it is `private` or `no-store`, and its
+/// request has credentials. Such a response does not affect stored responses; if it did, any client
+/// could evict a shared response by sending a cookie.
 pub fn is_personal(request: &RequestHead, response: &ResponseHead, policy: &CachePolicy) -> bool {
     const CREDENTIALS: NameSet = NameSet::new(&[FieldName::Authorization, FieldName::Cookie]);
     if !request.has_any(&CREDENTIALS) {
@@ -237,9 +237,10 @@ fn forbids_stale(directives: &ResponseDirectives) -> bool {
 /// failure of the origin.
 ///
 /// RFC 9111 section 5.2.2.10: `s-maxage` includes the meaning of `proxy-revalidate`, which forbids
-/// stale use. An origin that adds a time of RFC 5861 states the opposite explicitly, so that time
-/// applies. `must-revalidate`, `proxy-revalidate` and `no-cache` are explicit as well, and forbid
-/// it. The operator's times apply only if none of the four is present.
+/// stale use. If the origin sends `stale-while-revalidate` or `stale-if-error` with `s-maxage`, it
+/// permits stale use explicitly, and its times apply. `must-revalidate`, `proxy-revalidate` and
+/// `no-cache` forbid stale use even then. The operator's times apply only if none of the four is
+/// present.
 fn windows(directives: &ResponseDirectives, policy: &CachePolicy) -> (u32, u32) {
     if directives.must_revalidate || directives.proxy_revalidate || directives.no_cache {
         return (0, 0);

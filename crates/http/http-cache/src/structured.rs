@@ -18,8 +18,8 @@ pub(super) fn combined<'a>(mut lines: impl Iterator<Item = &'a [u8]>) -> Option<
     Some(Cow::Owned(all))
 }
 
-/// Returns the values of all fields with a name that may be unknown to the parser of heads. If the
-/// head has no field with a known name, the cost is one bit test.
+/// Returns the values of all fields with a name, which need not have a [`FieldName`] of its own. If
+/// it has one and the head contains no such field, the cost is one bit test.
 pub(super) fn lines_named<'a>(fields: &'a Fields, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
     let known = FieldName::from_bytes(name);
     let all = if known == FieldName::Other || fields.find(known).is_some() {

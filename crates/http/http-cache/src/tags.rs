@@ -115,8 +115,8 @@ pub fn group_invalidations(request: &RequestHead, response: &ResponseHead) -> Ve
     groups
 }
 
-/// Returns the hash by which an operator locates responses: for a tag without `site`, for a group
-/// with its origin.
+/// Returns the hash by which an operator locates responses. `site` is `None` for an operator's tag,
+/// and the origin of the group for a group.
 pub fn tag_hash(hash: &HashKey, site: Option<&UriOrigin<'_>>, text: &[u8]) -> TagHash {
     let mut sink = hash.hasher();
     sink.write_u8(u8::from(site.is_some()));

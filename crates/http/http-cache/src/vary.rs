@@ -6,8 +6,8 @@
 //! * Lines of lists and of unknown fields are joined.
 //! * In fields that an RFC defines as lists, empty members and white space around members are
 //!   ignored.
-//! * In fields of content negotiation, case, the order of members with weights, and the notation of
-//!   a weight are ignored too.
+//! * In fields of content negotiation, the case of values, the order of members, and the notation
+//!   of weights are ignored too.
 //! * All other fields are compared byte by byte: to an origin, `lang=en,` may be another cookie
 //!   than `lang=en`.
 

@@ -1,6 +1,6 @@
 //! Scenarios for a cache made of the rules alone: the client's request, the origin's response, and
-//! what each of them receives. Each scenario covers an area of the public HTTP caching suite, or
-//! the combination of two rules.
+//! what the client and the origin receive. Each scenario covers an area of the public HTTP caching
+//! suite, or the combination of two rules.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod model;

@@ -227,8 +227,9 @@ impl Model {
         self.take(request, key, Forward::Partial, response).1
     }
 
-    /// Validates a stored variant with the origin. Returns the status that was received, and the
-    /// reply.
+    /// Validates a stored variant with the origin. Returns the received status and the reply. The
+    /// status is 0 if the variant does not satisfy the request's `Range`, so that the request was
+    /// forwarded instead.
     fn validate(
         &mut self,
         request: &RequestHead,
