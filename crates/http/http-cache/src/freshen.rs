@@ -46,8 +46,8 @@ pub fn freshen(
 /// Determines the effect of a response to HEAD on the stored response to GET (RFC 9111 section
 /// 4.3.5). `length` is the length of the stored body.
 ///
-/// Only fields that set the freshness are updated, because any client can send a HEAD request at any
-/// time, and the origin's response may depend on fields that are in no key. With
+/// Only fields that set the freshness are updated, because any client can send a HEAD request at
+/// any time, and the origin's response may depend on fields that are in no key. With
 /// [`SetCookie::Explicit`], [`SINGLE_CLIENT_FIELDS`] are updated too.
 pub fn freshen_by_head(
     received: &ReceivedResponse<'_>,
