@@ -5,10 +5,10 @@ namespaces, where packets get lost and the two ends speak TCP differently.
     client 192.0.2.1 --- 192.0.2.2 proxy 198.51.100.2 --- 198.51.100.1 origin
 
 One end has packets of 9000 bytes and every TCP option; the other has packets of 576 bytes and
-neither SACK nor window scaling nor timestamps. --swap makes the client that one instead of the
-origin. A program at tcx(ingress) of each of the four interfaces drops the share --loss of the
-packets at random, both data and acknowledgements. A RST is never dropped: it is not sent again,
-and its receiver would wait for minutes.
+neither SACK nor window scaling nor timestamps. The client is the first one and the origin the
+second; --swap exchanges them. A program at tcx(ingress) of each of the four interfaces drops the
+share --loss of the packets at random, both data and acknowledgements. A RST is never dropped: it is
+not sent again, and its receiver would wait for minutes.
 
 Runs COMMAND in the proxy's namespace and prints what was lost and sent again. In its environment
 CLIENT_NAMESPACE and ORIGIN_NAMESPACE are files for setns(2), and CLIENT_SIDE and ORIGIN_SIDE the

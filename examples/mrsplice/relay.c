@@ -84,7 +84,7 @@ static void start(struct mrsplice *set, int client, const struct addrinfo *host)
     err(1, "cannot allocate memory");
   *pair = (struct pair){{client, connect_to(host)}, 0, ring.previous, &ring};
   struct mrsplice_request request = {.fd0 = client, .fd1 = pair->fds[1], .user_data = pair};
-  int result = pair->fds[1] < 0 ? 1 : mrsplice_splice(set, &request); // 1: it has ended.
+  int result = pair->fds[1] < 0 ? 1 : mrsplice_splice(set, &request); // 1: nothing to splice.
   if (result == 0) {
     pair->splice = request.splice;
     pair->previous->next = ring.previous = pair;

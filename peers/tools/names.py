@@ -15,7 +15,7 @@ CASES = {
     "F1-missclose": "forward-miss-8k-new-connection",
     "T1-hs": "tls-handshake",
 }
-# The first part of a case: FAMILY-SIZE, or FAMILY-RATE in the results of R3.
+# The part of a case before its size. In the results of R3, a rate follows it.
 FAMILIES = {
     "R1": "reverse-miss",
     "R2": "reverse-hit",
@@ -96,7 +96,7 @@ def old_figure(name):
 
 
 def main():
-    """Prints the plain name of each argument: of cases with modes and peers as run-case takes."""
+    """Prints each argument, CASE[/MODE+MODE][@PEER+PEER], with plain names, one a line."""
     import sys
 
     for argument in sys.argv[1:]:

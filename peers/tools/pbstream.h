@@ -3,7 +3,7 @@
 
 #define STREAM (64u << 20) // the longest body
 
-// Fills `p`, STREAM bytes, with the pseudo-random stream whose first bytes are every body.
+// Fills the STREAM bytes at `p` with a pseudo-random stream. Every body is the beginning of it.
 static inline void pbstream(void *p) {
   unsigned long x = 88172645463325252ul, *words = p;
   for (size_t i = 0; i < STREAM / 8; i++) {

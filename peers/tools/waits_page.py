@@ -171,7 +171,10 @@ def verdict(bar, points, plane):
 
 
 def gain_over_epoll(figure, points):
-    """Returns a sentence on the paper's gain over /dev/epoll and the one over epoll, or ""."""
+    """Returns a sentence with the paper's gain over /dev/epoll and the gain measured over epoll.
+
+    Returns an empty text if it was not measured.
+    """
     found = {}
     for plane in planes(figure):
         for _, _, count, bytes_ in plane.points:

@@ -19,8 +19,8 @@ struct flow {
   u64 mark;      // no bytes are added to a backlog of this size
   u64 forwarded; // by the verdict: bytes given to the other socket's backlog
   u64 passed;    // by the verdict: bytes left to this program
-  u64 written;   // of those passed, which this program has written: then it may forward again
-  u64 passes;    // by the verdict: how often it began to pass
+  u64 written;   // bytes of `passed` that were written; if all, the verdict may forward again
+  u64 passes;    // by the verdict: how often it began to pass bytes
   u32 base;      // by the verdict: write_seq of the other socket where the flow began
   u32 next;      // by the verdict: the sequence number that comes next
   u32 known;     // by the verdict: 1 if `base` is, 2 if `next` is
@@ -37,7 +37,7 @@ static void die(const char *what) {
   perror(what);
   exit(1);
 }
-// Pairs with the atomic additions of the verdict on another processor, which counts a packet before
+// Reads a word that the verdict may store on another processor. The verdict counts a packet before
 // the packet moves.
 static u64 load(u64 *word) { return __atomic_load_n(word, __ATOMIC_ACQUIRE); }
 

@@ -1,10 +1,13 @@
 // relay: moves bytes both ways between pairs of TCP connections, in one thread. Part of
-// scripts/in-kernel-trial, which describes the trial. relay copy|splice|kernel PORT TARGET
-// TARGET_PORT LIMITED [SOCKETS COOKIES FLOWS PASSES MARK] Each connection to PORT is joined with a
-// new one to TARGET:TARGET_PORT. If LIMITED is 1, a connection begins with the limit, a
-// little-endian number of 8 bytes. The payload up to the limit is relayed unchanged. The bytes
-// after it are relayed with all bits inverted, which shows where the limit was. copy is recv(2) and
-// send(2); splice is splice(2) through a pipe, without limits. With `kernel` the verdict forwards.
+// scripts/in-kernel-trial, which describes the trial.
+//
+//   relay copy|splice|kernel PORT TARGET TARGET_PORT LIMITED [SOCKETS COOKIES FLOWS PASSES MARK]
+//
+// Each connection to PORT is joined with a new one to TARGET:TARGET_PORT. If LIMITED is 1, a
+// connection begins with the limit, a little-endian number of 8 bytes. The payload up to the limit
+// is relayed unchanged. The bytes after it are relayed with all bits inverted, which shows where
+// the limit was. copy is recv(2) and send(2); splice is splice(2) through a pipe, without limits.
+// With `kernel` the verdict forwards.
 // SOCKETS, COOKIES, FLOWS and PASSES are descriptors of its maps. MARK is the backlog in bytes from
 // which the verdict passes bytes to this program instead. Prints "listening" on stdout, and at
 // SIGTERM one JSON line with its counts.
@@ -39,7 +42,7 @@ struct side {
   int fd, pipe[2];
   size_t in_pipe;
   u64 before; // bytes received that are no part of the flow
-  u64 read;   // of those passed
+  u64 read;   // bytes of `flow->passed` that were read
   u64 queued; // what the other socket had queued before the flow's first byte
   unsigned char *held; // what was read and not written yet: [at, end)
   size_t at, end;
@@ -59,7 +62,7 @@ static u64 mark;
 // Counts for the line at the end; sums over the flows of pairs that are closed.
 static u64 served, aborted, refused, unjoined, waits, seen_twice, queued_twice;
 static u64 forwarded, passed, passes, cuts;
-static const char a_pass; // the target of an event of the ring
+static const char a_pass; // its address marks epoll events of the ring of passes
 static struct sockaddr_in target;
 static volatile sig_atomic_t over;
 static unsigned char scratch[BUFFER];
@@ -286,8 +289,8 @@ static void read_limit(struct pair *p) {
   s->flow->limit = limit;
   begin(p);
 }
-// A socket that is closed was reset if this program did not end what it sends there, or if no FIN
-// came. The kernel reports a reset once, possibly to its own thread.
+// A closed socket was reset if this program had not shut down its sending side, or if no FIN
+// arrived. The kernel reports a reset once, possibly to its own thread.
 static bool is_reset(struct pair *p) {
   for (int i = 0; i < 2; i++) {
     struct side *s = &p->sides[i];

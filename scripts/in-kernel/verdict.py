@@ -3,8 +3,10 @@ receives. It redirects the packet to the other socket's backlog, from which a ke
 it. It passes the packet to the application, which then has to write it:
 
 * while the application has passed bytes that it has not written, because later bytes would overtake
-them; * if the other socket's backlog (forwarded bytes that are not in its send queue) has reached
-the mark; * if the packet reaches beyond the limit: a verdict is about whole packets.
+  them;
+* if the other socket's backlog (forwarded bytes that are not in its send queue) has reached the
+  mark;
+* if the packet reaches beyond the limit, because a verdict is about whole packets.
 
 A packet may begin with bytes that were received before, if TCP sent them again while the socket was
 in use. The kernel keeps the whole packet. recv(2) skips the old bytes, but nothing skips them for a
@@ -121,8 +123,8 @@ class Verdict:
         code.load(R2, R0, btf.offset("tcp_sock", "copied_seq"), 4)
         self._learn(code, NEXT, HAS_NEXT)
         code.label("has next")
-        # R8: number of bytes that were received before. Differences of 2^30 and more are in the
-        # future.
+        # R8: how many bytes of the packet were received before. A value of 2^30 or more is a
+        # negative difference: the packet begins after the next byte.
         code.load(R8, R7, NEXT, 4)
         code.load(R1, R10, AT_SEQUENCE, 4)
         code.alu("sub", R8, R1, bits=32)

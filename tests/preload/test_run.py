@@ -125,7 +125,7 @@ for _ in range(3):
         file = self.folder / "file"
         script = script.replace(str(log), str(file)).replace(" | os.O_APPEND", "")
         self.assertEqual(self.run_script(script, "--stats", *self.options), "")
-        self.assertEqual(file.read_text(), "", "the file may be any file of the program")
+        self.assertEqual(file.read_text(), "", "standard error may be a data file of the program")
 
     @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
     def test_children_without_the_backend_report_that_once(self):

@@ -15,8 +15,9 @@ from support import PROJECT, system_calls
 from test_run import NOBODY, WAITS
 
 UNIT = PROJECT / "examples" / "systemd" / "uselectd.service"
-# ProtectSystem=strict, ProtectKernelTunables= and ProtectControlGroups=, with a directory in place
-# of the writable /run. The unit's other mount options hide files that the daemon never opens.
+# The mounts of ProtectSystem=strict, ProtectKernelTunables= and ProtectControlGroups=, with a
+# directory in place of the writable /run. The unit's other mount options hide files that the daemon
+# never opens.
 MOUNTS = """
 mount --make-rprivate /
 mount --bind "$0" "$0"
@@ -53,7 +54,7 @@ def confined(*command):
 @unittest.skipUnless(BACKEND == "bpf", "about uselectd")
 class Unit(PreloadCase):
     def _daemon(self):
-        """Starts it with the unit's command line, except for the paths and the users."""
+        """Starts uselectd with the unit's command line, except for the paths and the users."""
         if not shutil.which("systemd-analyze"):
             self.skipTest("systemd is not installed")
         # Skips with the reason if the daemon cannot run even without the unit.

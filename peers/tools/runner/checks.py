@@ -13,7 +13,7 @@ HASHES = {}  # size: the SHA-256 of the origin's body
 
 
 def check(case, peer, spec, base, options):
-    """Makes some requests and raises unless the responses are right, and hits exactly if due."""
+    """Makes some requests. Raises unless each is right, and a hit or miss as the case requires."""
     if spec.size not in HASHES:
         HASHES[spec.size] = hashlib.sha256(from_origin("/n/" + spec.size)).hexdigest()
     right = 200, SIZES[spec.size], HASHES[spec.size]

@@ -108,9 +108,9 @@ def tls_row(spec, output, count):
 def start_load(command):
     """Starts a load in a session of its own, as the peers are started.
 
-    The scheduler divides a core among sessions. A load with the greater share of its caller's
-    session would send all its requests before it gets a response, and a proxy that handles them
-    together takes half as much CPU time.
+    The scheduler divides a core among sessions. In the session of its caller, the load would get
+    more time than the peer. It would then send all its requests before it gets a response, and a
+    proxy that handles them together takes half as much CPU time.
     """
     pipe = subprocess.PIPE
     return subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, bufsize=1,

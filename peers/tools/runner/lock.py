@@ -16,7 +16,10 @@ def wait_for(file):
 
 
 class BenchLock:
-    """The lock that is held during each timed window, for HOLD seconds over several of them."""
+    """The lock that is held during each timed window.
+
+    It stays held between windows. A window that begins more than HOLD seconds later takes it anew.
+    """
 
     def __init__(self):
         self.file = None

@@ -86,7 +86,7 @@ print("refused", poll(5000, (refused, ALL)), poll(0, (refused, 0)))
 print("refused", selected([refused], [refused], []))
 print("why", refused.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR), poll(0, (refused, ALL)))
 
-# Closed by fclose(3), and the descriptor reused.
+# Closed by fclose(3), then by os.closerange, and the descriptor reused.
 library = ctypes.CDLL(None)
 library.fdopen.restype = ctypes.c_void_p
 library.fclose.argtypes = [ctypes.c_void_p]

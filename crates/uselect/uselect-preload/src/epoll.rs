@@ -99,8 +99,8 @@ fn read_event(event: *const epoll_event) -> Option<epoll_event> {
     can_read(event, 1).then(|| unsafe { event.read_unaligned() })
 }
 
-/// Adds a descriptor to the watcher. Returns `None` if the C library must do the call, because
-/// nothing in the instance is tracked.
+/// Adds a descriptor to the watcher, which is created for the first tracked socket. Returns `None`
+/// if there is no watcher, so that the C library must do the call.
 fn add(epoll: c_int, fd: c_int, event: &epoll_event) -> Option<Result<(), Errno>> {
     let is_tracked = matches!(classify(fd), FdKind::Tracked | FdKind::Listener);
     preserve_errno(|| {
@@ -184,7 +184,7 @@ fn read_timeout(timeout: *const timespec) -> Option<Option<Duration>> {
 /// call.
 ///
 /// # Safety
-/// If `events` points to memory, it is an array of `max`.
+/// If `events` points to memory, it is an array of `max` events.
 unsafe fn wait(
     epoll: c_int,
     events: *mut epoll_event,

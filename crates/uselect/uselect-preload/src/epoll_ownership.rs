@@ -7,8 +7,8 @@ use crate::{fd_table, process};
 
 /// Records a new epoll descriptor. Returns false if children could not report that they use it.
 pub(crate) fn register_epoll(epoll: i32) -> bool {
-    // A child of fork(2) must reset its state first, which turns the shared flags into its
-    // parent's. It then allocates its own.
+    // In a new child of fork(2), resets the state first. The flags that it inherited then count as
+    // those of its parent, and the child allocates flags of its own.
     process::registered();
     instance::clear_shared_flag(epoll)
 }

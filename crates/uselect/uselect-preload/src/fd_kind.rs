@@ -4,9 +4,9 @@
 
 use std::sync::atomic::{AtomicU8, AtomicUsize, Ordering};
 
-/// The kind of a descriptor. A number that is not open is `Unknown`, and so is a descriptor that
-/// was opened by a call that the library does not replace; the latter is classified at its first
-/// wait.
+/// The kind of a descriptor. A number that is not open is `Unknown`. An open descriptor may be
+/// `Unknown` too, for instance a copy. It is classified when the program first waits for it or
+/// accepts from it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub(crate) enum FdKind {

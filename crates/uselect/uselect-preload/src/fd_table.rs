@@ -5,7 +5,7 @@ use crate::process;
 
 /// Stores the kind of a descriptor.
 pub(crate) fn set(fd: i32, kind: FdKind) {
-    // A child of fork(2) must reset its state first, which would undo this.
+    // In a new child of fork(2), resets the state first. A later reset would undo the change.
     process::registered();
     fd_kind::store(fd, kind);
 }

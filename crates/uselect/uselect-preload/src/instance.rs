@@ -10,7 +10,7 @@ use crate::libc_next::preserve_errno;
 
 /// The watcher of an epoll descriptor.
 struct InstanceSlot {
-    /// From a box; null: none.
+    /// Made by `Box::into_raw`; null if there is no watcher.
     watcher: AtomicPtr<Watcher>,
     /// A watcher that was removed while it was in use. It is freed when this slot has no users.
     retired: AtomicPtr<Watcher>,
@@ -71,7 +71,7 @@ impl Instance {
         let free = WATCHED.iter().find(|number| {
             number.compare_exchange(-1, epoll, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         })?;
-        // The program may have added other descriptors already.
+        // `is_empty` is false, because the program may have added other descriptors already.
         let Ok(watcher) = Watcher::over_epoll(tracker, epoll, false) else {
             free.store(-1, Ordering::SeqCst);
             return None;
@@ -199,9 +199,9 @@ pub(crate) fn remove(epoll: i32) {
     });
 }
 
-/// Hands over a tracked socket that is about to be copied. The kernel's instance reports a file
-/// while any of its descriptors is open. A watcher reports it only while the tracked descriptor is
-/// open.
+/// Moves a tracked socket that is about to be copied to the kernel's instances. An instance of the
+/// kernel reports a file while any of the file's descriptors is open. A watcher reports it only
+/// while the tracked descriptor is open.
 pub(crate) fn hand_over_fd(fd: i32) {
     for_each_watcher(|watcher| watcher.hand_over_one(fd));
 }

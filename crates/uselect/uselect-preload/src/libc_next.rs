@@ -1,5 +1,6 @@
 //! The functions of the C library that this library replaces. dlsym(3) finds each one at its first
-//! call. It takes no lock here, and allocates nothing if the function exists.
+//! call. In glibc, it takes the loader's lock, which is recursive, and allocates nothing if the
+//! function exists.
 
 use std::ffi::{CStr, c_int, c_long, c_uint, c_void};
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Messages of a process while it runs.
+//! The messages of a process. The exit report is one of them.
 
 use std::fmt::{Display, Write};
 

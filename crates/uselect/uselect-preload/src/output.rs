@@ -10,14 +10,16 @@ use uselect::InternalFd;
 
 use crate::libc_next;
 
-/// The destination of messages: the named file if it could be opened, else standard error.
+/// The destination of messages: the named file if it could be opened, otherwise standard error. If
+/// the program has replaced standard error by a file that is not opened for appending, messages are
+/// dropped.
 pub(crate) struct MessageOutput {
     file: Option<(InternalFd, FileIdentity)>,
     stderr: Option<FileIdentity>,
 }
 
-/// The file that a descriptor was before main. A program may later use the number for another file,
-/// which must not get messages.
+/// The file that a descriptor referred to before main. A program may later use the number for
+/// another file, which must not get messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct FileIdentity {
     device: u64,

@@ -9,7 +9,7 @@
 //! The kernel wipes a page in each child of fork(2) (MADV_WIPEONFORK). So a process whose page is
 //! wiped is a new child, and starts unregistered. It leaks what its parent created, because
 //! another thread of the parent may have been changing it. A child of vfork(2) shares the memory of
-//! its parent but has its own descriptors. So code that changes the record of a descriptor first
+//! its parent but has its own descriptors. So code that removes the record of a descriptor first
 //! compares the process ID.
 
 use std::ffi::c_int;
@@ -185,8 +185,8 @@ impl RegisteredProcess {
     }
 }
 
-/// Returns true to one process among this one, its parents and its children by fork(2): the first
-/// that calls this. That process reports that the backend is missing.
+/// Returns whether this process must report that the backend is missing. Only the first caller
+/// does, among the processes that share the flag of `MISSING_REPORTED` by fork(2).
 fn claim_missing_report() -> bool {
     // SAFETY: null, or a page that is never unmapped.
     let reported = unsafe { MISSING_REPORTED.load(Ordering::Acquire).as_ref() };

@@ -1,5 +1,6 @@
-//! Detects nested calls of one thread: from a signal handler, or from the library itself through
-//! the C library. A nested call is passed to the C library.
+//! Detects nested waits of one thread: in a signal handler, or by the library itself through the C
+//! library. A nested wait is passed to the C library. If it is for an epoll descriptor with a
+//! watcher, it fails with EINTR instead.
 
 use std::cell::Cell;
 
@@ -9,11 +10,11 @@ thread_local! {
     static IS_INSIDE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Held during a call of the library in this thread.
+/// Held during a wait of this thread that the library serves.
 pub(crate) struct ReentryGuard(());
 
 impl ReentryGuard {
-    /// Returns `None` if this thread is in a call already.
+    /// Returns `None` if this thread is in such a wait already.
     pub(crate) fn enter() -> Option<Self> {
         (!IS_INSIDE.replace(true)).then_some(Self(()))
     }

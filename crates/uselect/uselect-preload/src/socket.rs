@@ -250,8 +250,8 @@ fn open(call: impl FnOnce() -> c_int) -> c_int {
     fd
 }
 
-/// Returns the kind of a descriptor, and finds it out for a descriptor of unknown kind. A TCP
-/// socket is tracked from then on, unless another process tracks it.
+/// Returns the kind of a descriptor. Classifies a descriptor of unknown kind first, and tracks it
+/// if it is a TCP socket that can be tracked.
 #[inline]
 pub(crate) fn classify(fd: c_int) -> FdKind {
     match fd_kind::get(fd) {

@@ -50,7 +50,7 @@ pub unsafe extern "C-unwind" fn ppoll(
 /// poll(2) for a program that was compiled with checks of array sizes (_FORTIFY_SOURCE).
 ///
 /// # Safety
-/// That of poll(2); the array has `bytes`.
+/// That of poll(2); the array has `bytes` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn __poll_chk(
     fds: *mut pollfd,
@@ -69,7 +69,7 @@ pub unsafe extern "C-unwind" fn __poll_chk(
 /// ppoll(2) with the same check.
 ///
 /// # Safety
-/// That of ppoll(2); the array has `bytes`.
+/// That of ppoll(2); the array has `bytes` bytes.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C-unwind" fn __ppoll_chk(
     fds: *mut pollfd,
@@ -158,7 +158,7 @@ unsafe fn upoll(
         // SAFETY: it has this many entries by this function's contract; the two types have the same
         // fields.
         let fds = unsafe { slice::from_raw_parts_mut(fds.cast::<PollFd>(), count) };
-        // Usually most descriptors are tracked, including the first one.
+        // Ends early, because the first descriptor is usually tracked.
         let is_tracked =
             |process: &RegisteredProcess| fds.iter().any(|fd| process.tracker.is_tracked(fd.fd));
         let registered = process::registered();
