@@ -32,7 +32,7 @@ pub struct WaiterId {
 /// A body, shared by its filler and all readers.
 #[derive(Debug, Default)]
 pub struct Body {
-    /// All bytes, once the body is whole; read without a lock.
+    /// All bytes, once the body is whole, unless it is pass-through; read without a lock.
     whole: OnceLock<Aggregate>,
     state: Mutex<BodyState>,
     /// See [`Body::swap_sent_at`].
@@ -112,7 +112,7 @@ pub enum BodyRead {
     Bytes(Slice),
     /// There are none yet. The waiter was registered.
     Wait,
-    /// Everything was read; how the body ended.
+    /// The reader has read everything that arrived, or was cut off; how the body ended for it.
     End(BodyEnd),
 }
 
@@ -124,7 +124,7 @@ impl Body {
         Self { whole: OnceLock::from(bytes), state: Mutex::new(state), ..Self::default() }
     }
 
-    /// Returns all bytes, if the body is whole.
+    /// Returns all bytes. `None` if the body is not whole or is pass-through.
     pub fn bytes(&self) -> Option<&Aggregate> {
         self.whole.get()
     }
@@ -139,8 +139,9 @@ impl Body {
         if self.whole.get().is_some() { Some(BodyEnd::Whole) } else { self.lock().end }
     }
 
-    /// Records that the whole body is sent at `at`, and returns the `at` of the previous call. The
-    /// caller's values of `at` increase and are never 0.
+    /// Records a send of the whole body, and returns the `at` of the previous send. `at` is a
+    /// position in the sequence of all sends, such as the bytes sent so far: it increases and is
+    /// never 0.
     pub fn swap_sent_at(&self, at: u64) -> Option<u64> {
         let before = self.sent_at.swap(at, Ordering::Relaxed);
         (before != 0).then_some(before)
@@ -163,8 +164,8 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Creates a reader at position `at`. Returns `None` if these bytes were discarded, because the
-    /// body is pass-through.
+    /// Creates a reader at position `at`. Returns `None` if the body is pass-through and has
+    /// discarded bytes from there on.
     pub fn new(body: Arc<Body>, at: u64) -> Option<Self> {
         if body.whole.get().is_some() {
             return Some(Self { body, at, index: None });
@@ -333,7 +334,7 @@ pub struct Filler {
     body: Arc<Body>,
     slab: Slab,
     kind: MemoryKind,
-    /// The name of the object for [`Slab::start_evacuation`].
+    /// Identifies the owner of the memory in the result of [`Slab::start_evacuation`].
     tag: u64,
     /// Bytes still to arrive, if known.
     remaining: Option<u64>,
@@ -349,8 +350,8 @@ const PART_BYTES: usize = 256 * 1024;
 const FIRST_PART_BYTES: usize = 16 * 1024;
 
 impl Filler {
-    /// Creates a body and its filler. `length` is the length of the body, if known. `tag` is the
-    /// name of the object for [`Slab::start_evacuation`].
+    /// Creates a body and its filler. `length` is the length of the body, if known. `tag`
+    /// identifies the owner of the memory in the result of [`Slab::start_evacuation`].
     pub fn new(slab: &Slab, kind: MemoryKind, length: Option<u64>, tag: u64) -> Self {
         let body = Body::default();
         Self {
@@ -379,7 +380,7 @@ impl Filler {
     /// If all bytes have arrived.
     pub fn unfilled(&mut self) -> Result<&mut [u8], AllocError> {
         let rest = self.remaining.unwrap_or(u64::MAX);
-        assert!(rest > 0, "the announced length was exceeded");
+        assert!(rest > 0, "all bytes have arrived");
         if self.buffer.as_mut().is_none_or(|buffer| buffer.unfilled().is_empty()) {
             self.end_part();
             let wanted = match self.remaining {
@@ -405,7 +406,7 @@ impl Filler {
     /// Returns the readers that waited; the caller wakes them.
     ///
     /// # Panics
-    /// If `count` is larger than the unfilled memory.
+    /// If `count` is larger than the unfilled memory, or [`Filler::unfilled`] was not called.
     pub fn advance(&mut self, count: usize) -> Vec<WaiterId> {
         let buffer = self.buffer.as_mut().expect("unfilled() was called before");
         if let Some(rest) = &mut self.remaining {
@@ -457,8 +458,8 @@ impl Filler {
         self.body.lock().active_readers().count()
     }
 
-    /// Returns whether other holders of the body exist, which could pass it on. Once `false`, it
-    /// stays `false`.
+    /// Returns whether the body has holders besides its filler. Once it has none, it gets new ones
+    /// only from [`Filler::body`].
     pub fn is_shared(&self) -> bool {
         Arc::strong_count(&self.body) > 1
     }
@@ -474,7 +475,8 @@ impl Filler {
 
     /// Cuts off the readers of a pass-through body that are more than `most` bytes behind, and
     /// returns their number. Otherwise, one client that reads nothing would keep the whole body in
-    /// memory. These readers see the cut at their next read; none of them waits here.
+    /// memory. These readers see the cut at their next read. None of them has to be woken: bytes
+    /// that it has not read have arrived, so it does not wait.
     pub fn cut_slow_readers(&mut self, most: u64) -> usize {
         let mut state = self.body.lock();
         if !state.passes_through {
@@ -513,7 +515,8 @@ impl Filler {
     }
 
     /// Returns the bytes filled so far, for a caller that stores them as a part; `None` if the body
-    /// is pass-through. The body itself no longer keeps them.
+    /// is pass-through. Readers can still read them. The caller then calls [`Filler::cut`], because
+    /// the body can no longer become whole.
     pub fn take_filled(&mut self) -> Option<Aggregate> {
         self.end_part();
         self.filled.take()

@@ -175,7 +175,7 @@ fn slow_readers_are_cut_off() {
     let mut slow = Reader::new(filler.body().clone(), 0).unwrap();
     let mut fast = Reader::new(filler.body().clone(), 0).unwrap();
     fill(&mut filler, &bytes(2 << 20));
-    assert_eq!(filler.cut_slow_readers(0), 0, "a stored body costs nothing more");
+    assert_eq!(filler.cut_slow_readers(0), 0, "the bytes of a stored body are kept anyway");
     filler.pass_through();
     assert_eq!(read(&mut fast), bytes(2 << 20));
     assert!(slab.stats().live >= 2 << 20);
@@ -186,7 +186,7 @@ fn slow_readers_are_cut_off() {
     assert_eq!(read(&mut fast), b"more");
     assert_eq!(filler.lead_or_wait(1, FILLER), Some(0));
     drop(fast);
-    assert_eq!(filler.lead_or_wait(1, FILLER), None, "all readers were cut off");
+    assert_eq!(filler.lead_or_wait(1, FILLER), None, "one reader was cut off, the other has ended");
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn a_reader_that_begins_ahead_lets_the_filler_continue() {
     assert_eq!(filler.lead_or_wait(1000, FILLER), Some(0), "the filler is behind the reader");
     assert_eq!(fill(&mut filler, &all[1000..]), [ME]);
     let (BodyRead::Bytes(last), None) = later.read(usize::MAX, ME) else {
-        panic!("the byte has arrived")
+        panic!("the bytes have arrived")
     };
     assert_eq!(*last, all[5000..]);
 }

@@ -72,7 +72,7 @@ struct Scheduler {
 #[derive(Default)]
 struct State {
     awake: usize,
-    /// Readers that have not stopped yet.
+    /// Readers that have neither stopped nor ended.
     busy: usize,
     /// Readers that sleep until no other reader is busy. So the test notices if a thread depends on
     /// them.
@@ -201,7 +201,7 @@ fn fill(mut filler: Filler, plan: Plan, mut me: Participant<'_>, mut random: Ran
         if plan.cuts_slow_readers {
             filler.cut_slow_readers(LAG_MAX);
         }
-        // Without readers it continues, as for a body that is stored.
+        // Without readers the filler continues, as for a body that is stored.
         let lead = filler.lead_or_wait(plan.ahead_max, me.waiter());
         if lead.is_some_and(|lead| lead >= plan.ahead_max) {
             me.sleep();
@@ -236,7 +236,7 @@ struct Client {
     start: usize,
     /// Number of reads after which it leaves.
     reads_max: usize,
-    /// Number of reads after which it stops until the others have ended.
+    /// Number of reads after which it stops until no reader is busy.
     stop_after: usize,
     max: usize,
     random: Random,

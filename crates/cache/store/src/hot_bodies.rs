@@ -1,13 +1,14 @@
-//! Which bodies are hot, and how those are sent.
+//! Hot bodies, and whether they are sent by copying or zero-copy.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use millrace_body::Body;
 
-/// Bodies shorter than this are sent by copying, from memory that is reused at once. A copy that
-/// goes out with the other sends of a turn costs less than a zero-copy send
-/// (docs/design/iolite.md).
+/// Bodies shorter than this are sent by copying, because a copy that goes out with the other sends
+/// of a turn costs less than a zero-copy send (docs/design/iolite.md). If the length is known in
+/// advance, the memory is [`MemoryKind::Copied`](iolite::MemoryKind::Copied), which is reused as
+/// soon as it is free.
 pub const COPIED_BYTES: u64 = 16 * 1024;
 
 /// A body is hot while at most this many bytes of other bodies were sent after it. It is then
@@ -40,14 +41,14 @@ impl HotCopies {
 pub(crate) struct HotBodies {
     /// Unset: no hot body is copied.
     copies: OnceLock<HotCopies>,
-    /// Bytes of all bodies that were sent since `copies` was set. Relaxed: it is ordered with no
-    /// other memory.
+    /// Bytes of all bodies of at least [`COPIED_BYTES`] that were sent since `copies` was set.
+    /// Relaxed: it is ordered with no other memory.
     sent: AtomicU64,
 }
 
 impl HotBodies {
-    /// Selects the hot bodies that are sent by copying; none before the first call. Later calls
-    /// have no effect.
+    /// Selects the hot bodies that are sent by copying; none before the first call. The first value
+    /// other than [`HotCopies::NONE`] stays.
     pub(crate) fn set_copies(&self, copies: HotCopies) {
         if copies != HotCopies::NONE {
             let _ = self.copies.set(copies);

@@ -1,6 +1,7 @@
-//! The shared cache: the index of stored responses and their eviction. It has no sockets, workers
-//! or clock: times and bytes come as arguments. It builds on bodies that are read while they are
-//! filled ([`Body`]), and on disks, which do their I/O on threads of their own.
+//! The shared cache: the index of stored responses and their eviction. It has no sockets and no
+//! workers. Times and bytes come as arguments; a clock only limits how long an operator waits for a
+//! disk. The cache builds on bodies that are read while they are filled ([`Body`]), and on disks,
+//! which do their I/O on threads of their own.
 #![forbid(unsafe_code)]
 
 pub mod evict;

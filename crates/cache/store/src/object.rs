@@ -13,9 +13,11 @@ use millrace_body::{Body, BodyEnd};
 pub struct Object {
     /// Its header, and the metadata that decides about its reuse.
     pub stored: CachedHeader,
-    /// The values of the fields that `Vary` names in the request for which the response was stored.
+    /// Hashes of the values that the fields in `Vary` had in the request for which the response was
+    /// stored. `None` if there is no `Vary`.
     pub variant: Option<VariantKey>,
-    /// The length of its body, if the origin announced it.
+    /// The length of its body, if the origin announced it, a disk has recorded it, or the object is
+    /// the part that a cut body has left.
     pub declared: Option<u64>,
     /// Its body.
     pub body: Arc<Body>,

@@ -13,8 +13,9 @@ pub(super) struct EvictionEntry {
     pub(super) stamp: u32,
     pub(super) previous: u32,
     pub(super) next: u32,
-    /// Hits since it entered its queue, less those spent on staying there: `hits <= HITS_MAX`.
-    /// Relaxed: it is ordered with no other memory, and losing a hit does no harm.
+    /// Hits since it entered its queue, less one for each time that it stayed there instead of
+    /// being evicted: `hits <= HITS_MAX`. Relaxed: it is ordered with no other memory, and losing a
+    /// hit does no harm.
     pub(super) hits: AtomicU8,
     pub(super) queue: QueueKind,
 }

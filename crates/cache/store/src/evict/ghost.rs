@@ -1,8 +1,8 @@
-//! The memory of objects that are not stored: fingerprints in a table of fixed size.
+//! Fingerprints of objects that were evicted or refused, in a table of fixed size.
 //!
-//! A bucket has eight slots. A new fingerprint replaces the one that was requested longest ago. Two
-//! keys with the same bucket and the same 32 further bits count as one; at worst, an object then
-//! gets a better queue than it deserves.
+//! A bucket has eight slots. A new fingerprint replaces the one with the oldest tick. Two keys with
+//! the same bucket and the same 32 further bits count as one; at worst, an object then gets a
+//! better queue than it deserves.
 
 /// A table of fingerprints.
 #[derive(Debug)]
@@ -16,7 +16,8 @@ pub(super) struct Ghost {
 pub(super) struct GhostSlot {
     /// Bits of the key that do not choose the bucket; 0 in an empty slot.
     tag: u32,
-    /// The tick of its last known request.
+    /// The tick when the object entered its last queue, was refused, or was evicted after it had
+    /// expired.
     pub(super) stamp: u32,
     /// KB evicted from the object's queue up to and including its own eviction.
     pub(super) mileage: u32,

@@ -5,10 +5,10 @@
 //! the time, and frees the handles that [`Eviction::evict`] returns.
 //!
 //! ```text
-//!             requested again, not long ago                 hit meanwhile
+//!            evicted or refused shortly before              hit meanwhile
 //!          ┌──────────────────────────────────┐          ┌───────────────┐
 //!          │                                  v          v               │
-//!   admit ─┼──> probation ─── hit ─────────> main ──── chosen to go ─────┤
+//!   admit ─┼──> probation ─── hit ─────────> main ──── next victim ──────┤
 //!          │        │                                                    │
 //!          v        v no hit                                             v no hit
 //!        ghost <────┴────────────────────────────────────────────────────┘
@@ -86,7 +86,8 @@ pub struct Eviction {
 pub struct EvictionStats {
     /// Entries held.
     pub entries: u64,
-    /// Objects refused because they were large and requested only once.
+    /// Objects refused because they were large and not requested shortly before, or larger than the
+    /// capacity.
     pub refused: u64,
     /// Entries that were inserted into the main queue, because they were evicted or refused shortly
     /// before.
@@ -100,14 +101,16 @@ pub struct EvictionStats {
 /// The maximum of an entry's hit counter. Two bits suffice to distinguish an object that is
 /// requested now and then from one that is requested all the time.
 const HITS_MAX: u8 = 3;
-/// The maximum number of hit entries that stay in one eviction; the next one is evicted regardless
-/// of its hits. This bounds the work under the shard's lock.
+/// The maximum number of hit entries that one eviction moves to main instead of evicting them. The
+/// next entry is evicted regardless of its hits. This bounds the work under the shard's lock.
 const MOVES_MAX: u32 = 64;
 /// An object larger than the capacity divided by this is stored only at its second request.
 const LARGE_DIVISOR: u64 = 32;
-/// The weights are adjusted to the mean size after this number of inserts.
+/// The weights are adjusted to the mean size each time after this number of inserts; more often
+/// before the first time.
 const WEIGHTS_UPDATE_INSERTS: u32 = 64;
-/// Bytes of capacity per fingerprint: 16 bytes each, 0.4 % in all.
+/// Bytes of capacity per fingerprint of 16 bytes. The table has 0.4 to 0.8 % of the capacity,
+/// because its size is a power of two.
 const BYTES_PER_GHOST: u64 = 4096;
 
 impl Eviction {
@@ -163,8 +166,8 @@ impl Eviction {
     }
 
     /// Inserts an object under `handle`, which must not be in use. Handles should be small, because
-    /// there is memory for each number up to the largest. `expires` is the time in the seconds of
-    /// [`Eviction::evict`] after which the object is useless, or [`NEVER`]. Nothing is evicted
+    /// there is memory for each number up to the largest. From `expires` on, the object is useless:
+    /// a time in seconds like the `now` of [`Eviction::evict`], or [`NEVER`]. Nothing is evicted
     /// here: the caller compares [`Eviction::bytes`] with its limit.
     pub fn insert(&mut self, handle: u32, key: u64, size: u64, expires: u32) {
         self.shared.advance();
@@ -194,7 +197,7 @@ impl Eviction {
         self.enqueue(handle, if is_promoted { QueueKind::Main } else { QueueKind::Probation }, 0);
     }
 
-    /// Records that the object was requested and served.
+    /// Records that the object was requested and found.
     pub fn hit(&self, handle: u32) {
         let hits = &self.entries[handle as usize].hits;
         let count = hits.load(Ordering::Relaxed);
@@ -209,7 +212,8 @@ impl Eviction {
         self.stats.entries -= 1;
     }
 
-    /// Changes the size of an object whose body grew or whose header changed.
+    /// Changes the size of an object whose body grew or whose header changed. The object becomes
+    /// the newest of its queue.
     pub fn resize(&mut self, handle: u32, size: u64) {
         let hits = self.entries[handle as usize].hits.load(Ordering::Relaxed);
         let kind = self.dequeue(handle);
@@ -217,8 +221,9 @@ impl Eviction {
         self.enqueue(handle, kind, hits);
     }
 
-    /// Evicts one entry and returns its handle, which is free again. An entry that expired by `now`
-    /// is chosen first once it is at the end of its list. Returns `None` if there are no entries.
+    /// Evicts one entry and returns its handle, which is free again. Returns `None` if there are no
+    /// entries. In the queue that has to lose an entry, an entry that expired by `now` is evicted
+    /// first if it is the oldest of its size class.
     pub fn evict(&mut self, now: u32) -> Option<u32> {
         self.evict_if(now, false)
     }
@@ -284,9 +289,9 @@ impl Eviction {
         self.ghost.put(key, stamp, totals.record_eviction(score, size), evicted_from);
     }
 
-    /// Returns whether an object that was last requested at the time of `slot` is requested often
-    /// enough for main. Main keeps an entry that is hit within the horizon. Half of the horizon is
-    /// required here, because one short interval says little about the next one.
+    /// Returns whether an object with this fingerprint is requested often enough for main. Main
+    /// keeps an entry that is hit within the horizon. Half of the horizon is required here, because
+    /// one short interval says little about the next one.
     fn belongs_in_main(&self, slot: GhostSlot, size: u64) -> bool {
         let age = self.shared.tick().wrapping_sub(slot.stamp);
         let horizon = self.shared.main.horizon();

@@ -44,8 +44,8 @@ pub(super) struct Victim {
 const _: () = assert!(CLASSES <= u64::BITS as usize);
 
 impl Weights {
-    /// The weight is `size / (size + middle)`: below `middle` bytes it grows with the size, above
-    /// it hardly at all. docs/design/cache.md has the reasons.
+    /// Returns the weights `size / (size + middle)`: below `middle` bytes they grow with the size,
+    /// above it hardly at all. docs/design/cache.md has the reasons.
     pub(super) fn new(middle: u64) -> Self {
         Self(std::array::from_fn(|class| {
             // The middle of the class, 1.5 times its lower end.
@@ -118,8 +118,8 @@ impl EvictionQueue {
         self.bytes -= size;
     }
 
-    /// Returns the entry that is oldest for its size, or one at the end of a list that expired by
-    /// `now`. `None` if the queue is empty.
+    /// Returns the entry that is oldest for its size. An entry that is the oldest of its class and
+    /// expired by `now` comes first. `None` if the queue is empty.
     pub(super) fn victim(
         &self,
         entries: &[EvictionEntry],
@@ -134,8 +134,8 @@ impl EvictionQueue {
             left &= left - 1;
             let handle = self.lists[class].oldest;
             let entry = &entries[handle as usize];
-            // Every age counts the present tick, so that among entries just inserted the largest is
-            // chosen.
+            // Every age is at least 1, so that the largest of the entries that were just inserted
+            // is chosen.
             let age = tick.wrapping_sub(entry.stamp).saturating_add(1);
             let score = u64::from(age) * weights.0[class];
             if entry.expires <= now {

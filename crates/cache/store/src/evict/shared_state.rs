@@ -40,17 +40,17 @@ const SHARE_INITIAL: u32 = SHARE_WHOLE / 10;
 const SHARE_MIN: u32 = SHARE_WHOLE / 20;
 /// The upper bound of the share of probation.
 const SHARE_MAX: u32 = SHARE_WHOLE / 5 * 4;
-/// An object returns soon if its queue has evicted at most the cache's bytes divided by this since
-/// the eviction of the object. An early return shows that the queue should be larger.
+/// An object returns early if its queue has evicted few bytes since it evicted the object: at most
+/// the bytes of all entries divided by this. An early return shows that the queue should be larger.
 const NEAR_DIVISOR: u64 = 20;
-/// Each early return changes the share of probation by this number of mean entries, up to
-/// [`STEP_MAX`].
+/// An early return from probation adds the bytes of this number of entries of mean size to the
+/// share of probation, at most [`STEP_MAX`].
 const STEP: u32 = 16;
-/// The maximum of one change of the share.
+/// The maximum that one return from probation adds to the share.
 const STEP_MAX: u32 = SHARE_WHOLE / 100;
 /// The number of returns from probation that one return from main outweighs.
 const MAIN_VOTES: u32 = 4;
-/// Mileage is kept in KB, so that 32 bits hold 4 TB before they wrap.
+/// Fingerprints have the mileage in KB, so that 32 bits hold 4 TB before they wrap.
 const MILE_SHIFT: u32 = 10;
 
 impl SharedState {
@@ -89,12 +89,12 @@ impl SharedState {
         self.entries.fetch_sub(1, Relaxed);
     }
 
-    /// An object that was evicted from probation returned: see [`SharedState::learn`].
+    /// Learns from the return of an object that probation evicted: see [`SharedState::learn`].
     pub(super) fn learn_from_probation(&self, mileage: u32) {
         self.learn(&self.probation, mileage, |share, step| (share + step).min(SHARE_MAX));
     }
 
-    /// An object that was evicted from main returned: see [`SharedState::learn`].
+    /// Learns from the return of an object that main evicted: see [`SharedState::learn`].
     pub(super) fn learn_from_main(&self, mileage: u32) {
         self.learn(&self.main, mileage, |share, step| {
             share.saturating_sub(step * MAIN_VOTES).max(SHARE_MIN)
@@ -102,9 +102,10 @@ impl SharedState {
     }
 
     /// Applies `change` to the share of probation if the object was evicted shortly before: a
-    /// slightly larger share of its queue would have kept it.
+    /// slightly larger queue would have kept it.
     fn learn(&self, totals: &QueueTotals, mileage: u32, change: impl FnOnce(u32, u32) -> u32) {
-        // As long as main evicts nothing, a return cannot show that main is too small.
+        // Before main evicts its first entry, only objects from probation can return, so the share
+        // could only grow.
         if self.main.horizon().is_none()
             || totals.bytes_evicted_since(mileage) > self.bytes() / NEAR_DIVISOR
         {

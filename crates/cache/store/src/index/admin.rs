@@ -1,5 +1,5 @@
-//! Operators' queries and purges of all stored responses. Requests are not delayed: a shard's lock
-//! is held for a few objects at a time, and never while a callback runs.
+//! Operators' queries and purges of all stored responses. Requests are hardly delayed: a shard's
+//! lock is held for at most 256 objects at a time, and never while a callback runs.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -37,7 +37,9 @@ pub struct CacheStats {
     pub evicted: u64,
     /// Responses evicted because they had expired and were useless.
     pub expired: u64,
-    /// Responses not stored because they were large and requested only once.
+    /// Responses that the eviction policy refused: they were large and not requested shortly
+    /// before, or larger than the cache. They count even if they were stored because requests
+    /// waited for them.
     pub refused: u64,
     /// Responses that operators purged, softly or not.
     pub purged: u64,
@@ -58,10 +60,12 @@ impl Cache {
     }
 
     /// Purges responses. With `is_soft` they stay, are stale from now on, and are served where
-    /// stale responses are allowed. Responses that are being fetched are validated before their
-    /// next use. With disks, the call waits until they have written the purge.
+    /// stale responses are allowed. A response that is being fetched is validated before its next
+    /// use, or is stale after a soft purge. With disks, the call waits until they have written the
+    /// purge.
     pub fn purge(&self, selector: &Selector, is_soft: bool, now_ms: u64) -> PurgeResult {
-        // Before the walk: the purge is then applied to objects that are inserted behind it.
+        // Before the walk, because the walk misses objects that are inserted where it has passed.
+        // The purge is applied to them when they are inserted.
         self.begin_purge(selector, is_soft);
         let mut count = 0;
         self.walk(selector, |key, object| {
@@ -115,8 +119,8 @@ impl Cache {
         stats
     }
 
-    /// Calls `each` with every selected response that is stored now, until it breaks. It may also
-    /// get some that are stored meanwhile.
+    /// Calls `each` with every selected response that is stored now, until `each` returns
+    /// [`ControlFlow::Break`]. Responses that are stored meanwhile may be among them.
     fn walk(&self, selector: &Selector, mut each: impl FnMut(Key, Arc<Object>) -> ControlFlow<()>) {
         for index in 0..self.shards.len() {
             let mut at = Some(0);

@@ -26,7 +26,8 @@ pub struct Cache {
     pub(super) object_bytes: AtomicU64,
     /// The present [`Bounds::variants`]. Relaxed: ordered with no other memory.
     pub(super) variants: AtomicUsize,
-    /// The number of the last fetch lease; each has its own. Relaxed: ordered with no other memory.
+    /// The number of the next fetch lease, load from disk, or operator's request to the disks; each
+    /// has its own. Relaxed: ordered with no other memory.
     pub(super) last_lease: AtomicU64,
     /// The next shard that has to evict. Its order with other memory does not matter.
     pub(super) next_evicting_shard: AtomicU64,
@@ -104,8 +105,8 @@ impl Cache {
         self.variants.store(variants, Ordering::Relaxed);
     }
 
-    /// Selects the hot bodies that are sent by copying; none before the first call. Later calls
-    /// have no effect.
+    /// Selects the hot bodies that are sent by copying; none before the first call. The first value
+    /// other than [`HotCopies::NONE`] stays.
     pub fn copy_hot(&self, copies: HotCopies) {
         self.hot_bodies.set_copies(copies);
     }
@@ -252,7 +253,8 @@ impl Cache {
         self.abandoned_waiters.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the objects of a key, and returns how many were removed.
+    /// Removes the objects of a key from memory and disks. Returns how many were in memory. A
+    /// response that is being fetched with a lease is validated before its next use.
     pub fn remove(&self, key: Key) -> usize {
         let step = self.disk_tier.begin_purge_step(&[PurgeTarget::Key(key)], false);
         let mut shard = self.lock_shard(key);
@@ -264,8 +266,9 @@ impl Cache {
         removed.len()
     }
 
-    /// Replaces an object whose body was cut by a part with the bytes that arrived. If the object
-    /// was changed meanwhile, it is removed instead: an invalidation must not be undone.
+    /// Replaces an object after its body was cut: the new object is a part and has the bytes that
+    /// arrived. If the object was changed meanwhile, it is removed instead, because an invalidation
+    /// must not be undone.
     pub(super) fn store_part(
         &self,
         key: Key,

@@ -13,7 +13,7 @@ pub struct ClearReport {
     pub unfinished: usize,
     /// Fetch leases that had not ended.
     pub leases: usize,
-    /// Waiters for a lease to end.
+    /// Waiters for the end of a lease.
     pub waiters: usize,
     /// Bytes still counted after all objects were removed; 0 unless there is a bug.
     pub leaked_bytes: u64,

@@ -18,14 +18,15 @@ pub(super) struct DiskTier {
     /// before the first request.
     pub(super) always_rereads: AtomicBool,
     pub(super) state: RwLock<DiskState>,
-    /// Held during one step. Never taken with a shard locked.
+    /// Held during one step: see [`disk_tier`](super::disk_tier). Never taken with a shard locked.
     pub(super) step: Mutex<()>,
     /// Loads in progress, by the number of their lease.
     pub(super) pending_loads: Mutex<HashMap<u64, PendingLoad>>,
     /// Replies for operators; `None`: not arrived yet.
     pub(super) admin_replies: Mutex<HashMap<u64, Option<DiskReply>>>,
     pub(super) admin_reply_arrived: Condvar,
-    /// The time of the last request, for the threads of the disks, which have no clock.
+    /// The time when the disks were opened or when a load last began, for the threads of the disks,
+    /// which have no clock.
     pub(super) now_ms: AtomicU64,
 }
 
@@ -46,7 +47,8 @@ pub(super) struct OpenDisks {
     pub(super) is_threadless: bool,
 }
 
-/// Purges that are collected for awaited disks. Beyond that, everything on them is purged.
+/// The maximum number of purges that are collected for awaited disks. If there are more, everything
+/// on the disks is purged.
 const AWAITED_PURGES_MAX: usize = 1024;
 /// The worker number in the waiter ids of disk requests: replies go to the cache, which knows the
 /// request by its token.

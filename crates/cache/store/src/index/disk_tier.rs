@@ -11,10 +11,11 @@
 //! for a disk once and still finds nothing goes to the origin.
 //!
 //! **Purges**: the disks are notified first, then memory, in one *step*. Checking that an object in
-//! memory is unchanged and handing it to a disk is a step, too. Steps never overlap. A load that
-//! found its response before the disks were notified read its sequence number before the purge got
-//! one. So [`Cache::finish_load`] finds either an outdated lease or a purge with a higher sequence
-//! number. An object that is handed to a disk after the purge has it applied already.
+//! memory is unchanged and handing it to a disk is a step, too. Steps never overlap. A load takes
+//! the current sequence number before it looks for its response on the disks. If it finds the
+//! response before a purge removes it there, the purge gets a higher number. So
+//! [`Cache::finish_load`] finds either an outdated lease or a purge with a higher number. A purge
+//! is applied to an object before the object can be handed to a disk in a later step.
 
 mod admin;
 mod convert;
@@ -34,7 +35,8 @@ use millrace_http_cache::SpaceTag;
 use super::cache::Cache;
 use super::disk_state::{DiskState, OpenDisks};
 
-/// Wakes waiters of loads from disk. Called on the threads of the disks.
+/// Wakes waiters of loads from disk, and readers of bodies that are being loaded. Called on the
+/// threads of the disks, and on the thread that closes the disks, lists them or runs their work.
 pub trait Waker: Send + Sync + std::fmt::Debug {
     /// Wakes the waiter.
     fn wake(&self, waiter: WaiterId);

@@ -128,7 +128,8 @@ impl Invalidations {
         self.last_seq.fetch_add(1, Ordering::AcqRel) + 1
     }
 
-    /// The tables are consistent between two statements, so a poisoned lock is used further.
+    /// Locks the tables. A poisoned lock is used, because the tables are consistent between any two
+    /// statements.
     fn lock(&self) -> MutexGuard<'_, InvalidationTables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -39,7 +39,7 @@ pub enum LookupResult {
     /// A response that may be used now.
     Stored(Arc<Object>),
     /// A response that may be used now, while the holder of the lease validates it. `None`: another
-    /// request is doing so.
+    /// request is doing so, or this one may not ([`LookupRequest::may_refresh`]).
     Stale(Arc<Object>, Option<FetchLease>),
     /// A response that has to be validated first.
     Validate {
@@ -142,7 +142,9 @@ impl Cache {
         }
     }
 
-    /// Grants the lease if it is free. Otherwise returns `None`, or registers the waiter.
+    /// Grants the lease if it is free and the request takes one. Registers the waiter if another
+    /// fetch is under way and the request may wait for it. Otherwise returns `None`: the request
+    /// fetches for itself.
     fn lease_or_wait(
         self: &Arc<Self>,
         entry: &mut KeyEntry,
@@ -180,7 +182,7 @@ impl Cache {
     }
 }
 
-/// The waiter was registered.
+/// A wait for a lease: the waiter was registered.
 struct LeaseWait {
     is_for_disk: bool,
 }

@@ -1,8 +1,10 @@
 //! The index of stored responses: maps a key to its objects and to the fetches for it.
 //!
-//! It is divided into shards by the key. A shard's lock is held for some hundred nanoseconds: a hit
-//! clones a reference count and compares numbers. No call blocks. A caller that has to wait leaves
-//! a waiter id. The call that changes the condition returns it, and its caller wakes the waiter.
+//! It is divided into shards by the key. A hit holds a shard's lock for some hundred nanoseconds:
+//! it increments a reference count and compares numbers. Lookups and fills do not block. A caller
+//! that has to wait leaves a waiter id. The call that changes the condition returns it, and its
+//! caller wakes the waiter. Only the calls of operators block until a disk replies, and purges and
+//! invalidations block while a disk is overloaded.
 
 mod admin;
 mod cache;

@@ -51,7 +51,8 @@ impl ObjectFiller {
         &self.object.body
     }
 
-    /// Returns whether the object is stored; otherwise its body only passes through.
+    /// Returns whether the object is stored, or was until it was evicted or purged; otherwise its
+    /// body only passes through.
     pub fn is_kept(&self) -> bool {
         self.is_kept
     }

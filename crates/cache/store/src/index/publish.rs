@@ -15,7 +15,7 @@ use crate::object::Object;
 /// The reason why a response that may be stored is not stored.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreRefusal {
-    /// It is too large for its value, and no request waits for it.
+    /// It is longer than the maximum, or it is too large for its value and no request waits for it.
     Size,
     /// There is no memory for its beginning, because readers hold all of it.
     Memory,
@@ -54,8 +54,8 @@ impl Cache {
         let NewEntry { mut stored, variant, declared, name, tags, since, own_invalidation } = entry;
         let size = declared.unwrap_or(object_filler::FIRST_BYTES);
         let mut shard = self.lock_shard(key);
-        // The lock stays held: no invalidation and no other fetch comes between the lease and the
-        // object.
+        // The lock stays held unless objects have to be evicted: no other fetch comes between the
+        // lease and the object. Invalidations that come between are found below by their numbers.
         let ended = lease.map(|mut lease| lease.end_in(&mut shard)).unwrap_or_default();
         let is_wanted = shard.eviction.admit(key.0 as u64, size) || !ended.waiters.is_empty();
         if !is_wanted || self.is_too_long(size) {
@@ -91,9 +91,9 @@ impl Cache {
         (Ok(object_filler), ended.waiters)
     }
 
-    /// Returns a handle for a new object and the filler of its body, with memory for the beginning.
-    /// Returns `None` if no memory can be made available. The shard is unlocked while objects are
-    /// evicted.
+    /// Returns a handle for a new object and the filler of its body. The filler has memory for the
+    /// beginning, unless no populated memory is ready yet. Returns `None` if no memory can be made
+    /// available. The shard is unlocked while objects are evicted.
     fn allocate_filler<'a>(
         &'a self,
         mut shard: MutexGuard<'a, Shard>,
@@ -124,7 +124,8 @@ impl Cache {
     }
 
     /// Removes the objects that a new one replaces: those of the same variant, those with another
-    /// `Vary`, and the oldest ones if there are too many.
+    /// `Vary`, and the oldest ones if there are too many. A part does not replace a complete
+    /// response of its variant.
     fn remove_replaced(&self, shard: &mut Shard, key: Key, new: &Object) -> Vec<ObjectSlot> {
         let is_part = new.meta().stored_range.is_some();
         let count = shard.keys.get(&key).map_or(0, |entry| entry.objects.len());

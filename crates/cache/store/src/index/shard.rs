@@ -22,7 +22,8 @@ pub(super) struct Shard {
     pub(super) eviction: Eviction,
     /// The bytes of this shard that are counted in [`Cache::held_bytes`](super::cache::Cache).
     pub(super) counted_bytes: u64,
-    /// Keys with [`KeyEntry::hit_for_pass_until_ms`], in the order in which they were marked.
+    /// Keys that were marked with [`KeyEntry::hit_for_pass_until_ms`], in the order in which they
+    /// were marked. A key stays here when storing an object removes its mark.
     hit_for_pass_keys: VecDeque<Key>,
     /// The last invalidation of each key. It also covers responses that are fetched without a
     /// lease, which have no [`PendingFetch`].
@@ -44,8 +45,8 @@ pub(super) struct KeyEntry {
 pub(super) struct ObjectSlot {
     pub(super) handle: u32,
     pub(super) object: Arc<Object>,
-    /// The number of the last invalidation by a tag that was applied; the maximum if it has no
-    /// tags.
+    /// The number of the last invalidation by a tag that was applied; `u64::MAX` if the object has
+    /// no tags.
     pub(super) applied_seq: u64,
     /// A disk has its body under its id.
     pub(super) is_on_disk: bool,
@@ -55,8 +56,8 @@ pub(super) struct ObjectSlot {
 #[derive(Debug, Default)]
 pub(super) struct PendingFetch {
     pub(super) lease: u64,
-    /// The values of the fields in the newest object's `Vary` in the request, hashed. The `Vary`
-    /// may change before the response arrives; a waiter that then finds nothing looks up again.
+    /// See [`KeyEntry::vary_key`]. If the response comes with another `Vary`, it may not match the
+    /// request of a waiter, which then has to fetch or wait again.
     pub(super) vary_key: Option<u128>,
     pub(super) waiters: Vec<WaiterId>,
     pub(super) is_outdated: bool,
@@ -129,7 +130,8 @@ impl Shard {
         removed
     }
 
-    /// Evicts one object. Returns `None` if the shard `may_pass` and its oldest entry is young.
+    /// Evicts one object. Returns `None` if there is none, or if the shard `may_pass` and the
+    /// chosen entry is young.
     pub(super) fn evict(&mut self, now_s: u32, may_pass: bool) -> Option<Arc<Object>> {
         let handle = match may_pass {
             true => self.eviction.evict_if_ripe(now_s)?,
@@ -207,7 +209,8 @@ impl KeyEntry {
         part
     }
 
-    /// Returns the hash of the values of the newest object's `Vary` fields in a request.
+    /// Returns a hash of the values that a request has in the fields of the key's newest `Vary`;
+    /// `None` if no object of the key has a `Vary`.
     pub(super) fn vary_key(&self, hash: &HashKey, request: &OriginRequest<'_>) -> Option<u128> {
         let newest = self.objects.iter().rev().find_map(|slot| slot.object.stored.vary.as_ref());
         newest.map(|names| names.raw_hash(hash, request))

@@ -377,7 +377,8 @@ fn a_response_without_memory_is_not_stored_or_waited_for() {
     assert_eq!(cache.alloc_failures(), before + 1);
 }
 
-/// RFC 9111 section 4.4: no entry knows about a fetch without waiters.
+/// A fetch without a lease is in no `KeyEntry`, so the invalidation (RFC 9111 section 4.4) cannot
+/// mark it as outdated.
 #[test]
 fn invalidation_covers_responses_fetched_without_a_lease() {
     let cache = cache();
@@ -391,7 +392,7 @@ fn invalidation_covers_responses_fetched_without_a_lease() {
     fetch(since);
     assert!(
         matches!(look_up(&cache, key(1), "", None), LookupResult::Stored(_)),
-        "it was another version"
+        "another key was invalidated"
     );
     cache.invalidate(key(1), cache.invalidation_seq());
     fetch(since);
@@ -509,7 +510,7 @@ fn a_304_replaces_tags() {
     put(&cache, key(1), "", "ETag: \"a\"\r\n", b"body");
     cache.invalidate_tag(tag(b"x"));
     update("ETag: \"a\"\r\nSurrogate-Key: x\r\n");
-    assert!(is_fresh(), "it was before");
+    assert!(is_fresh(), "the invalidation came before the 304");
     cache.invalidate_tag(tag(b"x"));
     assert!(!is_fresh());
     let new = update("ETag: \"a\"\r\nSurrogate-Key: y\r\n");

@@ -96,7 +96,8 @@ impl Cache {
                 );
                 stored
             }
-            // The fields in its present `Vary` may have had other values in the original request.
+            // If the response has another `Vary`, the request for which the object was stored may
+            // have had other values in these fields.
             Freshened::Updated(_) | Freshened::Stale => {
                 let mut stored = old.stored.clone();
                 stored.meta.invalidate();
@@ -109,8 +110,9 @@ impl Cache {
 
     /// Invalidates a key (RFC 9111 section 4.4): its objects, and responses that are being fetched
     /// now, are validated before their next use. `since` is [`Cache::invalidation_seq`] before the
-    /// unsafe request was sent to the origin. Returns the `own_invalidation` of its response; 0 if
-    /// another change came before this one and may be newer than that response.
+    /// unsafe request was sent to the origin. Returns the `own_invalidation` of the response to
+    /// that request. It is 0 if the key was already invalidated after `since`, or may have been,
+    /// because that change may be newer than the response.
     pub fn invalidate(&self, key: Key, since: u64) -> u64 {
         let _step = self.disk_tier.begin_purge_step(&[PurgeTarget::Key(key)], false);
         let mut shard = self.lock_shard(key);

@@ -1,4 +1,4 @@
-//! Operators' purges and listings of disks. Only operators wait for disks.
+//! Operators' purges and listings of disks. Only operators' threads block until a disk replies.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, MutexGuard, PoisonError};
@@ -107,8 +107,8 @@ impl Cache {
         objects.iter().any(|slot| slot.object.variant == header.variant)
     }
 
-    /// Sends a request to the disks and waits for the reply. `None` if there is none in time, or no
-    /// disk.
+    /// Sends a request to the disks and waits for the reply. `None` if no reply arrives in time, or
+    /// if there are no disks.
     fn request_and_wait(
         &self,
         deadline: Instant,

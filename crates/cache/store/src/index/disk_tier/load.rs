@@ -17,8 +17,8 @@ use crate::index::shard::{KeyEntry, ObjectSlot, PendingFetch, Shard};
 
 impl Cache {
     /// Starts to load the response to a request that memory cannot serve, and registers the
-    /// waiter. Returns `false` if the request may not wait, no disk has the response, or the disk
-    /// is overloaded.
+    /// waiter. Returns `false` if the request may not wait, if its variant is already being fetched
+    /// by another one, if no disk has the response, or if the disk is overloaded or being closed.
     ///
     /// The shard stays locked during the request to the disk, which takes a short lock. Otherwise
     /// another request could already wait for a load that the disk refuses.
@@ -137,13 +137,14 @@ impl Cache {
             return ended.waiters;
         };
         let meta = &mut object.stored.meta;
-        // The disk does not record when and why the response became stale. The
-        // cause may have been an unsafe request of a client, after which no stale use is allowed.
+        // The disk does not record when and why the response became stale. The cause may have been
+        // an unsafe request of a client, after which no stale use is allowed.
         if ended.is_outdated || header.is_stale {
             meta.invalidate();
         }
         self.invalidations.apply_since(meta, since, &object.name, &object.tags, now_ms);
-        // Meanwhile it may have been fetched from the origin, or have another `Vary`.
+        // Meanwhile memory may have got a newer response from the origin: the same variant, or one
+        // with another `Vary`.
         let replaces = |other: &crate::Object| {
             other.stored.vary != object.stored.vary
                 || (other.variant == object.variant && !other.is_cut())
@@ -164,9 +165,9 @@ impl Cache {
         ended.waiters
     }
 
-    /// Returns whether the disk still has the response that was found. If not, it was purged, or a
-    /// newer one replaced it, which may have left memory already. A response that is not readable
-    /// is removed from the disk.
+    /// Returns whether the disk still has the response that was found. If not, the response was
+    /// removed, or a newer one replaced it. The newer one need not be in memory any more. An
+    /// unreadable response is removed from the disk.
     fn check_on_disk(&self, hit: &DiskHit, is_readable: bool) -> bool {
         // As in `start_load`: a shard is locked, so this must not wait.
         let Ok(state) = self.disk_tier.state.try_read() else { return false };

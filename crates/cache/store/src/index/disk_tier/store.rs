@@ -12,7 +12,7 @@ use crate::index::shard::ObjectSlot;
 use crate::object::Object;
 
 impl Cache {
-    /// Stores an object whose body has just become whole on a disk. `since` is
+    /// Writes an object to a disk, after its body has become whole. `since` is
     /// [`Cache::invalidation_seq`] when it was stored in memory.
     ///
     /// It is written at once rather than at its eviction: popular objects stay in memory, and would
@@ -42,7 +42,8 @@ impl Cache {
             let mut shard = self.lock_shard(key);
             let slot = shard.slot_of(key, body);
             match slot.filter(|slot| Arc::ptr_eq(&slot.object, &object)) {
-                // A refused object is still in memory.
+                // An object that the disk refuses stays in memory only: the disk has also removed
+                // the version before it.
                 Some(slot) => slot.is_on_disk = open.disks.store(Box::new(response)).is_ok(),
                 // Meanwhile a 304 replaced the object, or it was evicted. The version on the disk
                 // is older than the response that was just received.
@@ -51,7 +52,7 @@ impl Cache {
         });
     }
 
-    /// Returns a stored object after applying all invalidations.
+    /// Returns a stored object after applying the invalidations of its tags.
     fn current_object(&self, key: Key, body: &Arc<Body>) -> Option<Arc<Object>> {
         let mut shard = self.lock_shard(key);
         self.invalidations.apply_to_entry(shard.keys.get_mut(&key)?);

@@ -121,7 +121,7 @@ fn a_response_requested_before_a_purge_is_not_used_after_it() {
         assert_eq!(is_fresh(&cache, key), !is_covered, "{selector:?}");
         cache.remove(key);
         put_entry(&cache, key, None, named("http://a/", &[tag("t")], cache.invalidation_seq()));
-        assert!(is_fresh(&cache, key), "a later request is fresh");
+        assert!(is_fresh(&cache, key), "a response requested later is fresh");
         cache.remove(key);
     }
 }
@@ -139,7 +139,7 @@ fn an_older_304_does_not_undo_an_invalidation() {
         (&OriginRequest::as_received(&request("")), &response("")),
         0,
     );
-    assert!(new.meta().is_fresh(NOW_MS), "the request has it");
+    assert!(new.meta().is_fresh(NOW_MS), "it serves the request that validated it");
     assert!(!is_fresh(&cache, key));
 }
 

@@ -578,7 +578,7 @@ fn a_refused_304_removes_the_response_from_the_disk() {
     let LookupResult::Stored(found) = test.found(1, "") else { panic!("not stored") };
     let mut stored = found.stored.clone();
     stored.meta.invalidate();
-    // The queue is not empty.
+    // The queue is then not empty, so the disk refuses the 304.
     test.cache.invalidate_tag(TagHash(3));
     test.cache.update(
         key(1),
