@@ -1,8 +1,9 @@
 //! Plays a scenario against the real program: a process, sockets of this machine, and a thread for
 //! each connection.
 //!
-//! `PATIENCE` bounds every wait, and no successful run comes near it. No outcome depends on the
-//! duration of a step.
+//! `PATIENCE` bounds each script, each wait for a signal, and the wait for the program's end. The
+//! start and reloads of the program have a limit of their own. No successful run comes near these
+//! limits. No outcome depends on the duration of a step.
 
 mod configurations;
 mod process;
@@ -24,7 +25,8 @@ use crate::scenario::{
 use configurations::Configurations;
 use stream::{OriginListener, Stream};
 
-/// Limit of every wait, after which the run counts as hung.
+/// The limit after which a script or a wait counts as hung. After the first failure of a run,
+/// scripts have a tenth of it.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Interval at which a waiting thread checks for other events.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
@@ -39,8 +41,8 @@ struct RealRun {
     failures: Mutex<Vec<String>>,
 }
 
-/// Returns the engines for the real program: the one that ENGINE names, or all that this machine
-/// supports.
+/// Returns the engines for the real program: the one that ENGINE names, or epoll, and uring if this
+/// machine supports it.
 pub fn engines() -> Vec<String> {
     if let Ok(engine) = std::env::var("ENGINE") {
         return vec![engine];

@@ -37,7 +37,7 @@ pub struct Scenario {
     pub descriptors: Option<(usize, usize)>,
     /// Capacity of a mailbox between two simulated workers. One worker then accepts all clients.
     pub mailboxes: Option<usize>,
-    /// The names and addresses of the simulated name server.
+    /// The names that the simulated name server resolves, with their addresses.
     pub names: Vec<(String, IpAddr)>,
     /// The origins, in the order of the file.
     pub origins: Vec<Origin>,
@@ -48,7 +48,7 @@ pub struct Scenario {
 /// Where the proxy listens.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Listen {
-    /// `ADDRESS:0`.
+    /// An IP address with port 0.
     Tcp(String),
     /// A Unix socket at a path that the runner picks.
     Unix,

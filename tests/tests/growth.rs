@@ -1,6 +1,6 @@
-//! Proves that `make icount` finds a parser whose work grows with the square of a message. In the
-//! test, such a parser reads each request in addition to the worker, and its work is counted with
-//! the worker's.
+//! Proves that `make icount` finds a parser whose work is quadratic in the size of a message. In
+//! the test, such a parser reads each request in addition to the worker, and its work is counted
+//! with the worker's.
 
 use millrace_http1::split_list;
 use millrace_tests::growth::{
@@ -29,7 +29,8 @@ fn reread(request: &[u8]) {
     }
 }
 
-/// Returns the costs of `Via` in a few shapes, in the runs of this test.
+/// Returns the costs of `Via` in two shapes. `player` names the ignored test that plays them under
+/// callgrind.
 fn costs(player: &str) -> Vec<Cost> {
     const SHAPES: [FieldShape; 2] = [FieldShape::Weighted, FieldShape::Lines];
     let is_wanted = |case: &(String, FieldShape)| case.0 == "via" && SHAPES.contains(&case.1);
@@ -55,5 +56,5 @@ fn a_quadratic_parser_is_found() {
     ] {
         assert!(found.iter().any(|cost| cost.place == place), "not found in {place:?}");
     }
-    assert!(found.iter().all(|cost| cost.growth() < 4.5), "a square is no more than 4 times");
+    assert!(found.iter().all(|cost| cost.growth() < 4.5), "quadratic work grows at most fourfold");
 }

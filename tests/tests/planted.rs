@@ -24,7 +24,7 @@ use millrace_tests::simulated;
 
 /// One in this number of seeds is a random scenario, which takes longer than a written one.
 const RANDOM_OF: u64 = 4;
-/// One in this number of seeds, the second of them, is a random scenario of the cache.
+/// One in this number of seeds is a random scenario of the cache: seeds 1, 9, 17 and so on.
 const CACHED_OF: u64 = 8;
 /// A fault has to be found within this number of seeds.
 const SEEDS_MAX: u64 = 1000;

@@ -33,8 +33,8 @@ fn no_mutant_changes_another_clients_response() {
 }
 
 /// Asserts that the mutants of a class reach the origin and the cache. A program that refuses
-/// everything, or stores nothing, would change no response either. The limits are well below the
-/// counts of 100,000 mutants, which differ little between seeds.
+/// everything, or stores nothing, would change no response either. The limits are far from the
+/// percentages of 100,000 mutants, which differ little between seeds.
 fn assert_shows(class: Class, stats: &CampaignStats, mutants: u64) {
     let counts = stats.classes.get(&class).copied().unwrap_or_default();
     let ClassCounts { attacks, reached, responses, hits, refused, .. } = counts;

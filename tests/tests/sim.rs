@@ -1,7 +1,8 @@
 //! Random scenarios, played in the simulator.
 //!
-//! `SEEDS=n` plays n of them from `FIRST` (0) on. `SEED=n` plays only that one, and prints its
-//! scenario and its event log. A failing scenario is shrunk and printed.
+//! `SEEDS=n` plays n of them from `FIRST` (0) on, until `FAILURES` (1) of them fail. `SEED=n` plays
+//! only that one, and prints its scenario and its event log. A failing scenario is shrunk and
+//! printed; of a scenario of the cache, only the seed and the failure are printed.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -155,7 +156,7 @@ fn requests_pipelined_behind_a_malformed_one_are_not_forwarded() {
 }
 
 /// Regression test: a request that repeatedly got the resources for a name lookup, but never more,
-/// did not time out. It was not in the wait list whenever the list was checked.
+/// did not time out. Each check of the wait list came while the request was not in it.
 #[test]
 fn a_request_that_gets_resources_only_for_its_lookup_times_out() {
     let mut scenario = plain_scenario(vec![plain_request(1, Method::Get, 0, 5)], Ending::Closes);
@@ -189,8 +190,8 @@ fn a_tunnel_broken_by_memory_shortage_is_reset_at_its_origin() {
     assert!(broken > 5, "{broken} of 200 broke");
 }
 
-/// The expectation of a client is wrong here. The shrunk scenario keeps what the failure depends
-/// on, and loses everything else.
+/// The failure is made up here. The shrunk scenario keeps what it depends on, and loses everything
+/// else.
 #[test]
 fn a_failing_scenario_is_shrunk_to_what_its_failure_needs() {
     let mut scenario = random_scenario(5);

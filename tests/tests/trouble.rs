@@ -21,7 +21,8 @@ const BENIGN: &[&str] = &[
     "slow turn",
 ];
 
-/// Faults that only occur on a broken machine or network.
+/// Faults of a broken machine or network. The seeds that are played in a working world have none of
+/// them.
 const HOSTILE: &[&str] = &[
     "clock jumps",
     "failed connect",

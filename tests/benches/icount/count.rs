@@ -66,8 +66,9 @@ struct Run {
 }
 
 impl Run {
-    /// Starts the run. The environment is empty and the length of the program's name is constant,
-    /// so that the stack begins at the same place: the cost of a copy depends on its alignment.
+    /// Starts the run. The environment has only PATH and the length of the program's name is
+    /// constant, so that the stack begins at the same place: the cost of a copy depends on its
+    /// alignment.
     fn start(script: &Script, exchanges: u32) -> Result<Self, String> {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
         let (folder, name) = (program.parent(), program.file_name());

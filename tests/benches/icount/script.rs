@@ -104,8 +104,8 @@ fn chunked(mut script: Script) -> Script {
     script
 }
 
-/// Returns the script with a cache. The first exchange stores the response, and all exchanges that
-/// are counted read it from the cache, unless each has a URL of its own.
+/// Returns the script with a response that may be stored. The first exchange stores it, and all
+/// exchanges that are counted read it from the cache, unless each has a URL of its own.
 fn cached(mut script: Script) -> Script {
     let response = String::from_utf8(script.response).expect("letters");
     script.response = response.replace("no-store", "max-age=31536000").into_bytes();

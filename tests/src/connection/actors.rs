@@ -57,7 +57,7 @@ struct Sender {
     /// `None` once it is closed.
     socket: Option<ActorSocket>,
     actions: VecDeque<SocketAction>,
-    /// The bytes of earlier acts that the kernel has not accepted yet.
+    /// The bytes of earlier actions that the kernel has not accepted yet.
     rest: Vec<u8>,
     /// Nothing is sent before this time.
     after: Instant,
@@ -71,7 +71,7 @@ struct Connection {
     input: Vec<u8>,
     /// Input is no longer parsed as requests: after an upgrade, or after ambiguous input.
     raw: bool,
-    /// The response to the request whose header has arrived has begun.
+    /// An early response has begun: its request has arrived only in part.
     begun: bool,
 }
 
@@ -146,7 +146,7 @@ impl Actors {
         let Some(socket) = self.client.socket else {
             return self.over.set(true);
         };
-        // A client that never connected has not ended its connection.
+        // A client that is still connecting has not ended its connection.
         if world.connected(socket).is_none() {
             return;
         }

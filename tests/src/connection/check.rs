@@ -25,7 +25,7 @@ const OWN_WORDS: [&str; 9] = [
 /// Compares what each side saw with what the other side sent.
 pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
     let sent = sent_bytes(&script.client);
-    // The content of a tunnel is not checked.
+    // Nothing is checked if there may be a tunnel, because its content may be anything.
     if script.role == Role::Forward && sent.windows(8).any(|it| it == b"CONNECT ") {
         return Ok(());
     }
@@ -39,7 +39,8 @@ pub(super) fn check(script: &Script, actors: &Actors) -> Result<(), String> {
     if reading.all {
         check_nothing_more(&reading.requests, &actors.seen).map_err(|(_, why)| why)?;
     }
-    // An early response may belong to a request of which only a part arrived.
+    // An early response may belong to a request of which only a part arrived. Such a request is not
+    // in `actors.seen`, so the requests are those that have responses.
     let requests: Vec<RequestContext> =
         actors.exchanges.iter().flat_map(|exchanges| exchanges.requests.clone()).collect();
     let responses = read_responses(&actors.received, &requests).map_err(|ambiguity| {
@@ -184,8 +185,9 @@ mod tests {
                           GET /b HTTP/1.1\r\nHost: a\r\n\r\n";
     const ANSWER: &str = "HTTP/1.1 200 OK\r\nVia: 1.1 m\r\nContent-Length: 4\r\n\r\nyes!";
 
-    /// Runs the check for an origin that saw `seen` and a client that `received`. Each request got
-    /// the same response with four bytes of body.
+    /// Runs the check for an origin that saw the requests `seen` and a client that received the
+    /// bytes `received`. The origin sent the same response, with a body of four bytes, to each
+    /// request.
     fn sent_bytes(seen: &[&str], received: &str) -> Result<(), String> {
         let world = World::new(1, Faults::None);
         let script = Script::parse(SENT);

@@ -12,9 +12,10 @@
 //! | `\|` | the bytes before are read before the bytes after it are sent |
 //! | `e` | the current side ends: the client its stream, the origin its connection |
 //! | `r` | the current side resets its connection |
-//! | `h` | in a response: the bytes before are sent at the request header, the rest at its end |
+//! | `h` | in a response: the bytes after it wait for the end of the request |
 //!
-//! If any other byte follows 0xF5, both bytes are sent.
+//! A response begins when its request is complete. A response with `h` begins when the header of
+//! its request has arrived. If any other byte follows 0xF5, both bytes are sent.
 
 use crate::corpus::case::Case;
 use crate::corpus::literal::{Role, Step, Substitutions, fill};
@@ -29,8 +30,8 @@ const MARK: u8 = 0xf5;
 /// Limit of a script in bytes. Longer scripts test nothing that shorter ones do not.
 const BYTES_MAX: usize = 8192;
 
-/// Limit of the bytes that are sent one by one, if the script requests that. The rest is sent at
-/// once.
+/// If the script requests that bytes are sent one by one, the limit of these bytes between two
+/// marks. The rest is sent at once.
 const ALONE_MAX: usize = 200;
 
 /// One action on a socket.

@@ -48,7 +48,7 @@ impl Configurations {
         process.reload()
     }
 
-    /// An invalid command makes an invalid file.
+    /// Writes a configuration to the file. An invalid command makes an invalid file.
     fn write(&self, name: &str) -> Result<(), String> {
         let found = self.commands.iter().find(|(known, _)| known == name);
         let (_, words) = found.ok_or(format!("no configuration is called {name}"))?;

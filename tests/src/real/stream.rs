@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
-/// The address of an origin.
+/// The listener of an origin.
 pub(super) enum OriginListener {
     Tcp(TcpListener),
     Unix(UnixListener),
@@ -42,7 +42,7 @@ impl OriginListener {
         }
     }
 
-    /// Returns a connection, if one comes within `wait`.
+    /// Accepts a connection. If none is waiting, sleeps for `wait` and returns `None`.
     pub(super) fn accept(&self, wait: Duration) -> Option<Stream> {
         let accepted = match self {
             Self::Tcp(listener) => {

@@ -1,4 +1,5 @@
-//! The expectations of a message, which is parsed by [`crate::strict`].
+//! The expectations of a message. [`crate::strict`] parses whole messages. Header sections alone
+//! and truncated messages are compared here.
 
 use super::{Piece, Placeholders};
 use crate::strict::{self, Field, Framing, Message, RequestContext};
@@ -53,7 +54,7 @@ pub enum ExpectedStart {
 /// One expectation of a message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Check {
-    /// Exactly one field of that name, with that value.
+    /// The values of all fields of that name, joined by commas, are that value.
     Field(String, String),
     /// At least one field of that name.
     Has(String),
@@ -61,7 +62,7 @@ pub enum Check {
     Absent(String),
     /// Exactly one trailer of that name, with that value.
     Trailer(String, String),
-    /// `length`, `chunked`, `close` or `none`.
+    /// The framing: `length`, `chunked`, `close` or `none`.
     Framing(String),
 }
 
@@ -123,7 +124,8 @@ impl Expected {
         }
     }
 
-    /// Checks that the received part of a message is a beginning of the expected message.
+    /// Checks that the status and the received part of the body may belong to the expected message.
+    /// Also accepts a response that the proxy may make when origins fail.
     pub(super) fn match_truncated(&self, body: Option<&[u8]>, input: &[u8]) -> Result<(), String> {
         let Some(header) = header_length(input) else { return Ok(()) };
         let text = String::from_utf8_lossy(&input[..header]).to_ascii_lowercase();

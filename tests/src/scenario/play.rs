@@ -80,12 +80,12 @@ pub enum End {
 /// The next need of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Need<'a> {
-    /// Write these bytes, and report progress by [`Play::written`]. At the time in milliseconds the
-    /// step ends, even if bytes are left; `None`: without limit.
+    /// Write these bytes, possibly none, and report progress by [`Play::written`]. The second value
+    /// is the time in milliseconds at which the step ends even if bytes are left; `None`: never.
     Write(&'a [u8], Option<u64>),
     /// More bytes, or the end.
     Read,
-    /// More bytes or the end; call again at that time in milliseconds.
+    /// More bytes or the end; call again at that time in milliseconds at the latest.
     ReadUntil(u64),
     /// Call again at that time in milliseconds.
     Until(u64),
@@ -107,7 +107,7 @@ pub enum Need<'a> {
 #[derive(Debug)]
 pub struct Play {
     steps: Arc<[Step]>,
-    /// `at <= steps.len()`.
+    /// The index of the current step; `steps.len()` after the last one.
     step_index: usize,
     names: Placeholders,
     signals: ScriptSignals,
@@ -119,7 +119,7 @@ pub struct Play {
     end: Option<End>,
     /// The bytes that the step at `step_index` sends or expects, computed when it begins.
     bytes: Option<Vec<u8>>,
-    /// The written part of `bytes`.
+    /// Number of bytes of `bytes` that have been written.
     written: usize,
     broken: bool,
     /// When the step at `step_index` ends, if it waits for a time.

@@ -2,8 +2,9 @@
 //! of eviction policies.
 //!
 //! Prints a table of the miss ratios of millrace and of other policies (docs/design/cache.md), for
-//! all traces or for TRACE. The status is 1 if millrace misses the margin. With `shards`, prints
-//! the additional misses when the cache is divided into shards.
+//! all traces or for TRACE. The status is 1 if a miss ratio of millrace exceeds that of the best
+//! peer by more than the margin. With `shards`, prints the additional misses when the cache is
+//! divided into shards.
 
 #![forbid(unsafe_code)]
 

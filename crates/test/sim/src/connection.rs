@@ -1,5 +1,5 @@
 //! One stream connection between two endpoints, as the kernels at both ends see it. It is pure
-//! state: [`crate::kernel`] decides which endpoint is woken, and when bytes travel.
+//! state: [`crate::network`] decides when bytes travel, and which endpoint is notified.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -21,7 +21,8 @@ pub(crate) struct Stream {
     pub(crate) moving: bool,
     /// Number of bytes that have arrived so far.
     pub(crate) carried: u64,
-    /// The number of arrived bytes after which the next segment is minutes late; `None`: none is.
+    /// After this number of arrived bytes, one segment is up to five minutes late; `None`: no
+    /// segment is late.
     pub(crate) stall_after: Option<u64>,
 }
 
@@ -47,9 +48,9 @@ pub(crate) struct Endpoint {
 /// A connection. Endpoint 0 connected, endpoint 1 is accepted.
 #[derive(Debug, Default)]
 pub(crate) struct Connection {
-    /// The sockets are Unix sockets, which have no resets.
+    /// The sockets are Unix sockets, for which the simulator has no resets.
     pub(crate) unix: bool,
-    /// The handshake has completed.
+    /// The attempt to connect has ended, successfully or not.
     pub(crate) established: bool,
     /// The number of further segments after which the network breaks the connection.
     pub(crate) reset_after: Option<u64>,
@@ -112,7 +113,7 @@ impl Connection {
         }
     }
 
-    /// A reset arrives at `side`. Unsent bytes are lost, and unread bytes remain.
+    /// Handles the arrival of a reset at `side`. Unsent bytes are lost, and unread bytes remain.
     pub(crate) fn receive_reset(&mut self, side: usize) {
         let ended = self.sides[1 - side].out.finish_arrived;
         // A machine that is down is detected by a timeout.

@@ -29,7 +29,7 @@ pub trait Actor {
 /// The outcome of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RunOutcome {
-    /// The condition became true.
+    /// The condition became true, or all workers have drained.
     Done,
     /// No event is left, and the condition is not true.
     Stuck,
@@ -43,8 +43,9 @@ const SPINS_MAX: u32 = 1000;
 /// The longest virtual time between two turns of a busy worker.
 const TURN_NS_MAX: u64 = 20_000;
 
-/// Runs until `done` returns true, no event is left, or `limit` of virtual time has passed. Time
-/// that the workers missed is not counted: clock jumps, and turns that began late.
+/// Runs until `done` returns true, all workers have drained, no event is left, or `limit` of
+/// virtual time has passed. Time that the workers missed is not counted: clock jumps, and turns
+/// that began late.
 ///
 /// # Panics
 /// Panics if a worker breaks the contract of its engine, or spins.

@@ -76,7 +76,7 @@ impl SimEngine {
         kernel.engines[self.index].planted.begin_splice(from.0, max, token);
     }
 
-    /// Closes a descriptor.
+    /// Closes a descriptor, with a reset if `abort` is set.
     fn close_descriptor(&self, fd: &Fd, abort: bool) {
         let kernel = &mut *self.kernel.borrow_mut();
         kernel.owned_descriptor(self.index, fd.0);
@@ -85,8 +85,8 @@ impl SimEngine {
         kernel.close(fd.0, abort);
     }
 
-    /// Returns the next completion of this turn: a wake, a stale completion, or a successful
-    /// attempt.
+    /// Returns the next completion of this turn: a wake, a stale completion, or an attempt that
+    /// completed its operation.
     fn next_kernel_completion(&self, kernel: &mut Kernel) -> Option<Completion> {
         // Acquire pairs with the Release store in `SimWaker::wake`.
         if self.wake.swap(false, Ordering::Acquire) {
@@ -357,7 +357,7 @@ impl Engine for SimEngine {
     }
 
     /// # Panics
-    /// Panics if an operation is outstanding in the direction.
+    /// Panics if an operation is outstanding in a direction that is shut down.
     fn shutdown(&mut self, fd: &Fd, how: ShutdownHow) {
         let kernel = &mut *self.kernel.borrow_mut();
         let descriptor = kernel.owned_descriptor(self.index, fd.0);
@@ -402,8 +402,8 @@ impl Engine for SimEngine {
 
     /// # Panics
     /// Panics unless exactly one of the two descriptors is a pipe. Panics if a pipe to be filled
-    /// has bytes, if a pipe to be emptied has none, or if an operation is outstanding in a
-    /// direction.
+    /// has bytes, if a pipe to be emptied has none, if the sending direction of the stream was shut
+    /// down, or if an operation is outstanding in a direction.
     fn splice(&mut self, from: &Fd, into: &Fd, max: usize, token: Token) {
         assert!(max > 0, "a splice of 0 bytes");
         let kernel = &mut *self.kernel.borrow_mut();

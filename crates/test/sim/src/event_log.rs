@@ -1,8 +1,9 @@
 //! The event log of a world, for people: one line for each movement between its sockets, with the
-//! sender, the receiver, the number of bytes and the first ones. The name of a worker's endpoint
-//! includes the number of the connection. The trace, in contrast, is for comparing runs. Nothing is
-//! recorded, and recording costs nothing, until
-//! [`World::enable_event_log`](crate::World::enable_event_log) is called.
+//! sender, the receiver, the number of bytes and the first ones. Equal movements in a row share a
+//! line. The name of a worker's endpoint includes the number of the connection. The trace, in
+//! contrast, shows the kernel's events and serves to compare runs. Nothing is recorded, and
+//! recording costs nothing, until [`World::enable_event_log`](crate::World::enable_event_log) is
+//! called.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -14,7 +14,7 @@ pub enum EngineFault {
     /// When another object takes the slot of a closed one, a receive of the closed one completes
     /// with the token of the new object, as if tables ignored generations.
     StaleToken,
-    /// The last byte of a pipe is lost and reported as sent.
+    /// If a splice leaves exactly one byte in a pipe, this byte is lost and reported as sent.
     PipeByteLost,
     /// Bytes that a splice left in a pipe, or that were in it when it was closed, come out of the
     /// pipe that is filled next.

@@ -14,7 +14,7 @@ impl Kernel {
             Some(EngineFault::StaleToken) => {
                 if let Some(receive) = &self.owned_descriptor(engine, number).receive
                     && matches!(receive.kind, OperationKind::Receive { .. })
-                    // The attempts of one lookup share a token, and rely on the engine's contract.
+                    // The attempts of one name lookup share a generation, and rely on the contract.
                     && receive.token.kind() != TokenKind::Name
                 {
                     let token = receive.token;
@@ -26,7 +26,7 @@ impl Kernel {
         }
     }
 
-    /// Keeps the bytes of a pipe, if this is the reading end of one that is not empty.
+    /// If descriptor `number` is the reading end of a pipe, keeps the bytes of the pipe, if any.
     fn keep_left_bytes(&mut self, engine: usize, number: u32) {
         if let Object::PipeReadEnd(pipe) = self.owned_descriptor(engine, number).object
             && !self.pipes[pipe].bytes.is_empty()

@@ -32,7 +32,7 @@ pub(crate) enum KernelEvent {
     Connect { connection: usize },
     /// A datagram arrives, or has no receiver.
     Datagram { from: std::net::SocketAddr, to: std::net::SocketAddr, bytes: Box<[u8]> },
-    /// An operation is tried.
+    /// An attempt is passed to its engine.
     Attempt(OperationAttempt),
     /// A worker runs a turn.
     Turn { engine: usize, serial: u64 },
@@ -251,7 +251,8 @@ impl Kernel {
         self.detect_shortage()
     }
 
-    /// Schedules a turn of `engine` for `when` at the latest.
+    /// Schedules a turn of `engine` for `when`, unless one is scheduled earlier. The turn begins
+    /// later if other programs run at that time.
     pub(crate) fn schedule_turn(&mut self, engine: usize, when: Instant) {
         let state = &mut self.engines[engine];
         let when = when.max(self.now).max(state.asleep_until);
@@ -289,7 +290,7 @@ impl Kernel {
         self.event_log.push(self.now, format!("{from} {did} {to}"), bytes);
     }
 
-    /// Names `side` of a connection after its owner from now on.
+    /// If an engine owns `side` of a connection, names the endpoint after its worker from now on.
     pub(crate) fn name_owner(&mut self, connection: usize, side: usize, owner: Owner) {
         if let Owner::Engine(index) = owner
             && self.event_log.is_enabled

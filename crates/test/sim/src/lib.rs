@@ -6,9 +6,9 @@
 //! which use the world directly. [`run`] drives both.
 //!
 //! The world enforces the engine's contract. It panics with the reason if a caller breaks it, and
-//! [`World::leaks`] lists what a caller did not release. It also withholds everything that a caller
-//! may not rely on: completions are late and in any order, reads and writes are short, and buffers
-//! are tiny.
+//! [`World::leaks`] lists what a caller did not release. Except in worlds of [`Faults::None`], it
+//! also withholds everything that a caller may not rely on: completions are late and in any order,
+//! reads and writes are short, and buffers are tiny.
 //!
 //! The world models what a proxy can observe of Linux sockets: streams with bounded buffers at both
 //! ends, segments cut anywhere, ends and resets, a close with unread data that becomes a reset,

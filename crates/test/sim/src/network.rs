@@ -31,7 +31,8 @@ impl Kernel {
         (self.open(owner, object), address)
     }
 
-    /// Begins to connect. The outcome is stored in the descriptor's object later.
+    /// Begins to connect. The outcome in the descriptor's object is not valid before
+    /// [`Connection::established`] is set.
     pub(crate) fn connect(
         &mut self,
         owner: Owner,
@@ -189,7 +190,8 @@ impl Kernel {
         }
     }
 
-    /// Returns whether a write would take at least one byte, or fail.
+    /// Returns whether the send buffer has room, or the next write reports an error of the
+    /// connection. A short write may still take nothing.
     pub(crate) fn is_writable(&self, index: usize, side: usize) -> bool {
         let own = &self.connections[index].sides[side];
         let capacity = self.plan.streams.capacity(self.plan.streams.send_capacity, own.out.carried);
@@ -280,7 +282,8 @@ impl Kernel {
         }
     }
 
-    /// Sends the next segment of `side`, if there are bytes and room for them.
+    /// Sends the next segment of `side`: bytes if there is room for them, or the end of the stream.
+    /// Does nothing while another segment is in flight.
     fn send_segment(&mut self, index: usize, side: usize) {
         if self.connections[index].vanished.is_some() {
             return self.resend(index);

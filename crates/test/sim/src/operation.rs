@@ -229,8 +229,9 @@ impl Kernel {
         Some((token, event))
     }
 
-    /// Continues a send after its own bytes, whose result is `sent`: sends the shared bytes or the
-    /// pipe that follow them. Returns `None` while a part of these is left.
+    /// Continues a send after its own bytes, whose result is `sent`: sends the shared bytes, or
+    /// splices from the pipe. Returns `None` if some of the shared bytes are left, or if the splice
+    /// moved nothing.
     fn continue_send(
         &mut self,
         number: u32,
@@ -339,8 +340,8 @@ impl Kernel {
         read.unwrap_or(Ok(0))
     }
 
-    /// Duplicates the bytes of one pipe into an empty one. At random, duplicates only a part, as a
-    /// pipe with too few free slots does.
+    /// Duplicates the bytes of one pipe into an empty one. At random, duplicates only a part or
+    /// nothing, as with a pipe that has too few free slots.
     pub(crate) fn tee(&mut self, from: u32, into: u32, max: usize) -> usize {
         let (from, into) = (self.pipe_of(from), self.pipe_of(into));
         let left = self.pipes[into].bytes.len();

@@ -29,7 +29,8 @@ pub struct WorldPlan {
     pub streams: StreamPlan,
     /// Which kernel resources run out.
     pub shortages: ShortagePlan,
-    /// The longest time between readiness and the completion of an operation, in nanoseconds.
+    /// The longest time, in nanoseconds, until a ready operation is passed to its engine, and again
+    /// until the turn of the engine that tries it.
     pub jitter_ns: u64,
     /// How often, in a thousand, an operation that could complete at once has to wait.
     pub wait: u64,

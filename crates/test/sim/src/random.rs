@@ -36,8 +36,9 @@ impl SeededRandom {
         low + self.below(high - low + 1)
     }
 
-    /// Returns a length in `1..=max`. Each power of two is about as likely as the next, so one byte
-    /// is as common as a thousand.
+    /// Returns a length in `1..=max`. It is drawn from `1..=bound`, where `bound` is a random power
+    /// of two up to 2^20, and limited to `max`. So lengths of every order of magnitude occur, and a
+    /// small `max` is the most common one.
     ///
     /// # Panics
     /// Panics if `max` is 0.

@@ -8,7 +8,7 @@ use crate::descriptor::{AfterSend, Operation, OperationKind};
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct StaleCompletion {
     pub(crate) token: Token,
-    /// The result of the operation in the kernel when the descriptor was closed.
+    /// The result with which the operation completes although the descriptor is closed.
     pub(crate) outcome: StaleOutcome,
 }
 

@@ -11,7 +11,7 @@ use crate::descriptor::{Descriptor, Object, Owner};
 use crate::kernel::{Kernel, KernelEvent};
 use crate::stale::{StaleCompletion, StaleOutcome};
 
-/// Clock jumps happen in the first minute of a world, in milliseconds.
+/// The time from the beginning of a world in which clock jumps happen, in milliseconds.
 const CLOCK_JUMPS_WITHIN_MS: u64 = 60_000;
 /// The longest sum of all delays of turns. A run does not count these delays, so without a bound a
 /// scenario of many turns would not end.
@@ -108,9 +108,9 @@ impl Kernel {
         spurious
     }
 
-    /// Schedules completions for the outstanding operations of a descriptor that is being closed.
-    /// Tokens of name lookups are exempt, since the attempts of one lookup share a generation and
-    /// rely on the contract.
+    /// At random, schedules completions for the outstanding operations of a stream's descriptor
+    /// that is being closed. Tokens of name lookups are exempt, since the attempts of one lookup
+    /// share a generation and rely on the contract.
     pub(crate) fn schedule_stale(&mut self, descriptor: &Descriptor) {
         let (Owner::Engine(engine), Object::Stream { connection, side, .. }) =
             (descriptor.owner, &descriptor.object)
@@ -178,7 +178,8 @@ impl Kernel {
         self.resend(index);
     }
 
-    /// Retransmits bytes for a peer that is gone, until the kernel gives up.
+    /// If bytes are unsent and the peer is gone, begins to retransmit them: schedules the reset
+    /// with which the kernel gives up.
     pub(crate) fn resend(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         let Some(gone) = connection.vanished else { return };

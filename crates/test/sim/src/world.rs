@@ -78,15 +78,16 @@ impl World {
     }
 
     /// Limits the descriptors that all engines together have open. Further ones are refused as with
-    /// EMFILE.
+    /// EMFILE. The second end of a pipe may exceed the limit by one.
     pub fn set_descriptors_max(&self, max: usize) {
         self.kernel.borrow_mut().descriptors_max = max;
     }
 
     /// Kills the process of all existing engines, as SIGKILL does. Drop their workers first. The
     /// kernel closes the descriptors: a connection with unread bytes is reset, and any other ends
-    /// in order. The engines have no turns afterwards. Engines that are created later belong to a
-    /// new process.
+    /// in order. Engines that are created later belong to a new process. A late event may still
+    /// give a killed engine a turn, in which its [`SimWorker`](crate::SimWorker) has to return
+    /// false.
     pub fn kill_engines(&self) {
         self.kernel.borrow_mut().kill_engines();
     }
@@ -129,7 +130,8 @@ impl World {
         self.kernel.borrow().plan.clone()
     }
 
-    /// Replaces the plan, before anything happens.
+    /// Replaces the plan from now on. The resets, stalls and vanishing peers that were drawn for
+    /// existing connections stay. Scheduled clock jumps still happen, unless the new plan has none.
     pub fn set_plan(&self, plan: WorldPlan) {
         self.kernel.borrow_mut().plan = plan;
     }
@@ -233,7 +235,8 @@ impl World {
     }
 
     /// Writes as many of `bytes` as the kernel takes, and returns their number. The number is 0
-    /// only if the send buffer is full. Then an event follows when it has room again.
+    /// only if `bytes` is empty or the send buffer is full. If the buffer is full, an event follows
+    /// when it has room again.
     ///
     /// # Errors
     /// If the connection can never take more.
@@ -271,13 +274,14 @@ impl World {
     }
 
     /// Returns what engines have sent since [`World::record_engine_output`] on the connections that
-    /// they opened: one element a connection, in the order in which they were opened.
+    /// they opened: one element for each connection with bytes, in the order in which the
+    /// connections were opened.
     pub fn engine_output(&self) -> Vec<Vec<u8>> {
         self.kernel.borrow().engine_output.iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
-    /// Returns whether the connection that this socket opened was accepted. True for a socket that
-    /// accepted its connection.
+    /// Returns whether the connection that this socket opened was accepted, or was closed by its
+    /// listener before that. True for a socket that accepted its connection.
     pub fn is_accepted(&self, socket: ActorSocket) -> bool {
         let kernel = &mut *self.kernel.borrow_mut();
         let (connection, side) = kernel.stream_of(socket.0);

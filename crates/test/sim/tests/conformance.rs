@@ -1,5 +1,5 @@
-//! The simulated engine under a relay: bytes come back as sent, runs repeat exactly, and a breach
-//! of the contract panics.
+//! The simulated engine under a relay: bytes come back as sent, nothing leaks, and runs repeat
+//! exactly.
 
 mod relay;
 

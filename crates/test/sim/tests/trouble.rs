@@ -12,7 +12,8 @@ use millrace_sim::{
 
 const TOKEN: Token = Token::new(TokenKind::Client, 0, 7);
 
-/// A worker that records its completions and their times.
+/// A worker that records its completions and their times. A receive without an error is recorded as
+/// a splice of the same length, because its buffer goes back to the engine.
 struct Recorder {
     engine: SimEngine,
     completions: Vec<(Instant, Token, CompletionEvent)>,

@@ -15,7 +15,7 @@ pub struct ShardingRow {
     share: u64,
     capacity: u64,
     one_shard: Misses,
-    /// By [`SHARD_COUNTS`].
+    /// The misses for each of [`SHARD_COUNTS`], in their order.
     several: Vec<Misses>,
 }
 

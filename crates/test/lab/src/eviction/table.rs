@@ -21,7 +21,8 @@ pub struct ComparisonRow {
     pub misses: Vec<Misses>,
 }
 
-/// Runs each of `traces` with each size and policy.
+/// Runs each of `traces` with each size and policy. Passes each row to `done` as soon as it is
+/// complete.
 pub fn compare(traces: &[Trace], mut done: impl FnMut(&ComparisonRow)) -> Vec<ComparisonRow> {
     let mut rows = Vec::new();
     for trace in traces {
@@ -92,8 +93,8 @@ mod tests {
     /// larger effect with few objects.
     const SMALL_MARGIN: f64 = 0.05;
 
-    /// If one object has more than this share of all requested bytes, the missed bytes depend only
-    /// on whether that object was kept.
+    /// If one object has more than this share of all requested bytes, the missed bytes depend
+    /// mostly on whether that object was kept.
     const HEAVY: f64 = 0.2;
 
     /// Returns the largest share of one object in all requested bytes.

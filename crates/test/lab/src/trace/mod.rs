@@ -37,8 +37,8 @@ impl Trace {
     }
 }
 
-/// Returns every trace of the comparison. `objects` is the scale: about the number of objects that
-/// are popular at some time. Each trace has 10 to 20 times as many requests.
+/// Returns every trace of the comparison. `objects` is their scale, which the function of each
+/// trace defines. A trace has 10 to 20 times as many requests.
 pub fn all(objects: u32) -> Vec<Trace> {
     vec![
         zipf("Zipf 0.8", objects, 0.8),

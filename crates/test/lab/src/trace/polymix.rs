@@ -25,8 +25,8 @@ impl Polymix {
     pub const REVERSE: Self = Self { seed: 105, recurrence: 0.95 };
 }
 
-/// Returns a trace whose working set is a tenth of `objects` pages. With their images, these are
-/// about three times as many objects.
+/// Returns a trace whose working set has `objects / 10` pages. With their images, these are about
+/// three times as many objects.
 pub fn polymix(name: &'static str, objects: u32, kind: Polymix) -> Trace {
     let mut random = seeded(kind.seed);
     let mut content = Content::new();
@@ -80,7 +80,8 @@ const DOWNLOAD: f64 = 0.5 / 35.0;
 const HOT_EVERY: u32 = 100;
 /// Share of recurring requests that go to the hot set.
 const HOT_SHARE: f64 = 0.1;
-/// Share of requests that go to the smallest of nine neighbours (`bhr_discrimination`).
+/// Share of the other recurring requests that go to the smallest of nine neighbouring pages
+/// (`bhr_discrimination`).
 const SMALLEST_SHARE: f64 = 0.9;
 
 impl Content {
@@ -142,8 +143,8 @@ fn exponential(mean: f64) -> Exp<f64> {
     Exp::new(1.0 / mean).expect("a positive mean")
 }
 
-/// Returns the distribution with this mean and deviation of the variable itself, which Polygraph
-/// states, and not of its logarithm.
+/// Returns the distribution of a variable with this mean and deviation. Polygraph states these two,
+/// and not those of the logarithm.
 fn log_normal(mean: f64, deviation: f64) -> LogNormal<f64> {
     LogNormal::from_mean_cv(mean, deviation / mean).expect("a positive mean")
 }

@@ -6,11 +6,12 @@ use rand_pcg::Pcg64;
 
 use super::{Surge, Trace, below, seeded, uniform};
 
-/// Average number of requests for an object.
+/// Number of requests of a trace, as a multiple of its scale. [`one_hit`] and [`scan`] have half as
+/// many.
 const REQUESTS: u32 = 20;
 
-/// Independent draws, in which the k-th most popular object has a probability proportional to
-/// k^-`exponent`. Sizes are those of SURGE and do not depend on popularity.
+/// Independent draws of `objects` objects, of which the k-th most popular has a probability
+/// proportional to k^-`exponent`. Sizes are those of SURGE and do not depend on popularity.
 pub fn zipf(name: &'static str, objects: u32, exponent: f64) -> Trace {
     let mut random = seeded((exponent * 10.0) as u128);
     let sizes = Surge::new().sizes(objects, &mut random);
@@ -19,8 +20,8 @@ pub fn zipf(name: &'static str, objects: u32, exponent: f64) -> Trace {
     Trace { name, requests, sizes }
 }
 
-/// Every other request is for an object that is requested only once; the others are Zipf 0.9 over
-/// `objects`.
+/// At random, half of the requests are for objects that are requested only once. The others are
+/// Zipf 0.9 over `objects`.
 pub fn one_hit(objects: u32) -> Trace {
     let mut random = seeded(101);
     let count = objects * REQUESTS / 2;
