@@ -11,7 +11,8 @@ pub const TOLERANCE_PERCENT: u64 = 2;
 
 /// Instructions per exchange, in the order of the scripts.
 pub struct Table {
-    /// The toolchain and everything else besides the code that the counts depend on.
+    /// The toolchain, and everything else that affects the counts without being code of the
+    /// project.
     pub maker: String,
     /// Names and counts of the scripts.
     pub rows: Vec<(String, u64)>,
@@ -22,7 +23,7 @@ pub struct Table {
 pub enum Verdict {
     /// No row grew beyond the tolerance.
     WithinTolerance,
-    /// A row grew beyond it, or a script has no row or a row no script.
+    /// A row grew beyond the tolerance, or the tables have different scripts.
     TooExpensive,
     /// Different toolchains made the two tables.
     Incomparable,

@@ -1,5 +1,5 @@
-//! The proxy's parsers compared with independent ones. The proxy's parsers accept whatever the
-//! strict parser accepts, and all parsers that accept a message agree about it.
+//! Compares the proxy's parsers with independent ones. Within the limits of the proxy, its parsers
+//! accept whatever the strict parser accepts. All parsers that accept a message agree about it.
 
 use millrace_http1::{
     ChunkedDecoder, Fields, Framing, HeadLimits, HeadScan, Method, RequestHead, ResponseHead,
@@ -48,8 +48,8 @@ fn compare_request(data: &[u8]) {
     compare_body(&data[used..message.bytes], framing, &message.body);
 }
 
-/// Checks that a request that a client may send has the same method and content for the proxy, if
-/// the proxy accepts it.
+/// Checks that the proxy reads the same method and content from a valid request, if it accepts the
+/// request.
 fn compare_valid(data: &[u8]) {
     let reading = valid::read(data, Role::Boost);
     let Some(request) = reading.requests.first() else { return };
@@ -140,7 +140,7 @@ mod tests {
     use crate::corpus::random::Random;
     use crate::corpus::templates::Templates;
 
-    /// Found by fuzzing: the strict parser had no bound there.
+    /// Found by fuzzing: the strict parser accepts any number of connection options.
     #[test]
     fn more_connection_options_than_the_proxy_takes() {
         for options in ["close\r\n".repeat(33), format!("{}\r\n", "a, ,".repeat(33))] {

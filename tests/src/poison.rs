@@ -11,7 +11,7 @@
 //!
 //! Some differences would be faults of the origin, so the models avoid them:
 //!
-//! * A page contains fields that only name the client, such as X-Forwarded-For, only if it varies
+//! * Fields that merely name the client, such as X-Forwarded-For, are in a page only if it varies
 //!   by them.
 //! * Origins of the class Early take a complete body for the next request, so an attacker sends the
 //!   last byte only after the response.

@@ -253,8 +253,8 @@ impl ScenarioRun {
         }
     }
 
-    /// Checks that the proxy sends no request that is not idempotent more often than clients sent
-    /// it. Requests that no origin read count too.
+    /// Checks non-idempotent requests: the proxy may send each of them only as often as clients
+    /// sent it. Requests that no origin read count too.
     fn check_repeats(&self, world: &World, scenario: &Scenario) -> Result<(), String> {
         let sent: Vec<String> =
             scenario.clients.iter().map(|client| client.script.sent(&self.actors.names)).collect();
@@ -306,7 +306,7 @@ fn requests_in(sent: &str, method: &str, target: &str) -> usize {
         .count()
 }
 
-/// Opens an origin's address, and sets its placeholder.
+/// Listens at an origin's address, and sets its placeholder.
 fn listen(
     world: &World,
     origin: &Origin,
@@ -326,7 +326,7 @@ fn listen(
     Some(listener)
 }
 
-/// Returns a complete command line: the proxy's own address first, and `workers` unless the command
+/// Returns a complete command line: adds the proxy's own address, and `workers` unless the command
 /// states the number.
 fn arguments(
     command: &[String],
@@ -385,7 +385,7 @@ fn start(
     (name_server, verifier): (&NameServer, &SimVerifier),
     descriptors: usize,
 ) -> Result<(Vec<RunningWorker>, WorkerMailboxes, Arc<SharedState>), String> {
-    // As on a system whose default is bbr, where `auto` makes a difference.
+    // The default of this system is bbr, so that `auto` has an effect.
     let system_congestion = Some("bbr".into());
     let name = "millrace-simulated".to_owned();
     let cache = cache::of(config)?;

@@ -1,5 +1,5 @@
-//! The parser behind the proxy: it accepts an HTTP/1.1 message only if every other parser would
-//! read it in the same way.
+//! The parser on both sides of the proxy: it accepts an HTTP/1.1 message only if every other parser
+//! would read it in the same way.
 //!
 //! It shares no code with the proxy, so that a mistake there is not repeated here. It is far
 //! narrower than RFC 9112 and accepts only one spelling of each item. Everything that the RFC
@@ -55,14 +55,14 @@ pub enum Framing {
 /// The first line.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StartLine {
-    /// Of a request.
+    /// The first line of a request.
     Request {
         /// A token, case kept.
         method: String,
         /// Origin-form, or the asterisk of OPTIONS.
         target: String,
     },
-    /// Of a response.
+    /// The first line of a response.
     Response {
         /// 100 to 599.
         status: u16,
@@ -124,7 +124,7 @@ impl Message {
     }
 }
 
-/// The request of a response, which decides its framing.
+/// The request that belongs to a response. It decides the framing of the response.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RequestContext {
     /// The request's method.
@@ -213,8 +213,8 @@ pub fn response(
     };
     let start = StartLine::Response { status, reason: reason.to_owned() };
     let message = finish(input, start, fields, framing, after, ended)?;
-    // RFC 9112 section 9.6: a sender that ends a message with the connection announces it, or the
-    // recipient could take the end for a cut.
+    // RFC 9112 section 9.6: a sender whose message ends with the connection announces the close.
+    // Otherwise the recipient could take the end for a truncation.
     match message {
         Some(message) if framing == Framing::UntilClose && !message.closes() => {
             ambiguous("a response until close that does not announce the close")

@@ -36,7 +36,7 @@ const OPEN_AGAIN: Duration = Duration::from_millis(10);
 const GAP_MIN: Duration = Duration::from_millis(10);
 /// Limit of every wait of a client, far above any expected duration.
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Stack of a thread, which needs a few hundred bytes.
+/// Stack of a thread. Its largest buffer has 1 KiB.
 const STACK_BYTES: usize = 64 * 1024;
 const RESPONSE: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 12\r\n\r\nnever down.\n";
 const SWITCHING: &[u8] =
@@ -104,7 +104,8 @@ fn holds(head: &[u8], line: &[u8]) -> bool {
     head.windows(line.len()).any(|part| part.eq_ignore_ascii_case(line))
 }
 
-/// Reads up to the empty line. In these tests, no byte follows it directly.
+/// Reads a header. Bytes of the body that arrive with it are returned too, so a complete response
+/// also ends the loop.
 fn read_head(stream: &mut TcpStream) -> Result<Vec<u8>> {
     let mut head = Vec::new();
     while !head.ends_with(b"\r\n\r\n") {
@@ -144,7 +145,8 @@ impl Sums {
         self.ending.load(Ordering::Relaxed)
     }
 
-    /// Reports the time since the last response, at a response or at the end of the load.
+    /// Records a response, or the end of the load, and reports a gap of at least [`GAP_MIN`] before
+    /// it.
     fn report_gap(&self) {
         let mut answered = self.answered.lock().unwrap_or_else(PoisonError::into_inner);
         // Read under the lock, so that the times of all clients are in order.

@@ -13,7 +13,8 @@ use super::random::Random;
 use super::shrink::shrink;
 use super::templates::Templates;
 
-/// Concurrent programs, half of them of either role, because some always wait for the kernel.
+/// Concurrent programs, half of them in each role. There are several because some always wait for
+/// the kernel.
 const THREADS: u64 = 6;
 
 /// Number of failures after which a thread stops. More failures add little information, and some
@@ -175,7 +176,8 @@ fn run_thread(
         stats.run += 1;
         index += threads;
     }
-    // The program still serves after all mutants: the first forwarded case of the corpus passes.
+    // Check that the program still serves after all mutants: run the first forwarded case of the
+    // corpus.
     let plain = cases.iter().find(|case| case.runs(*role) && case.outcomes == [Outcome::Forwarded]);
     if let Some(Err(why)) = plain.map(|case| judge::run(case, &program, Pace::Whole)) {
         stats.failures.push(format!("{role:?}, after all mutants of thread {first}: {why}"));

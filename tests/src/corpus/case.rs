@@ -39,7 +39,7 @@ pub enum Outcome {
 pub struct OwnResponse {
     /// Its status.
     pub status: u16,
-    /// A part of its body, in any case.
+    /// A part of its body, compared without regard to case.
     pub words: String,
 }
 
@@ -80,7 +80,7 @@ pub struct Case {
     pub name: String,
     /// The folder of the case, which is a class of hostile messages.
     pub class: String,
-    /// The file and line, for messages.
+    /// The file and line, for error messages.
     pub location: String,
     /// The role in which the case runs; `None`: both.
     pub role: Option<Role>,

@@ -48,7 +48,7 @@ impl Client {
     /// response is checked later.
     ///
     /// # Errors
-    /// Returns an error if an awaited response does not come.
+    /// Returns an error if an awaited response does not come, or if the origin falls behind.
     pub fn send(&mut self, steps: &[Step], pace: Pace, origin: &Origin) -> Result<(), String> {
         let mut waits = 0;
         let connects =
@@ -177,7 +177,7 @@ impl Client {
         self.stream.as_mut().map_or(Ok(()), |stream| stream.write_all(bytes))
     }
 
-    /// Returns whether the connection continues.
+    /// Reads once. Returns whether the connection continues.
     fn read(&mut self) -> Result<bool, String> {
         let mut chunk = [0; 65536];
         let Some(stream) = &mut self.stream else { return Ok(false) };

@@ -12,7 +12,7 @@ pub(crate) const ADDED_TO_RESPONSES: [&str; 3] = ["via", "date", "connection"];
 /// writes hop-by-hop fields itself.
 const MOVED: [&str; 3] = ["host", "te", "upgrade"];
 
-/// Returns whether a message is the expected one, apart from fields that the program adds.
+/// Checks that a message is the expected one, apart from fields that the program adds.
 pub(crate) fn same(expected: &Message, got: &Message, added: &[&str]) -> Result<(), String> {
     let starts = match (&expected.start, &got.start) {
         (a, b) if a == b => true,

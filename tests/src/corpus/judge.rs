@@ -9,8 +9,8 @@ use super::plan::{Item, plan};
 use super::program::ProgramUnderTest;
 use crate::strict::{self, Framing, Message, RequestContext};
 
-/// The target of a request that is sent after a case, to prove that its connection is between two
-/// messages.
+/// The target of a request that is sent on the connection after a case. Its response proves that no
+/// byte of the case was left on the connection.
 const PROBE: &str = "/the-next-request";
 
 /// The target of every request whose client resets its connection.
@@ -42,8 +42,6 @@ fn talk(case: &Case, program: &ProgramUnderTest, pace: Pace) -> Result<(), Strin
         let target = item.request.as_ref()?.target().to_owned();
         Some((target, item.response.clone()?))
     });
-    // An early response is sent at the request header. Its request may have no complete expected
-    // form.
     let late = program.origin.begin(script.collect());
     if let Some(late) = late.iter().find(|seen| !matches!(seen, Seen::Cut(_)) && !is_left(seen)) {
         return Err(format!("something reached the origin after an earlier case's end: {late}"));
@@ -179,8 +177,9 @@ fn probe(client: &mut Client, program: &ProgramUnderTest, tunnel: bool) -> Resul
     Ok(())
 }
 
-/// Compares what the origin saw with what it must see. Requests on different connections may
-/// overtake each other, so only their number is compared: each must arrive once, and nothing else.
+/// Compares what the origin saw with what it must see. Each request must arrive once, and nothing
+/// else. The order is not compared, because requests on different connections may overtake each
+/// other.
 fn compare_seen(items: &[Item<'_>], probe: bool, seen: &[Seen]) -> Result<(), String> {
     let mut left: Vec<&Message> = Vec::new();
     let may_cut = items

@@ -17,7 +17,7 @@ use super::random::Random;
 use super::responses::read_responses;
 use crate::strict::{Field, Message, RequestContext};
 
-/// Concurrent programs, half of them of either role.
+/// Concurrent programs, half of them in each role.
 const THREADS: u64 = 6;
 
 /// Number of failures after which a thread stops.
@@ -69,7 +69,7 @@ impl fmt::Display for LenientStats {
     }
 }
 
-/// Runs `mutants` of the sequence that begins at `seed`, or `only` one of them.
+/// Runs the first `mutants` mutants of `seed`, or one of them with the number `only`.
 ///
 /// # Panics
 /// Panics if a program cannot be started.
@@ -253,7 +253,8 @@ fn header(lines: &[&str], out: &mut Vec<u8>, random: &mut Random) {
     out.extend_from_slice(ends[usize::from(is_odd)].as_bytes());
 }
 
-/// The faults in the headers of a response as sent, up to the final one.
+/// The faults in the bytes that the origin sends: in the headers of the interim responses and of
+/// the final one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 struct Faults {
     /// A line ends in LF alone, or begins with white space.

@@ -37,8 +37,8 @@ pub enum Step {
     End,
     /// A client resets its connection and leaves.
     Reset,
-    /// An origin waits for the end of the request. It sends the bytes before this step at the
-    /// request header.
+    /// An origin waits for the end of the request. It sends the bytes before this step as soon as
+    /// the request header has arrived.
     Body,
     /// An origin closes the connection.
     Close,
@@ -49,8 +49,7 @@ pub enum Step {
 pub struct Literal {
     /// The actions, in order; no two neighbours are both `Bytes`.
     pub steps: Vec<Step>,
-    /// Ranges of addresses in the joined bytes. A mutation there could send requests to a foreign
-    /// server.
+    /// The ranges of the joined bytes that contain the origin's or the program's address.
     pub fixed: Vec<Range<usize>>,
     length: usize,
 }
@@ -212,7 +211,7 @@ fn escape(text: &str) -> Result<(u8, usize), String> {
     }
 }
 
-/// Returns a text without its escapes. It has no marks.
+/// Replaces the escapes in a text without marks.
 ///
 /// # Errors
 /// Returns the escape that is unknown.
@@ -229,7 +228,7 @@ pub fn unescaped(text: &str) -> Result<String, String> {
     Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
-/// Returns bytes as a literal of one line, for messages.
+/// Returns bytes as a literal of one line, for error messages.
 pub fn escaped(bytes: &[u8]) -> String {
     let mut text = String::new();
     for byte in bytes {
@@ -247,7 +246,7 @@ pub fn escaped(bytes: &[u8]) -> String {
     text
 }
 
-/// The mark in an expected value that matches any value.
+/// The mark in an expected value that matches one or more bytes.
 pub const ANY: &str = "{any}";
 
 #[cfg(test)]

@@ -25,7 +25,7 @@ pub struct MutantOutcome {
 /// The outcome of a valid request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RequestOutcome {
-    /// The origin received it, or failed.
+    /// The origin received it or failed, or the program itself responded to a TRACE or OPTIONS.
     Forwarded,
     /// It was refused as unsupported or too large: see [`is_unsupported`].
     Unsupported,
@@ -129,7 +129,8 @@ fn talk(
     Ok(MutantOutcome { reached: !arrived.is_empty(), first_outcome })
 }
 
-/// Compares what the origin saw with what a client may send.
+/// Compares what the origin saw with the valid requests that were sent. Returns the outcome of the
+/// first one.
 fn first_outcome(
     sent: &[u8],
     arrived: &[Message],

@@ -10,8 +10,8 @@ use super::random::Random;
 
 /// Changes `bytes` in one to four ways. `other` is another message, for splices.
 pub(super) fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
-    // A third of the mutants stay close to valid messages, so that both branches of the checks are
-    // exercised.
+    // A third of the mutants stay close to valid messages, so that some are accepted and some are
+    // refused.
     let mild = random.below(3) == 0;
     for _ in 0..=random.below(4) {
         if bytes.is_empty() {
@@ -212,7 +212,7 @@ fn change_word(bytes: &mut Vec<u8>, random: &mut Random) {
 
 fn change_case(bytes: &mut [u8], random: &mut Random) {
     let line = line_at(bytes, place(bytes, random));
-    // In a field, its name and rarely its value; in another line, any word.
+    // Usually only the name of a field changes. Otherwise the whole line changes.
     let colon = bytes[line.clone()].iter().position(|byte| *byte == b':');
     let name = colon.map_or(line.clone(), |colon| line.start..line.start + colon);
     let range = if random.below(4) == 0 { line } else { name };
@@ -252,7 +252,7 @@ fn change_line_end(bytes: &mut Vec<u8>, random: &mut Random) {
     bytes.splice(text..line.end, random.choose(&ENDS).iter().copied());
 }
 
-/// Adds white space where none belongs, or more of it.
+/// Adds or replaces white space, or removes the line.
 fn change_space(bytes: &mut Vec<u8>, random: &mut Random) {
     const SPACES: [&[u8]; 8] = [b" ", b"\t", b"  ", b"\x0b", b"\x0c", b"\xa0", b"\0", b"\r"];
     let line = line_at(bytes, place(bytes, random));
@@ -297,14 +297,14 @@ fn change_lines(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Inserts a line before another one, but never before the first.
+/// Inserts a line after another one of the header.
 fn insert_line(bytes: &mut Vec<u8>, line: &[u8], random: &mut Random) {
     let at = line_at(bytes, place(bytes, random)).end;
     let head = bytes.windows(4).position(|four| four == b"\r\n\r\n").map_or(at, |end| end + 2);
     insert(bytes, at.min(head), line);
 }
 
-/// Returns the lines that look like chunk sizes.
+/// Returns the ranges of the digits in lines that look like chunk sizes.
 fn chunk_lines(bytes: &[u8]) -> Vec<Range<usize>> {
     let mut lines = Vec::new();
     let mut at = 0;
@@ -369,7 +369,8 @@ fn change_chunk_mildly(bytes: &mut Vec<u8>, random: &mut Random) {
     }
 }
 
-/// Joins the beginning of one message and the end of another, cut at lines or anywhere.
+/// Appends or inserts another message, or replaces the end of the message by the end of the other
+/// one. The cuts are at lines or anywhere.
 fn splice(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let (mut at, mut from) = (place(bytes, random), place(other, random));
     if random.below(3) > 0 {

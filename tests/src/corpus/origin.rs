@@ -198,7 +198,7 @@ struct OriginConnection {
     stream: TcpStream,
     input: Vec<u8>,
     mode: ReadMode,
-    /// How many steps of the response were performed at the header of the request in `input`.
+    /// How many steps of the response were performed before the request in `input` was complete.
     steps_sent: usize,
 }
 
@@ -214,7 +214,8 @@ impl OriginConnection {
         matches!(self.mode, ReadMode::Http | ReadMode::Closing) && !self.input.is_empty()
     }
 
-    /// Reads the available bytes and responds to them. Returns whether there were any.
+    /// Reads the available bytes and responds to them. Returns whether there were any, or the input
+    /// ended.
     fn poll(&mut self, shared: &OriginShared) -> bool {
         let mut moved = false;
         let mut chunk = [0; 65536];
@@ -279,7 +280,7 @@ impl OriginConnection {
         }
     }
 
-    /// Sends the part of the response that the script has before the end of the request.
+    /// Sends the steps of the response before [`Step::Body`], once the request header has arrived.
     fn respond_early(&mut self, shared: &OriginShared) {
         let end = self.input.windows(4).position(|four| four == b"\r\n\r\n");
         let (Some(end), 0) = (end, self.steps_sent) else { return };
@@ -295,7 +296,7 @@ impl OriginConnection {
         }
     }
 
-    /// Returns whether the connection continues.
+    /// Performs these steps. Returns whether the connection continues.
     fn send_steps(&mut self, steps: &[Step]) -> bool {
         for step in steps {
             match step {
@@ -311,7 +312,8 @@ impl OriginConnection {
         true
     }
 
-    /// Sends all of `bytes`, however long the proxy takes. Returns whether the proxy accepted them.
+    /// Sends all of `bytes`, and waits for the proxy up to [`PATIENCE`]. Returns whether it
+    /// accepted them.
     fn send(&mut self, mut bytes: &[u8]) -> bool {
         let begun = Instant::now();
         while !bytes.is_empty() {

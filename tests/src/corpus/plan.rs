@@ -94,8 +94,8 @@ fn responses(bytes: &[u8], context: &RequestContext) -> Result<Vec<Message>, Str
     }
 }
 
-/// Checks the corpus itself. A case that refuses a message that the strict parser accepts must mark
-/// it as valid, so that docs/refused.md lists it.
+/// Checks a case of the corpus itself. A case that refuses a message that the strict parser accepts
+/// must mark it as valid, so that docs/refused.md lists it.
 ///
 /// # Errors
 /// Returns the error in the case.

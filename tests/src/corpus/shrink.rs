@@ -24,7 +24,7 @@ pub fn shrink(mutant: &Mutant, role: Role, mut fails: impl FnMut(&Mutant) -> boo
     ] {
         keeps(&plainer, &mut best);
     }
-    // Halves, then quarters, down to single bytes, of both sides.
+    // On both sides, remove halves, then quarters, down to single bytes.
     for of_origin in [true, false] {
         let length = |mutant: &Mutant| bytes(mutant, of_origin).len();
         let mut part = length(&best) / 2;

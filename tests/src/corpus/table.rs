@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::case::{Case, Outcome};
 
-/// Compares the table with the corpus. Each case of a refused valid message names its row.
-/// No row is without a case.
+/// Compares the table with the corpus. Each case of a refused valid message names its row, and each
+/// row has a case.
 ///
 /// A row is `| name | section | status | reason |`; other lines are prose. The lines
 /// below the next heading are about responses.

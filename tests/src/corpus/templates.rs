@@ -1,8 +1,8 @@
 //! The input of mutations: the messages of the corpus, as templates.
 //!
-//! A template contains one private-range Unicode character in place of an address. A change can
-//! move, repeat or remove it, but not turn it into another address: a mutant at a forward proxy
-//! must not send requests to a server that is not ours.
+//! A template contains one private-use Unicode character in place of an address. A change can move,
+//! repeat or remove it, but not turn it into another address: a mutant at a forward proxy must not
+//! send requests to a server that is not ours.
 
 use super::case::{Case, Outcome, OwnResponse};
 use super::literal::{Literal, Role, Substitutions, escaped, fill};
@@ -137,7 +137,7 @@ impl Mutant {
         Some((self.target.clone(), Literal::of(response)))
     }
 
-    /// Returns both sides in the format of the corpus, for messages.
+    /// Returns both sides in the format of the corpus, for error messages.
     pub(super) fn description(&self) -> String {
         let shown = |template: &[u8]| {
             let text = escaped(template).replace(&escaped(HOST.as_bytes()), "{host}");
@@ -159,7 +159,8 @@ impl Mutant {
     }
 }
 
-/// Returns whether a template names no server but the origin under test, and opens no tunnel.
+/// Returns whether a template for a forward proxy names no server but the origin under test, and
+/// opens no tunnel. A reverse proxy connects only to its origin, so any template is ours.
 fn is_ours(sent: &[u8], role: Role) -> bool {
     let ours = |at: usize| {
         let rest = &sent[at..];

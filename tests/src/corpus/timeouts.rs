@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Limit of every wait. A wait that reaches it fails; a successful run never does.
+/// Limit of every wait. A wait that reaches it fails.
 pub const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The pause between two segments. It is long enough that the other side usually reads them one by

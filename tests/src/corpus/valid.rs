@@ -18,7 +18,7 @@ pub struct ValidRequest {
     /// The content, chunks joined.
     pub body: Vec<u8>,
     /// Whether it is of a kind that docs/refused.md lists: an unusual host, a number that parsers
-    /// read differently, or an excessive number of items.
+    /// read differently, or an item or a number of items above a limit.
     pub odd: bool,
 }
 

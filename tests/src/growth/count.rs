@@ -75,7 +75,7 @@ fn counts(profile: &str) -> Vec<u64> {
             parts.push([0; SITES]);
             site = None;
         } else if let Some((kind, function)) = function_of(line) {
-            // A name stands where its number first occurs.
+            // Callgrind writes the name of a function only where its number first occurs.
             let (number, name) = function.split_once(' ').unwrap_or((function, ""));
             if let Some(site) = number_of(name) {
                 functions.insert(number, site);

@@ -188,7 +188,7 @@ impl Exchange {
     }
 }
 
-/// Returns a beginning for a field's value with which the proxy does not reject the value before it
+/// Returns the beginning of a field's value. Without it, the proxy would reject the value before it
 /// has parsed all of it.
 fn begin_of(name: &str) -> &'static str {
     match name {
@@ -209,7 +209,8 @@ fn query(lines: &str) -> String {
 /// Returns the first `bytes` bytes of a path whose segments are the members of lists. Blanks,
 /// quotes and backslashes become characters that origins read differently.
 fn path(lines: &str, bytes: usize) -> String {
-    // A path with dot segments and an encoded slash is refused without a comparison.
+    // The proxy refuses a path with dot segments and an encoded slash before it compares the
+    // readings of the path.
     let blank = if lines.contains("..") { "//%40" } else { "/%2f;%40" };
     let mut path = String::from("/");
     for character in lines.chars() {
@@ -223,7 +224,7 @@ fn path(lines: &str, bytes: usize) -> String {
         }
     }
     path.truncate(bytes);
-    // The last escape may be cut.
+    // Remove an escape that the truncation has cut.
     let len = path.rfind('%').filter(|at| at + 3 > path.len()).unwrap_or(path.len());
     path.truncate(len);
     path

@@ -9,7 +9,7 @@ use super::play::Seen;
 /// Returns what client and origin see of a field with this shape in this place.
 pub(super) fn expected(name: &str, shape: FieldShape, place: FieldPlace) -> Seen {
     let other = match name {
-        // The length of a body is refused unless it is certain.
+        // A message is refused unless the length of its body is certain.
         "content-length" | "transfer-encoding" => malformed(place),
         "connection" if has_many_members(shape) => malformed(place),
         "host" => in_request(place, 400),
@@ -19,7 +19,8 @@ pub(super) fn expected(name: &str, shape: FieldShape, place: FieldPlace) -> Seen
         "upgrade" if place == FieldPlace::Upgrade => match shape {
             _ if has_many_members(shape) => Some(seen(400, 0)),
             FieldShape::Bound => None,
-            // No protocol is a token, so none is offered.
+            // No member is a valid protocol, so the proxy requests no upgrade. The origin's 101 is
+            // then unrequested.
             _ => Some(seen(502, 1)),
         },
         "vary" if place == FieldPlace::Hit && has_many_names(shape) => Some(seen(200, 1)),

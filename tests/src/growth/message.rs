@@ -32,14 +32,16 @@ pub enum FieldShape {
     /// Backslashes in an unterminated string.
     Open,
     /// A line for each member. The lines are long enough that no message has more than
-    /// [`FIELDS_MAX`].
+    /// [`FIELDS_MAX`] of them.
     Lines,
-    /// `k0,k1,k2` in half of the bytes, and fields with these names in the other half. Their values
-    /// have one byte, also because of [`FIELDS_MAX`].
+    /// `k0,k1,k2` in half of the bytes, and fields with these names in the other half. The values
+    /// of these fields have one byte: without any, a message would have more than [`FIELDS_MAX`]
+    /// fields.
     Crossed,
     /// `,,,,` with one name in half of the bytes, and fields with other names in the other half.
     CrossedEmpty,
-    /// As many members as the parser accepts, and fields with other names in the other bytes.
+    /// As many members as the parser accepts. The other bytes have fields with these names and
+    /// others.
     Bound,
     /// `no-cache="k0,k1"` in half of the bytes, and fields with these names in the other half.
     Argument,
@@ -207,7 +209,7 @@ pub(super) fn names() -> Vec<String> {
 /// A field that the reverse proxy with routes forwards from untrusted clients.
 pub(super) const PASSED: &str = "x-forwarded-unknown";
 
-/// Returns the options that take a field name, each with its type and such a name.
+/// Returns the options that take a field name, each with its flag and such a name.
 fn named_by_options() -> Vec<(&'static OptionRow, &'static str, String)> {
     let rows = OptionRow::TABLE.iter().filter(|row| row.is_of_command("boost"));
     rows.filter(|row| matches!(row.value_type, ValueType::FieldName | ValueType::FieldOrCookie))
@@ -215,8 +217,8 @@ fn named_by_options() -> Vec<(&'static OptionRow, &'static str, String)> {
         .collect()
 }
 
-/// Returns options that name all these fields, and options that name cookies and parameters that
-/// the shapes contain.
+/// Returns options that name all fields of [`named_by_options`], and options that name cookies and
+/// parameters that the shapes contain.
 pub(super) fn options() -> Vec<String> {
     let mut words =
         ["--cache-key", "cookie:k*", "--cache-ignore-query", "k1*"].map(str::to_owned).to_vec();

@@ -34,7 +34,7 @@ pub const INSTRUCTIONS_MAX: u64 = 30_000_000;
 /// The cost of one message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Cost {
-    /// The number of its case, which is a field in a shape.
+    /// The number of the message's case: a field in a shape.
     pub case: usize,
     /// The place of the field.
     pub place: FieldPlace,
@@ -191,8 +191,9 @@ mod tests {
         }
     }
 
-    /// [`names`] takes the names of fields from the parser. Code that compares a name as text can
-    /// read other fields, so none of these may be a list.
+    /// [`names`] takes the names of fields from the parser. Code that compares a name as text reads
+    /// a field that the parser does not know, and [`names`] misses it. So no such field may be a
+    /// list.
     #[test]
     fn only_fields_with_one_value_are_compared_as_text() {
         const COMPARED: [&str; 2] = ["name == b\"", "name.eq_ignore_ascii_case(b\""];

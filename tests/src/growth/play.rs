@@ -141,7 +141,7 @@ impl SimWorker for CountedWorker {
     }
 }
 
-/// Collected like a turn of the worker.
+/// Calls the reader. Callgrind collects this function like a turn of the worker.
 #[inline(never)]
 fn read(reader: fn(&[u8]), request: &[u8]) {
     reader(request);
@@ -273,7 +273,7 @@ impl Outbox {
         self.pieces.extend([first, second].map(<[u8]>::to_vec));
     }
 
-    /// Sends the next half if its time has come. Returns the time of the one after it.
+    /// Sends the next half if its time has come. Returns when to send another one.
     fn send(&mut self, world: &World, socket: ActorSocket) -> Option<Instant> {
         if world.now() >= self.next
             && let Some(piece) = self.pieces.pop_front()

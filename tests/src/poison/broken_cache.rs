@@ -1,8 +1,9 @@
 //! A cache that makes every mistake that the campaign looks for, and that the check has to detect.
 //!
-//! Its key is the URL as a client writes it. It forwards every field, and stores every response
-//! with a lifetime. It compares the fields of `Vary` as case-insensitive lists. It merges every
-//! field of a 304 and of a response to HEAD, and it reuses origin connections in any state.
+//! Its key is the URL, with Host in lower case and with the path as the client writes it, and the
+//! service. It forwards every field, and stores every response with a lifetime. It compares the
+//! fields of `Vary` as case-insensitive lists. It merges every field of a 304 and of a response to
+//! HEAD, and it reuses origin connections in any state.
 
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -48,10 +49,10 @@ pub(super) fn start(modelled: SocketAddr, early: SocketAddr) -> Vec<(Service, So
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("no thread of the stand-in panics")
+    mutex.lock().expect("no thread of the broken cache panics")
 }
 
-/// Serves one client request. `None` ends the connection.
+/// Serves a client connection until it ends.
 fn serve(mut client: TcpStream, service: Service, shared: &BrokenCache) -> Option<()> {
     client.set_nodelay(true).ok()?;
     let mut input = Vec::new();
@@ -185,8 +186,8 @@ fn write(response: &Message) -> Vec<u8> {
     [bytes.as_bytes(), b"\r\n", &response.body].concat()
 }
 
-/// Forwards the header and the body as they arrive. Afterwards it returns the connection to the
-/// pool, even if the response came before the body.
+/// Forwards the header, then the response, and then the body. Afterwards it returns the connection
+/// to the pool, although the response came before the body.
 fn serve_early(
     client: &mut TcpStream,
     input: &mut Vec<u8>,
@@ -201,7 +202,7 @@ fn serve_early(
         let idle = lock(&shared.idle).pop();
         let mut origin = idle.or_else(|| TcpStream::connect(shared.early).ok())?;
         origin.write_all(header).ok()?;
-        // An idle connection may have ended.
+        // An idle connection may have ended. The header is then sent on another one.
         if let Some(response) = receive(&mut origin, method) {
             break (response, origin);
         }

@@ -10,7 +10,7 @@ use super::pair::{Outcome, ProgramPair};
 use super::shrink::shrink;
 use crate::corpus::random::Random;
 
-/// Concurrent program pairs, because some always wait for the kernel.
+/// Concurrent program pairs. There are several because some always wait for the kernel.
 const THREADS: u64 = 3;
 
 /// Mutants that are played together.
@@ -43,7 +43,7 @@ const ORDER: [Class; 20] = [
     Class::Early,
 ];
 
-/// Which mutants to play.
+/// The mutants to play.
 #[derive(Clone, Copy, Debug)]
 pub struct Plan<'a> {
     /// The engine of the program; `None`: the cache that makes every mistake.

@@ -66,8 +66,8 @@ pub(super) const VARIED: [&str; 11] = [
     "Forwarded",
 ];
 
-/// Returns whether a page that reflects contains the field. `Forwarded` is parsed separately. CGI
-/// cannot distinguish `-` from other separators, so all spellings count.
+/// Returns whether the pages of a model with `reflects` contain the field. `Forwarded` is parsed
+/// separately. CGI cannot distinguish `-` from other separators, so all spellings count.
 pub(super) fn is_reflected(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace(['_', '.', '~'], "-");
     let begins = |prefix: &str| name.starts_with(prefix);
@@ -167,8 +167,8 @@ pub(super) fn near_lines(random: &mut Random, lines: &[Line]) -> Vec<Line> {
     changed
 }
 
-/// Returns a victim's value of a field that a page varies by. For fields that proxies write, half
-/// of the cases have no value.
+/// Returns a victim's value of a field that a page varies by. In a quarter of the cases the field
+/// has no value.
 pub(super) fn innocent_value(random: &mut Random, name: &str) -> Option<String> {
     let choices: &[&str] = match name {
         "Cookie" => &["lang=en", "lang=de; theme=dark", "a=\"x, y\""],
@@ -231,7 +231,7 @@ pub(super) fn in_lines(random: &mut Random, name: &str, value: &str) -> Vec<Line
     }
 }
 
-/// Returns a name as written, in other case, or with underscores.
+/// Returns a name as written, in another case, or with other characters in place of hyphens.
 fn spelt(random: &mut Random, name: &str) -> String {
     match random.below(14) {
         0 => name.to_ascii_lowercase(),

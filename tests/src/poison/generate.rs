@@ -65,7 +65,8 @@ impl MutantBuilder<'_> {
         Attack { service, from: self.attacker(is_trusted), requests }
     }
 
-    /// Adds fields that a client may add to any request.
+    /// Adds fields that a client may add to any request, and sometimes changes its method or
+    /// version.
     fn spice(&mut self, request: &mut Request) {
         while self.one_in(3) {
             let line = control(self.random, &request.fields);
@@ -188,7 +189,7 @@ impl MutantBuilder<'_> {
             let changed =
                 if self.one_in(3) { value.clone() } else { near(self.random, value.as_deref()) };
             if let Some(changed) = changed {
-                // The test does not cover how an origin reads an invalid weight.
+                // A negotiated field keeps the spelling of its name, and stays in one line.
                 let lines = match is_negotiated(name) {
                     true => vec![(name.to_owned(), changed)],
                     false => in_lines(self.random, name, &changed),
@@ -211,7 +212,7 @@ impl MutantBuilder<'_> {
         Mutant { class: Class::Vary, model, before, attack, overlaps: false, after }
     }
 
-    /// Host, and the host of the target, in other case and with a port.
+    /// Another spelling of Host and of the host of the target: in another case, or with a port.
     fn host(mut self) -> Mutant {
         let choices = [Service::Plain, Service::Trusting, Service::Second];
         let service = choices[self.random.below(3)];
@@ -372,7 +373,8 @@ impl MutantBuilder<'_> {
         Mutant { class: Class::Private, model, before, attack, overlaps: false, after }
     }
 
-    /// A body whose end the origin takes for the next request on its connection.
+    /// A body that the origin takes for the next request on the connection, because it never reads
+    /// a body.
     fn early(mut self) -> Mutant {
         let smuggled = match self.random.below(4) {
             0 => "GET /evil HTTP/1.1\r\nHost: {T}.test\r\n\r\n",

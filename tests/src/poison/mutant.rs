@@ -9,13 +9,13 @@ use super::model::Model;
 /// The technique of a mutant.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Class {
-    /// A path that the proxy routes differently from the page that the origin serves.
+    /// A path that the proxy and the origin read as different pages.
     Path,
-    /// Fields that build links, with some trusted peers.
+    /// Fields from which origins build links, with some trusted peers.
     Trusted,
-    /// Fields that build links, without trusted peers.
+    /// Fields from which origins build links, without trusted peers.
     Unkeyed,
-    /// Fields that build links, through a forward proxy.
+    /// Fields from which origins build links, through a forward proxy.
     Forwarded,
     /// Fields that the page varies by, with values close to those of another client.
     Vary,
@@ -29,7 +29,7 @@ pub enum Class {
     Errors,
     /// Fields for one client alone.
     Cookies,
-    /// Responses that are private to clients with a cookie.
+    /// Responses that are private to clients with a cookie or with credentials.
     Private,
     /// Origins that respond before they have the request body, and never read it.
     Early,
@@ -116,7 +116,7 @@ pub(super) struct Request {
     pub(super) path: String,
     /// The host as the client writes it. Clients of forward proxies name the origin.
     pub(super) host: String,
-    /// The target has scheme and host, as always for a forward proxy.
+    /// The target has a scheme and a host, as always for a forward proxy.
     pub(super) is_absolute: bool,
     pub(super) fields: Vec<Line>,
     pub(super) body: String,
@@ -212,7 +212,7 @@ impl Mutant {
             return false;
         }
         match self.class {
-            // Without a cookie the page is shared, and replaces the stored one.
+            // Without a cookie or credentials the page is shared, and replaces the stored one.
             Class::Private => requests.all(|request| {
                 let identifies = |(name, _): &Line| is_credential(name);
                 let hides = |(name, value): &Line| name == "Connection" && is_credential(value);

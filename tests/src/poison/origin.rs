@@ -189,7 +189,7 @@ fn serve_early(stream: &mut TcpStream, shared: &OriginsState) {
     }
 }
 
-/// Returns whether more bytes came.
+/// Reads once. Returns whether more bytes came.
 fn read(stream: &mut TcpStream, input: &mut Vec<u8>) -> bool {
     let mut chunk = [0; 16 * 1024];
     match stream.read(&mut chunk) {

@@ -69,7 +69,7 @@ struct VisibleResponse {
 /// A response, or why there is none.
 type ClientResult = Result<VisibleResponse, String>;
 
-/// Concurrent requests of one connection, few enough that no buffer fills up.
+/// Limit of the concurrent requests of one connection, low enough that no buffer fills up.
 const PIPELINED_MAX: usize = 8;
 
 impl ProgramPair {
@@ -144,7 +144,7 @@ impl ProgramPair {
         mutants.iter().map(|(token, _)| origins.requests(token)).collect()
     }
 
-    /// Sends the attacker's request.
+    /// Sends the attacker's requests, and returns the client.
     fn attack(&mut self, token: &str, mutant: &Mutant) -> Result<Client, String> {
         let attack = &mutant.attack;
         let program = &self.attacked.program;
@@ -276,7 +276,7 @@ fn without_pseudonym(value: &str) -> String {
     }
 }
 
-/// Returns the difference if a victim got another response than it should have, or none.
+/// Returns the difference if a victim got another response than it should have, or `None`.
 fn difference(got: &[ClientResult], expected: &[ClientResult]) -> Option<String> {
     let differs = |(got, expected): (&ClientResult, &ClientResult)| match (got, expected) {
         (Ok(got), Ok(expected)) => got.text != expected.text,

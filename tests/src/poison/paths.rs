@@ -63,7 +63,7 @@ pub(super) fn path(random: &mut Random) -> String {
     path
 }
 
-/// Segments that some readers take for the parent folder.
+/// Segments that some readers take for the parent folder or for the current one.
 const UPS: [&str; 12] =
     ["..", "..", "%2e%2e", ".%2e", "%2E.", "..;", "..;x=1", "%2e%2e;", ".", "%2e", "...", "..%20"];
 

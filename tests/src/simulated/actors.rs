@@ -1,4 +1,4 @@
-//! All actors of one run: clients, origins, the name server.
+//! The actors that a scenario describes: clients, origins and reloads.
 
 use std::cell::Cell;
 use std::path::Path;
@@ -12,7 +12,7 @@ use super::reload::Reloader;
 use super::script_actor::ScriptActor;
 use crate::scenario::{Client, Placeholders, Play, ScriptSignals};
 
-/// All actors except the proxy.
+/// The clients, the origins and the reloader of one run.
 pub(super) struct ScenarioActors {
     pub(super) clients: Vec<(Client, Option<ScriptActor>)>,
     pub(super) origins: Vec<ScriptedOrigin>,
@@ -69,7 +69,7 @@ impl ScenarioActors {
         next_wake
     }
 
-    /// Connects a client when the clients before it have ended.
+    /// Connects a client when the clients that it follows have ended and its signals are set.
     fn begin(&mut self, world: &World, index: usize) {
         let (client, actor) = &self.clients[index];
         let ready = client.after.iter().all(|other| self.signals.is_set(&ended(other)))

@@ -9,7 +9,8 @@ use millrace_http_cache::HashKey;
 use millrace_proxy::SharedState;
 use millrace_store::{Bounds, Cache, ClearReport, HotCopies};
 
-/// The key of the hash of keys: the same in every world, so that runs repeat.
+/// The secret of the hash of cache keys. It is the same in every world, so that a run can be
+/// repeated.
 const HASH: HashKey = HashKey::new([7; 16]);
 /// Limit of a simulated cache. Each world creates and zeroes one, so it is small, but large enough
 /// that scenarios can fill it with responses.

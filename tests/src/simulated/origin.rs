@@ -1,10 +1,10 @@
 //! An origin of the simulated world.
 //!
-//! In a working world it plays its scripts in the order in which it accepts. In a hostile one that
-//! order has no meaning: requests are retried, also at other origins, and connections break before
-//! they carry any. The origin then reads requests on any connection and responds to each as any of
-//! the scripts does. This detects a request that no client sent, and a request that is repeated
-//! although it must not be.
+//! In a working world it plays its scripts in the order in which it accepts connections. In a
+//! hostile world this order has no meaning: requests are retried, also at other origins, and
+//! connections break before they carry any. The origin then reads requests on any connection and
+//! responds to each as any of the scripts does. This detects a request that no client sent, and a
+//! request that is repeated although it must not be.
 
 use std::rc::Rc;
 

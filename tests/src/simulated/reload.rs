@@ -29,7 +29,7 @@ pub(super) type WorkerMailboxes =
 
 /// Performs the reloads that scripts request, one at a time.
 pub(super) struct Reloader {
-    /// Commands by name. They contain everything except the number of workers.
+    /// The complete command lines, by name.
     pub(super) commands: Vec<(String, Vec<String>)>,
     pub(super) signals: ScriptSignals,
     pub(super) mailboxes: WorkerMailboxes,
@@ -70,7 +70,7 @@ impl Reloader {
         }
     }
 
-    /// Performs what can be done now.
+    /// Finishes the pending reload if all workers have applied it, and begins the next one.
     pub(super) fn step(&mut self, world: &World) {
         if let Some(request) = self.pending {
             let number = self.config.number;

@@ -7,7 +7,7 @@ use crate::scenario::{End, Need, Play};
 
 /// A script and its socket.
 pub(super) struct ScriptActor {
-    /// Name of the client or origin, for messages.
+    /// Name of the client or origin, for error messages.
     pub(super) name: String,
     socket: Option<ActorSocket>,
     pub(super) play: Play,
@@ -16,7 +16,7 @@ pub(super) struct ScriptActor {
     patience: Option<u64>,
     /// Whether the script does not read while it cannot write, like many programs.
     stubborn: bool,
-    /// Whether the script waits for bytes, and none have arrived since.
+    /// Whether the script waits for bytes, and none have arrived since it began to wait.
     idle: bool,
     over: bool,
 }
@@ -148,8 +148,8 @@ impl ScriptActor {
     fn next_step(&self, world: &World, until: Option<u64>) -> Option<Instant> {
         let jumped = world.clock_jumped().as_millis() as u64;
         let patience = self.patience.map(|patience| patience + jumped);
-        // A script that waits beyond its limit waits for a signal. The scripts that set signals
-        // have limits of their own.
+        // Beyond its limit, a script can only wait for a signal. It needs no further wake-up,
+        // because the script that sets the signal has a limit of its own.
         let patience = patience.filter(|patience| *patience > world.now().milliseconds());
         let until = until.into_iter().chain(patience).min()?;
         Some(Instant::from_nanoseconds(until * 1_000_000))

@@ -77,7 +77,7 @@ pub(super) struct CachedResponsePlan {
     tagged: bool,
     /// Whether it varies by language.
     varies: bool,
-    /// Whether the origin sends 304 to a request whose condition holds.
+    /// Whether the origin sends 304 to a request whose If-None-Match names one of its responses.
     confirms: bool,
     length: usize,
     frame: BodyFraming,
@@ -120,7 +120,7 @@ pub(super) struct CacheRequest {
     language: u8,
     /// `Cache-Control` of the request; may be empty.
     cache_control: &'static str,
-    /// First and last byte.
+    /// First and last byte of the requested range.
     range: Option<(usize, usize)>,
     pause_ms: u64,
 }

@@ -263,10 +263,10 @@ impl RandomClient {
         true
     }
 
-    /// Records progress.
+    /// Records progress of the connection and of the requests that were sent.
     fn record_progress(&mut self, world: &World) {
         self.last_progress = Moment::now(world);
-        // Pipelined requests wait for the requests before them, so they make progress too.
+        // A pipelined request waits for the requests before it. Their progress counts for it too.
         for request in &self.plan.requests[self.completed..self.sent.max(self.completed)] {
             self.model.record_progress(request.id, self.last_progress);
         }

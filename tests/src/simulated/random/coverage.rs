@@ -185,7 +185,7 @@ pub(super) fn behaviour_class(behaviour: OriginBehaviour) -> &'static str {
     }
 }
 
-/// Covers a request that a client begins to send.
+/// Counts the classes of a request that a client begins to send.
 pub(super) fn cover_request(model: &ExchangeModel, plan: &Connection, request: &Request) {
     model.cover(format!("request: {:?}", request.method));
     if plan.pipelined && plan.requests.len() > 1 {
@@ -217,7 +217,7 @@ pub(super) fn cover_request(model: &ExchangeModel, plan: &Connection, request: &
     }
 }
 
-/// Covers a response that an origin begins to send.
+/// Counts the classes of a response that an origin begins to send.
 pub(super) fn cover_response(model: &ExchangeModel, request: &Request) {
     let response = &request.response;
     model.cover(match response.framing {
@@ -264,7 +264,7 @@ pub(super) fn cover_response(model: &ExchangeModel, request: &Request) {
     }
 }
 
-/// Covers a scenario that begins.
+/// Counts the classes of a scenario that begins.
 pub(super) fn cover_scenario(model: &ExchangeModel, scenario: &RandomScenario) {
     model.cover(format!("scenario: {:?}", scenario.difficulty));
     model.cover(match scenario.world {

@@ -36,7 +36,7 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
         (0..generator.random.between(1, 4)).map(|_| generator.origin()).collect();
     generator.origins = origins.len();
     let clients = generator.random.between(1, 12) as u8;
-    // More clients than a worker accepts without handing some over.
+    // A crowd has more clients than one worker keeps: it hands some over to the others.
     let is_crowd = generator.random.chance(100);
     let many: &[u64] = if is_crowd { &[4, 8] } else { &[1, 1, 1, 2, 4] };
     let mut connections = Vec::new();

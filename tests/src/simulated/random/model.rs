@@ -184,7 +184,8 @@ impl ExchangeModel {
         self.model.borrow().last_progress.get(&id).copied()
     }
 
-    /// Records that a request reached the origin with that number, and checks that it may.
+    /// Records that a request reached the origin with that number, and checks that the proxy may
+    /// have sent it there.
     pub(super) fn record_arrival(
         &self,
         world: &World,

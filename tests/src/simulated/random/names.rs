@@ -74,7 +74,8 @@ impl PlannedNameServer {
             NameBehaviour::ForgedFirst => {
                 let mut forged = response.clone();
                 forged[1] ^= 0x55;
-                // The last byte of the address, if there is one: no host has that address.
+                // This changes the last byte of the address, if there is one. No host has the new
+                // address.
                 *forged.last_mut().expect("a response has a header") ^= 0x40;
                 self.later.push((world.now(), from, forged));
                 wait = 1;

@@ -91,7 +91,7 @@ impl Relay {
     }
 }
 
-/// Writes to a peer that may have left. All of it fits the buffers of a world without faults.
+/// Writes to a peer that may have left. All bytes fit into the buffers of a world without faults.
 fn write(world: &World, to: ActorSocket, bytes: &[u8]) {
     if let Ok(count) = world.write(to, bytes) {
         assert_eq!(count, bytes.len());

@@ -304,7 +304,8 @@ impl OriginConnection {
             _ => {}
         }
         let stray = wire::UNREQUESTED_BYTES[self.responses_sent % wire::UNREQUESTED_BYTES.len()];
-        // With tiny buffers, the end of the response is still queued before it.
+        // With tiny buffers, the socket may still be full of the response, so these bytes go
+        // through the queue.
         self.outgoing.add(SendStep::Bytes(stray.as_bytes().to_vec()));
         self.extra_queued = true;
         self.send(world, socket, next_wake);

@@ -1,5 +1,5 @@
-//! A random scenario as plain data: the proxy, origins, clients and events. No item depends on
-//! others, so that a scenario from which items are removed is still valid.
+//! A random scenario as plain data: the proxy, origins, clients and events. Items do not depend on
+//! each other, except that requests name origins by index. So items can be removed from a scenario.
 
 use std::collections::BTreeSet;
 
@@ -236,9 +236,9 @@ pub struct Break {
 pub enum BreakKind {
     /// The stream ends, and the other direction is still read.
     Finish,
-    /// Closed.
+    /// The connection is closed.
     Close,
-    /// Reset.
+    /// The connection is reset.
     Reset,
     /// Nothing more is sent, and everything is read.
     Stop,
@@ -304,8 +304,8 @@ pub enum HeaderSyntax {
 }
 
 impl HeaderSyntax {
-    /// Returns the syntax for a number, strict for 20 of 24. The number comes from the plan and not
-    /// from the random sequence, so that the seeds still generate the same scenarios otherwise.
+    /// Returns the syntax for a number, strict for 20 of 24. The number comes from the plan: a
+    /// number from the random sequence would change every later item of the scenario.
     pub(super) fn of(number: usize) -> Self {
         let faulty = [Self::BareLf, Self::Folded, Self::Spaced, Self::Repeated];
         faulty.get(number % 24).copied().unwrap_or_default()

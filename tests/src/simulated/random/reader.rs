@@ -68,7 +68,7 @@ impl MessageReader {
         self.bytes.drain(..count).collect()
     }
 
-    /// Stops reading messages.
+    /// Returns all further bytes as payload, because they are not HTTP.
     pub(super) fn raw(&mut self) {
         self.state = ReaderState::Raw;
     }
@@ -83,7 +83,7 @@ impl MessageReader {
         self.state == ReaderState::UntilClose
     }
 
-    /// Returns the next part, if it is complete. `request` is the request of a response.
+    /// Returns the next part, if it has arrived. `request` is the request of a response.
     pub(super) fn next(
         &mut self,
         request: Option<&RequestContext>,

@@ -178,7 +178,7 @@ struct Operator {
     stop_at: Option<Instant>,
     /// When the workers received the message to stop.
     stopped: Option<Moment>,
-    /// How long the workers may take to end after it.
+    /// How long the workers may take to end after the message to stop.
     patience: Duration,
     drain: Duration,
     model: ExchangeModel,
@@ -418,7 +418,7 @@ fn authorities(scenario: &RandomScenario, ports: &[u16]) -> Vec<String> {
     authorities.collect()
 }
 
-/// Returns the workers, each with its flag of `ended`.
+/// Returns the workers, each with its flag from `ended`.
 fn checked_workers(
     workers: Vec<RunningWorker>,
     ended: &[Rc<Cell<bool>>],
@@ -523,8 +523,8 @@ mod tests {
         }
     }
 
-    /// Drains a worker and stops it a second later. Returns the failure that is reported if the
-    /// worker has ended, or if it has not.
+    /// Drains a worker, which has ended or never ends, and stops it a second later. Returns the
+    /// failure that the operator reports.
     fn check_again(has_ended: bool) -> Option<&'static str> {
         let world = World::new(1, Faults::None);
         let scenario = Rc::new(plain_scenario(Vec::new(), Ending::Closes));

@@ -89,7 +89,7 @@ pub fn report(scenario: &RandomScenario, failure: &Failure, time: Duration) -> S
     };
     let outcome = play_random(&small, true);
     let again = play_random(&small, true);
-    // One line per completion, for failures of the engine.
+    // With TRACE set, the report contains the last lines of the simulated kernel's trace.
     let traces = std::env::var_os("TRACE").is_some();
     let trace = if traces { format!("\n{}", outcome.trace) } else { String::new() };
     let repeats = if outcome.hash == again.hash { "repeats" } else { "DOES NOT REPEAT" };

@@ -19,7 +19,7 @@ pub(super) enum SendStep {
     Pause(u64),
     /// A wait for [`SendQueue::go_on`], at most for this number of milliseconds.
     Await(u64),
-    /// The last byte of a message was sent.
+    /// A position that the caller notices, such as the end of a message.
     Mark,
     /// The stream ends.
     Finish,
@@ -110,7 +110,7 @@ impl SendQueue {
         self.stopped || self.over
     }
 
-    /// Returns whether no step is left.
+    /// Returns whether nothing is left to send.
     pub(super) fn is_empty(&self) -> bool {
         self.steps.is_empty() || self.has_ended()
     }
@@ -120,10 +120,10 @@ impl SendQueue {
         (self.taken, self.until) = (0, None);
     }
 
-    /// Waits for `ms` milliseconds from the first call on.
+    /// Checks whether `ms` milliseconds have passed since the first call for the current step.
     ///
     /// # Errors
-    /// Returns the end of the wait until then.
+    /// Returns the time at which they have passed, if it is in the future.
     fn waited(&mut self, now: Instant, ms: u64) -> Result<(), Instant> {
         let until = *self.until.get_or_insert(now + Duration::from_millis(ms));
         if now >= until { Ok(()) } else { Err(until) }

@@ -15,7 +15,7 @@ pub(super) fn response_payload(id: u32, length: usize) -> Vec<u8> {
     pattern(length, u64::from(id) * 2 + 1)
 }
 
-/// Returns the line that names a tunnel to its origin.
+/// Returns the line by which an origin identifies a tunnel: its first bytes.
 pub(super) fn tunnel_line(id: u32) -> String {
     format!("Tunnel {id}\n")
 }

@@ -41,8 +41,8 @@ pub(super) struct CacheClient {
 
 /// A response whose header was read.
 struct ReceivedResponse {
-    /// The record of the response in the model; `None`: the proxy's own response, whose body is not
-    /// checked.
+    /// The record of the response in the model; `None`: the body is not checked, because the
+    /// response is the proxy's own or the origin's to a HEAD.
     record: Option<ResponseRecord>,
     is_part: bool,
     want: Vec<u8>,

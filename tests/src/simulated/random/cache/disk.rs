@@ -38,8 +38,8 @@ impl Waker for WakeList {
 
 /// Maximum duration of a work item in milliseconds.
 const PIECE_MS_MAX: u64 = 20;
-/// Limit of the work items before a kill or at the end. There are never as many, but items that
-/// lack memory are repeated without end.
+/// Limit of the work items before a kill or at the end. Without a limit the loop might not end,
+/// because items that lack memory are repeated. The other items are far fewer.
 const PIECES_MAX: usize = 10_000;
 /// Limit of the writes that a killed process still completes.
 const WRITES_MAX: u64 = 8;

@@ -183,8 +183,8 @@ impl CacheModel {
         self.state.borrow().records.get(serial.checked_sub(1)?).copied()
     }
 
-    /// Records that the header of a response was sent, or of a 304 with `new_plan` that validates
-    /// it.
+    /// Records that the header of a response was sent, or the header of a 304 with `new_plan` that
+    /// validates the response.
     pub(super) fn record_validation(
         &self,
         world: &World,

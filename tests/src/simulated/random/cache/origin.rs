@@ -27,7 +27,8 @@ struct CacheOriginConnection {
     outgoing: SendQueue,
     /// The request whose body is incomplete.
     request: Option<Message>,
-    /// The records that the next [`SendStep::Mark`]s of the send queue make, in order.
+    /// The events that the model records at the next [`SendStep::Mark`]s of the send queue, in
+    /// order.
     marks: VecDeque<Mark>,
     model: CacheModel,
 }

@@ -306,12 +306,12 @@ impl RandomClient {
     }
 }
 
-/// Returns whether an origin ends its stream in order before the body is complete, in a way that no
+/// Returns whether an origin ends its stream before the body is complete, in a way that no
 /// recipient detects.
 fn may_end_early(request: &Request) -> bool {
     let ends = match request.response.fault {
-        // In a tunnel, a side that has sent everything closes when the other direction ends. So
-        // only a reset shows the break.
+        // In a tunnel, only a reset shows the break to the client. Even after [`BreakKind::Stop`]
+        // the origin closes in an orderly way, once the other direction has ended.
         Some(ResponseFault::Breaks(breaks)) if request.method.is_tunnel() => {
             breaks.how != BreakKind::Reset
         }

@@ -170,7 +170,7 @@ impl OriginConnection {
         }
         if let ConnectionState::Tunnel(request) = &self.state {
             let breaks = request.breaks.map(|breaks| breaks.how);
-            // Before the first byte there may be no tunnel yet: its client left too early.
+            // Before the first byte, there may be no tunnel yet, because the client left too early.
             let may =
                 matches!(breaks, Some(BreakKind::Finish | BreakKind::Close | BreakKind::Stop))
                     || self.got == 0
