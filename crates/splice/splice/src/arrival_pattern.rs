@@ -29,8 +29,8 @@ pub enum MoveMethod {
 pub enum ArrivalPattern {
     /// Few bytes at a time, or not known yet.
     Sparse {
-        /// Bytes received so far. After [`ArrivalPattern::Bulk`], it is the maximum, so that one
-        /// large receive suffices to return there.
+        /// Bytes received so far. A transition from [`ArrivalPattern::Bulk`] sets it to `u64::MAX`,
+        /// so that one large receive suffices to return to `Bulk`.
         received: u64,
     },
     /// Many bytes at a time.

@@ -26,7 +26,8 @@ pub(crate) struct Direction<K: SystemCalls> {
     prefix: Vec<u8>,
     /// Held only while bytes are in them.
     pipes: Option<PipePair<K::Pipe>>,
-    /// Kept payload that was copied without a pipe. It is older than the payload in a pipe.
+    /// Kept payload that was copied without a pipe, and the older payload that was read from the
+    /// pipe before. It is older than the payload that is now in a pipe.
     kept_in_memory: VecDeque<u8>,
     /// The source reported urgent data since the last check for it.
     is_urgent: bool,
@@ -58,8 +59,8 @@ impl<K: SystemCalls> Direction<K> {
         self.state.note_source_ready();
     }
 
-    /// Moves bytes from the source to the sink. Returns `false` if it has to wait, `true` if it
-    /// took [`PIPE_BYTES`] from the source and can continue.
+    /// Moves bytes from the source to the sink. Returns `false` if it has to wait or has ended,
+    /// `true` if it took [`PIPE_BYTES`] from the source and can continue.
     pub(crate) fn run(
         &mut self,
         resources: &mut Resources<K>,

@@ -33,7 +33,8 @@ pub(crate) enum Action {
         /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
-    /// Duplicate up to `max` bytes of the pipe, which is all of them, for the application.
+    /// Duplicate up to `max` bytes of the pipe for the application. `max` is the number of all
+    /// bytes in the pipe.
     Tee {
         /// `1 <= max <= PIPE_BYTES`.
         max: usize,
@@ -43,7 +44,7 @@ pub(crate) enum Action {
         /// `1 <= max <= PIPE_BYTES`.
         max: usize,
     },
-    /// Drop `max` bytes of the pipe: the application has them, and the sink failed.
+    /// Drop up to `max` bytes of the pipe: the application has them, and the sink failed.
     Discard {
         /// `1 <= max <= PIPE_BYTES`.
         max: usize,
@@ -70,7 +71,7 @@ pub(crate) enum WaitFor {
     Sink,
     /// The application reads.
     Reader,
-    /// A pause is over, after the kernel had no memory.
+    /// The pause after a lack of memory is over.
     Memory,
 }
 
@@ -135,7 +136,7 @@ pub(crate) struct DirectionState {
     is_copy_full: bool,
     /// Whether bytes of the source go through a pipe.
     uses_pipe: bool,
-    /// The kernel had no memory for an action. The direction waits for a pause.
+    /// The kernel had no memory for an action. The direction waits for the end of a pause.
     lacks_memory: bool,
 }
 
@@ -277,7 +278,8 @@ impl DirectionState {
         if self.has_taken_all() { 0 } else { rest.min(PIPE_BYTES.min(kept) as u64) as usize }
     }
 
-    /// Returns how many bytes the application may read: those that were forwarded or cannot be.
+    /// Returns how many bytes the application may read: those that were forwarded, or, after the
+    /// sink failed, all copied ones.
     pub(crate) fn readable_bytes(&self) -> usize {
         if matches!(self.sink, SinkState::Failed(_)) {
             self.copied
@@ -315,7 +317,7 @@ impl DirectionState {
         matches!(self.sink, SinkState::Ready | SinkState::Full)
     }
 
-    /// Returns whether the direction waits for a pause.
+    /// Returns whether the direction waits for the end of a pause.
     pub(crate) fn is_out_of_memory(&self) -> bool {
         self.lacks_memory && self.end().is_none()
     }

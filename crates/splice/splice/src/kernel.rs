@@ -111,7 +111,7 @@ pub trait SystemCalls {
     /// # Errors
     /// None is expected. EINTR is not an error.
     fn wait(&mut self, wait_ms_max: Option<u32>, found: &mut Vec<SocketEvent>) -> Result<()>;
-    /// Ends the current wait, or the next one.
+    /// Makes the next wait return at once, and the descriptor of the splicer readable until then.
     fn wake(&mut self);
     /// Starts a pause of `ms` milliseconds (at least 1). The end of the pause ends the current or
     /// next wait. No other pause is running.

@@ -14,7 +14,8 @@
 //! drives every transfer by splice(2) and tee(2), with about two system calls for a full pipe.
 //!
 //! This crate owns the thresholds, the choice between copying and splicing, and the pipes. It never
-//! reads a body and knows no messages; the transfers of the proxy do.
+//! interprets the bytes of a body, and knows no messages: headers and framing are up to the
+//! transfers of the proxy.
 
 #![forbid(unsafe_code)]
 

@@ -7,8 +7,8 @@ use std::ops::RangeInclusive;
 pub const SPLICE_MIN: u64 = 32 * 1024;
 /// Range to which a measured [`SPLICE_MIN`] is clamped.
 pub const SPLICE_CLAMP: RangeInclusive<u64> = 16 * 1024..=64 * 1024;
-/// Like [`SPLICE_MIN`], if a header or received bytes are sent first and the rest has arrived. Then
-/// a splice costs less than a further receive and send.
+/// Like [`SPLICE_MIN`], for bytes that follow a header, or other bytes that were received before. A
+/// further receive and send would cost more than a splice.
 pub const SPLICE_BEHIND_MIN: u64 = 4 * 1024;
 /// Range to which a measured [`SPLICE_BEHIND_MIN`] is clamped.
 pub const BEHIND_CLAMP: RangeInclusive<u64> = 4 * 1024..=32 * 1024;

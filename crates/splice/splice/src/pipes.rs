@@ -44,7 +44,7 @@ impl Pipe {
     }
 
     /// Copies the bytes of the pipe to the start of `memory`: duplicates them into `aside`, an
-    /// empty pipe, and reads that. Returns `true` if the bytes also remain in this pipe, for
+    /// empty pipe, and reads that pipe. Returns `true` if the bytes also remain in this pipe, for
     /// [`Pipe::drain_after`]. Returns `false` if `aside` had no room for all of them: this pipe is
     /// empty then, and the bytes are only in `memory`. The room depends on the pages and fragments
     /// in which the bytes arrived, not on their number (tee(2)).
@@ -172,8 +172,8 @@ impl Pipes {
         }
     }
 
-    /// Closes an eighth of the pipes that were not used since the last call. So the kernel gets
-    /// back the pipes that a burst opened.
+    /// Closes an eighth of the pipes that were not used since the last call, so that the kernel
+    /// gets back the pipes that a burst opened.
     pub fn trim<E: Engine>(&mut self, engine: &mut E) {
         self.pool.trim().into_iter().for_each(|pipe| pipe.close(engine));
     }

@@ -53,8 +53,8 @@ impl<P> PipePool<P> {
         self.open -= 1;
     }
 
-    /// Removes an eighth of the pipes that were not used since the last call, for the caller to
-    /// close. So the kernel gets back the pipes that a burst opened.
+    /// Removes an eighth of the pipes that were not used since the last call, so that the kernel
+    /// gets back the pipes that a burst opened. The caller closes them.
     pub(crate) fn trim(&mut self) -> Vec<P> {
         let shed: Vec<P> = self.free.drain(..self.unused_min.div_ceil(8)).collect();
         self.open -= shed.len();

@@ -57,7 +57,7 @@ pub enum SpliceMode {
     },
 }
 
-/// The bounds of KeepCopy: the application reads the payload too.
+/// The bounds of KeepCopy, with which the application reads the payload too.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeepCopy {
     /// [`Notice::Readable`] is reported from this many unread payload bytes on: `1 <= min2read <=
@@ -142,11 +142,11 @@ impl Notice {
 pub enum End {
     /// The payload limit was reached.
     Limit,
-    /// The source closed; in both directions, both connections did.
+    /// The source closed. In a bidirectional transfer, both connections closed.
     Closed,
-    /// A connection was aborted or failed. Payload that had arrived from the source was forwarded.
-    /// If the destination of a transfer with KeepCopy failed, the application got the whole
-    /// payload.
+    /// A connection was aborted or failed. In a unidirectional transfer, payload that had arrived
+    /// from a failed source was forwarded. If the destination of a transfer with KeepCopy failed,
+    /// the application got the whole payload.
     Aborted {
         /// The connection that failed.
         side: Side,

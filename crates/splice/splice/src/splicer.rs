@@ -33,7 +33,7 @@ pub struct Splicer<K: SystemCalls> {
     queue: VecDeque<Key>,
     /// Transfers that wait for the end of a pause. Each has `is_paused` set.
     paused: Vec<Key>,
-    /// A pause is running, even if no transfer waits for its end any more.
+    /// A pause is running. Its transfers may have been released since it began.
     is_pause_running: bool,
     notices: VecDeque<Notice>,
     /// The application is taking notices until there are none, so new ones need no wake-up.
@@ -70,8 +70,9 @@ impl<K: SystemCalls> Splicer<K> {
         }
     }
 
-    /// Splices two connections. Sends the prefix, moves up to 256 KB that have arrived, and fills
-    /// the input buffer. If the transfer ends within the call, it is released.
+    /// Splices two connections. Sends the prefix, moves up to 256 KB that have arrived in each
+    /// direction, and fills the input buffer. If this makes room for more, up to 256 KB more are
+    /// moved. If the transfer ends within the call, it is released.
     ///
     /// # Errors
     /// All but [`Error::Stale`], [`Error::NotPermitted`] and [`Error::WouldBlock`]. No byte has
@@ -132,7 +133,7 @@ impl<K: SystemCalls> Splicer<K> {
     /// a queued transfer is left.
     ///
     /// # Errors
-    /// Those of epoll_wait(2) if a descriptor was closed before its transfer was released.
+    /// Those of epoll_wait(2). None is expected while the descriptor of the splicer is open.
     pub fn forward(&mut self, wait_ms_max: Option<u32>) -> KernelResult<()> {
         let is_idle = self.queue.is_empty() && self.notices.is_empty();
         let mut found = std::mem::take(&mut self.events);
@@ -180,13 +181,14 @@ impl<K: SystemCalls> Splicer<K> {
         None
     }
 
-    /// Reads kept payload from the source with KeepCopy (0 bytes after the end), or data from the
-    /// destination of a unidirectional transfer. An empty `bytes` reads 0 bytes.
+    /// Reads from one connection of a unidirectional transfer: from the source the kept payload
+    /// (only with KeepCopy; 0 bytes after the end), from the destination the data that it sends. An
+    /// empty `bytes` reads 0 bytes.
     ///
     /// # Errors
-    /// [`Error::NotPermitted`] for any other connection of a transfer; [`Error::Stale`];
-    /// [`Error::WouldBlock`]; [`Error::Kernel`]. After ENOBUFS or ENOMEM the transfer is unchanged,
-    /// and the read may be repeated.
+    /// [`Error::NotPermitted`] for the source without KeepCopy, and in a bidirectional transfer;
+    /// [`Error::Stale`]; [`Error::WouldBlock`]; [`Error::Kernel`]. After ENOBUFS or ENOMEM the
+    /// transfer is unchanged, and the read may be repeated.
     pub fn read(&mut self, handle: Handle, side: Side, bytes: &mut [u8]) -> Result<usize, Error> {
         let key = handle.0;
         let transfer = self.transfers.get_mut(key).ok_or(Error::Stale)?;
@@ -211,7 +213,8 @@ impl<K: SystemCalls> Splicer<K> {
     /// Writes to the source of a unidirectional transfer.
     ///
     /// # Errors
-    /// Those of [`Splicer::read`].
+    /// [`Error::NotPermitted`] for the destination, and in a bidirectional transfer; otherwise
+    /// those of [`Splicer::read`].
     pub fn write(&mut self, handle: Handle, side: Side, bytes: &[u8]) -> Result<usize, Error> {
         let transfer = self.transfers.get(handle.0).ok_or(Error::Stale)?;
         match side {

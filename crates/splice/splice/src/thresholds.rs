@@ -12,8 +12,8 @@ pub struct Thresholds {
     pub alone_min: u64,
     /// Like `alone_min`, if a header or received bytes are sent first; `behind_min <= alone_min`.
     pub behind_min: u64,
-    /// Remaining bytes from which a stored body goes to the client through one pipe and into memory
-    /// out of a second one.
+    /// Remaining bytes from which a stored body goes to the client through one pipe, and is read
+    /// from a second pipe into the cache's memory.
     pub tee_min: u64,
     /// A source of unknown length, such as a body until close or a tunnel, is spliced only after a
     /// receive of this many bytes. 0: at once.

@@ -72,8 +72,8 @@ impl<K: SystemCalls> Transfer<K> {
         &self.fds[side as usize]
     }
 
-    /// Moves bytes. Returns `false` if the transfer has to wait, `true` if a direction reached its
-    /// limit for one turn.
+    /// Moves bytes. Returns `false` if the transfer has to wait or has ended, `true` if a direction
+    /// reached its limit for one turn.
     pub(crate) fn run(&mut self, resources: &mut Resources<K>) -> bool {
         if self.end().is_some() {
             return false;

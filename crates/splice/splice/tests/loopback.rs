@@ -1,4 +1,4 @@
-//! Each interaction of the paper over loopback connections.
+//! Each mode and call of the paper's interface, over loopback connections.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -242,7 +242,8 @@ fn bytes_behind_urgent_data_are_forwarded_at_once() {
             send();
         }
         let request = Request { keep_copy, ..request(&source, &destination, mode) };
-        // Urgent data that arrived before the connection was watched causes no event.
+        // Urgent data that arrived before the connection was watched is reported only once, with
+        // the state in which the watch finds the connection.
         let handle = started(splicer.splice(request).unwrap());
         if !is_urgent_before {
             splicer.forward(Some(0)).unwrap();

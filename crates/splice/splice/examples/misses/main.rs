@@ -27,7 +27,7 @@ use store::Store;
 
 type Connection = Rc<TcpStream>;
 
-/// Bytes received at a time of a copied body.
+/// Bytes of a copied body that are received at a time.
 const COPY_BYTES: usize = 256 * 1024;
 const STORE_BYTES: usize = 64 << 20;
 const EVENTS: usize = 256;

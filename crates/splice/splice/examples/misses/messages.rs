@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 pub(crate) struct MissRequest {
     /// The address of the origin.
     pub(crate) address: SocketAddr,
-    /// Its header, with the target in origin form.
+    /// The header of the request, with the target in origin form.
     pub(crate) head: Vec<u8>,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct EngineDirection {
     pub(super) is_watching: bool,
     /// The transfer is being unspliced, so no new operation starts.
     is_stopping: bool,
-    /// Stop when a sink takes a part of the bytes of a pipe.
+    /// The direction stops when a sink takes a part of the bytes of a pipe.
     pub(super) stops_midway: bool,
     pub(super) is_at_end: bool,
     pub(super) is_source_broken: bool,
@@ -285,7 +285,7 @@ impl EngineDirection {
         self.kept.as_mut().is_some_and(|kept| kept.maybe_read(&mut self.state))
     }
 
-    /// Returns the pipe, even with bytes in it.
+    /// Releases the pipe, even with bytes in it.
     pub(super) fn release<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
         if let Some(pipe) = self.pipe.take() {
             pipes.release(engine, pipe);
@@ -293,7 +293,7 @@ impl EngineDirection {
     }
 }
 
-/// Reads all bytes of a pipe and returns the pipe.
+/// Reads all bytes of a pipe, and releases the pipe.
 pub(super) fn read<E: Engine>(mut pipe: Pipe, engine: &mut E, pipes: &mut Pipes) -> Vec<u8> {
     let mut memory = vec![0; pipe.filled()];
     pipe.read(engine, &mut memory).expect("pipes do not break");

@@ -17,7 +17,7 @@ pub(super) struct ManualDirection {
     is_at_end: bool,
     /// The sink failed. Received bytes are dropped.
     is_sink_gone: bool,
-    /// All bytes of the source were forwarded.
+    /// All bytes of the source were forwarded, or dropped because the sink failed.
     pub(super) is_over: bool,
     /// The direction had ended before the unsplice.
     pub(super) was_over: bool,

@@ -1,6 +1,6 @@
-//! The direction state machine over the engines of the proxy, whose operations complete later. Its
-//! counts must hold over every engine and for every order of completions. The application reads
-//! copies at once or late, and forwards the rest itself after an unsplice.
+//! Tests of the direction state machine over the engines of the proxy, whose operations are
+//! asynchronous. Its counts must hold over every engine and for every order of completions. The
+//! application reads copies at once or late, and forwards the rest itself after an unsplice.
 //!
 //! SEEDS=20000 runs that many simulated worlds, half of them hostile, and TRANSFERS=10000 that many
 //! transfers over each real engine. SEED=7 runs one seed.

@@ -162,7 +162,8 @@ impl<S: PeerStream> StreamPeer<S> {
                 self.sent += count;
                 self.left -= count;
             }
-            // A peer that closed without reading everything had sent its whole stream.
+            // The worker closed or reset the connection. If it closed without reading everything,
+            // it has sent its whole stream, so the peer continues to receive.
             None => (self.left, self.is_finished) = (0, true),
         }
     }

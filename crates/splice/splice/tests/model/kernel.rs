@@ -16,7 +16,7 @@ pub(crate) struct ModelConnection {
     /// The peer has closed, behind the incoming bytes.
     pub(crate) is_ended: bool,
     pub(crate) is_aborted: bool,
-    /// Urgent data precedes the incoming bytes: a splice gets none of them, a receive does.
+    /// Urgent data precedes the incoming bytes: a receive gets these bytes, a splice gets none.
     is_urgent: bool,
     /// The pending error, reported once behind the incoming bytes.
     error: Option<Errno>,
@@ -250,7 +250,7 @@ impl ModelWorld {
         self.buffers - self.buffers(pipe).0.len()
     }
 
-    /// Puts bytes into as many buffers as they need, and returns how many fitted.
+    /// Puts bytes into as many buffers as they need, and returns how many bytes fitted.
     fn put(&mut self, pipe: &ModelPipe, bytes: impl Iterator<Item = u8>) -> usize {
         let mut bytes = bytes.peekable();
         let mut count = 0;

@@ -162,7 +162,7 @@ impl ModelRun {
         }
     }
 
-    /// Runs random events, until most transfers are over.
+    /// Runs random events. [`ModelRun::finish`] completes the transfers that are left.
     pub(crate) fn run(&mut self) {
         for _ in 0..20 + self.below(200) {
             let index = self.below(self.transfers.len());

@@ -23,8 +23,9 @@ struct NamespaceThread {
 }
 
 impl PeerHost {
-    /// Returns the location for `name`, ORIGIN or CLIENT: the namespace in ORIGIN_NAMESPACE, which
-    /// reaches this process at ORIGIN_SIDE; this namespace without that variable.
+    /// Returns the location of the peers of `name`, which is ORIGIN or CLIENT. With
+    /// ORIGIN_NAMESPACE (or CLIENT_NAMESPACE) it is that namespace, which reaches this process at
+    /// ORIGIN_SIDE (or CLIENT_SIDE). Without, it is this namespace.
     pub(crate) fn of(name: &str) -> Self {
         let Ok(namespace) = std::env::var(format!("{name}_NAMESPACE")) else {
             return Self { address: IpAddr::from([127, 0, 0, 1]), there: None };
@@ -34,7 +35,7 @@ impl PeerHost {
         Self { address: address.parse().expect("an address"), there }
     }
 
-    /// Connects from there.
+    /// Connects to `address` from this location.
     pub(crate) fn connect(&self, address: SocketAddr) -> io::Result<TcpStream> {
         let Some(there) = &self.there else { return TcpStream::connect(address) };
         there.addresses.send(address).expect("the thread waits");

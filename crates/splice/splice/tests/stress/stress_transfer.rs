@@ -135,7 +135,7 @@ impl StressTransfer {
         self.handle == Some(handle)
     }
 
-    /// Returns whether only the splicer can continue.
+    /// Returns whether the random steps are over and no read is due.
     pub(crate) fn is_waiting(&self) -> bool {
         self.steps == 0 && !self.is_read_due
     }
