@@ -39,8 +39,8 @@ enum {
 enum {
   MRSPLICE_END_NONE = 0,        // it was unspliced before its end
   MRSPLICE_END_LIMIT = 1,       // the payload limit was reached
-  MRSPLICE_END_CLOSED = 2,      // the source closed; of a bidirectional splice, both connections
-  MRSPLICE_END_FD0_ABORTED = 3, // fd0 failed; payload that a source had sent was forwarded
+  MRSPLICE_END_CLOSED = 2,      // the source closed, or both connections of a bidirectional splice
+  MRSPLICE_END_FD0_ABORTED = 3, // fd0 failed; if unidirectional, arrived payload was forwarded
   MRSPLICE_END_FD1_ABORTED = 4, // fd1 failed; with KeepCopy the application got the whole payload
   MRSPLICE_END_FAILED = 5,      // the kernel had no memory or no room for another epoll entry
 };
@@ -71,10 +71,11 @@ struct mrsplice_released {
 };
 
 // A request, and its results. Set all fields to 0 first. A field that is set without its flag is an
-// error.
+// error. Both connections are non-blocking TCP connections in ESTABLISHED or CLOSE_WAIT, and stay
+// open until the splice is released.
 struct mrsplice_request {
-  int32_t fd0;       // non-blocking TCP connections in ESTABLISHED or CLOSE_WAIT, which stay open
-  int32_t fd1;       // until the splice is released
+  int32_t fd0;       // with MRSPLICE_UNIDIRECTIONAL: the source
+  int32_t fd1;       // with MRSPLICE_UNIDIRECTIONAL: the destination
   uint32_t flags;    // MRSPLICE_UNIDIRECTIONAL and so on
   uint32_t reserved; // 0
   uint64_t limit;    // MRSPLICE_LIMIT: bytes of payload

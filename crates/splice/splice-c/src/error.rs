@@ -14,8 +14,8 @@ pub(crate) const BROKEN: c_int = -Errno::NOTRECOVERABLE.raw_os_error();
 /// An argument that the man pages do not allow.
 pub(crate) const INVALID: c_int = -Errno::INVAL.raw_os_error();
 
-/// Returns the number for an error of the splicer: an error of the kernel unchanged, and for any
-/// other error the number of a system call's similar error.
+/// Returns the error number for an error of the splicer. An error of the kernel keeps its number;
+/// any other error gets the number that system calls return for a similar error.
 pub(crate) fn c_error(error: Error) -> c_int {
     let errno = match error {
         Error::Request(_) => Errno::INVAL,

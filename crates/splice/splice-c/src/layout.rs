@@ -1,6 +1,6 @@
 //! The structures of `include/mrsplice.h`, which describes each field. Their layout must be the
-//! same in C and Rust. The header asserts its sizes; this module asserts the same sizes, and the
-//! offsets of fields that only padding could move.
+//! same in C and Rust. The header asserts its sizes. This module asserts the same sizes, and the
+//! offsets of fields before which padding could differ.
 
 use std::ffi::{c_int, c_void};
 use std::mem::{offset_of, size_of};

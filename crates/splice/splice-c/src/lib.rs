@@ -71,9 +71,9 @@ pub unsafe extern "C" fn mrsplice_fd(set: *const SpliceSet) -> c_int {
 /// mrsplice_splice(3): starts a splice and stores the result in `request`.
 ///
 /// # Safety
-/// As for [`mrsplice_forward`]. `request` is null or a request. Each of its pointers is null or has
-/// the stated number of bytes, and the two areas do not overlap. Its descriptors stay open until
-/// the splice is released.
+/// As for [`mrsplice_forward`]. `request` is null or a request. `prefix` and `input` are null or
+/// have the stated number of bytes, and do not overlap. Its descriptors stay open until the splice
+/// is released.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn mrsplice_splice(set: *mut SpliceSet, request: *mut CRequest) -> c_int {
     let call = |set: &mut SpliceSet| {

@@ -82,7 +82,7 @@ impl Relay {
         line_of(&mut self.stderr)
     }
 
-    /// Sets the descriptor limit to `count` above the open descriptors.
+    /// Sets the descriptor limit so that the process can open `count` more descriptors.
     fn allow_more_descriptors(&self, count: usize) {
         let process = self.process.id();
         let open = PathBuf::from(format!("/proc/{process}/fd"));
@@ -115,7 +115,7 @@ fn with_soname() -> PathBuf {
     folder
 }
 
-/// Returns bytes without repetition.
+/// Returns pseudorandom bytes, in which a lost or repeated part shows.
 fn pattern(count: usize) -> Vec<u8> {
     (0..count as u64).map(|at| (at.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }
@@ -174,7 +174,7 @@ fn the_example_relays_concurrent_connections_and_counts_bytes() {
     connection.read_exact(&mut received).unwrap();
     run(Command::new("sh").arg("-c").arg(format!("kill -TERM {}", relay.process.id())));
     assert_eq!(relay.line(), "9 bytes from the client, 0 bytes to it");
-    assert!(client.read(&mut received).is_err(), "what is broken off must not look whole");
+    assert!(client.read(&mut received).is_err(), "a broken tunnel must not look complete");
     assert!(relay.process.wait().unwrap().success());
 }
 
