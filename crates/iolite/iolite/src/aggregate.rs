@@ -10,7 +10,8 @@ use crate::memory_kind::MemoryKind;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
-/// The bytes of a sequence of slices. Its operations move references, not bytes, and slices that it
+/// The bytes of a sequence of slices. Editing moves references, not bytes; only
+/// [`Aggregate::write`], [`Aggregate::copy`] and [`Aggregate::to_vec`] copy bytes. Slices that it
 /// shares with others stay as they are. Positions count bytes from its beginning.
 #[derive(Clone, Debug, Default)]
 pub struct Aggregate {

@@ -22,11 +22,11 @@ pub struct Buffer {
 }
 
 impl Slab {
-    /// Allocates a buffer whose size is in the range `bytes`, as long as contiguous memory allows,
-    /// rounded up to the unit of the kind. A large object takes several buffers, each of at most
-    /// [`MemoryKind::bytes_max`]. As a slab fills up, buffers of 256 KB can be allocated far longer
-    /// than larger ones. [`Slab::start_evacuation`] names the object by `tag`, such as the hash of
-    /// its key.
+    /// Allocates a buffer whose size is in the range `bytes`, rounded up to the unit of the kind.
+    /// It is smaller than the end of the range if no contiguous memory of that size is free. A
+    /// large object takes several buffers, each of at most [`MemoryKind::bytes_max`]. In a slab
+    /// that fills up, allocations of 256 KB succeed long after larger ones have begun to fail.
+    /// [`Slab::start_evacuation`] names the object by `tag`, such as the hash of its key.
     ///
     /// # Errors
     /// An [`AllocError`], which says what the caller can do.

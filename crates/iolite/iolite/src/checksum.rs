@@ -25,8 +25,7 @@ impl Sum {
         Self(u16::from_be_bytes((sum as u16).to_ne_bytes()))
     }
 
-    /// Returns the sum of bytes of which the first `length` have this sum and the rest has the sum
-    /// `next`.
+    /// Returns the sum of this part, of `length` bytes, followed by a part whose sum is `next`.
     #[must_use]
     pub fn followed_by(self, length: u64, next: Self) -> Self {
         let next = if length.is_multiple_of(2) { next.0 } else { next.0.swap_bytes() };

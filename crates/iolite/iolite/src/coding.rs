@@ -62,7 +62,7 @@ impl Coding {
     }
 }
 
-/// From 1 to 9; the default of most servers.
+/// From 1 to 9; the default of zlib.
 const GZIP_LEVEL: u32 = 6;
 /// From 0 to 11; this level costs about as much as `GZIP_LEVEL`.
 const BROTLI_LEVEL: u32 = 5;

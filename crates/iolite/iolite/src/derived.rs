@@ -1,4 +1,4 @@
-//! Values computed from bytes and kept with them. They stay valid because the bytes never change.
+//! Values computed from bytes and kept with them. A change of the bytes drops their values.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Mutex, MutexGuard};

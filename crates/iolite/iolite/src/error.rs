@@ -6,7 +6,7 @@ use millrace_sys::Errno;
 
 use crate::limits::{SLAB_BYTES_MAX, SLAB_BYTES_MIN};
 
-/// Why a slab could not be created. Retrying does not help.
+/// The reason why a slab could not be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
     /// The requested size in bytes is out of bounds: an error of the caller.
@@ -37,7 +37,7 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Why an allocation failed. This is expected: a slab is bounded.
+/// The reason why an allocation failed. Failures are expected: a slab is bounded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AllocError {
     /// Nearly all memory is in use. Some is freed when slices are dropped.

@@ -10,9 +10,8 @@ use crate::free_list::Allocation;
 use crate::memory_kind::MemoryKind;
 use crate::slab::Slab;
 
-/// Memory of a slab, always in an [`Arc`](std::sync::Arc) that at most one
-/// [`Buffer`](crate::Buffer) and any number of slices share. The last one to be dropped releases
-/// the memory.
+/// Memory of a slab, always in an [`Arc`](std::sync::Arc). At most one [`Buffer`](crate::Buffer)
+/// and any number of views and slices share it. The last one to be dropped releases the memory.
 ///
 /// `0 <= filled <= allocated`. Bytes below `filled` may be read by all holders. Only a sole holder
 /// that borrows the extent mutably may change them. Bytes from `filled` on belong to the buffer
@@ -37,11 +36,11 @@ pub(crate) struct Extent {
     forms: OnceLock<Box<AnyForms>>,
 }
 
-/// The type-erased [`DerivedForms`](crate::derived::DerivedForms), which may hold further extents:
-/// naming the type here would make the modules depend on each other.
+/// The type-erased [`DerivedForms`](crate::derived::DerivedForms). Derived forms may hold further
+/// extents, so naming the type here would make the two modules import each other.
 type AnyForms = Box<dyn Any + Send + Sync>;
 
-/// There is one for each stored object: 80 bytes of the heap, with the counts of the `Arc`.
+/// Each stored object has at least one: 80 bytes of the heap, with the counts of the `Arc`.
 const _: () = assert!(size_of::<Extent>() <= 64);
 
 // SAFETY: the memory behind `start` stays mapped as long as `slab` is held, on every thread; no

@@ -46,9 +46,9 @@ struct BlockUse {
 }
 
 /// ```text
-///   Absent ──> Present ──> Evacuating ──> Absent
-///     ^           └───────────────────────> │
-///     └─────────────────────────────────────┘
+///   Absent ──> Present ──> Evacuating
+///     ^           │            │
+///     └───────────┴────────────┘
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 enum BlockState {
@@ -126,7 +126,8 @@ impl FreeList {
         Some(self.allocate_in(number, units, generation, tag))
     }
 
-    /// Allocates about the longest gap, from `min` to `max` bytes. To be called after
+    /// Allocates a gap from a segment of the highest size class in use: the longest gap, or one of
+    /// at least half its length. Allocates `min` to `max` bytes. To be called after
     /// [`FreeList::allocate`] found no gap of `max`.
     pub(crate) fn allocate_longest(
         &mut self,
@@ -160,8 +161,9 @@ impl FreeList {
         Allocation { offset: offset as u64, bytes: units * self.kind.unit() }
     }
 
-    /// Returns a segment with a gap of `units`, from the lowest size class that has one, so that
-    /// long gaps stay long.
+    /// Returns a segment with a gap of `units`. It is from the lowest size class in which one is
+    /// found, so that long gaps stay long. In the class in which only some segments fit, at most
+    /// [`FIT_PROBES_MAX`] are examined.
     fn find_segment(&self, units: usize) -> Option<usize> {
         let sure = units.next_power_of_two().ilog2() as usize;
         let unsure = units.ilog2() as usize;
@@ -208,7 +210,7 @@ impl FreeList {
         (self.blocks[block].live == 0).then(|| self.remove_block(block as u32))
     }
 
-    /// Removes a block from this kind in which nothing is in use.
+    /// Removes an unused block from this kind.
     fn remove_block(&mut self, block: u32) -> FreedBlock {
         let mut was_sent = false;
         for number in self.segments_of(block) {
@@ -233,7 +235,7 @@ impl FreeList {
         self.segment_mut(number).set_generation(start, units, before, generation);
     }
 
-    /// Returns whether an extent of `generation` is in use that covers all `bytes` from `offset`
+    /// Returns whether one extent in use has this `generation` and covers all `bytes` from `offset`
     /// on.
     pub(crate) fn has_generation(&self, offset: u64, bytes: usize, generation: u64) -> bool {
         let (size, unit) = (self.kind.segment_bytes() as u64, self.kind.unit());
@@ -245,8 +247,8 @@ impl FreeList {
         end <= UNITS_PER_SEGMENT && segment.has_generation(at / unit, end - at / unit, generation)
     }
 
-    /// Returns the fewest bytes in use of any block that is not being evacuated, and the number of
-    /// this block.
+    /// Returns the block with the fewest bytes in use, of those that are not being evacuated: the
+    /// number of these bytes, and the number of the block.
     pub(crate) fn least_used_block(&self) -> Option<(u64, u32)> {
         let present = self.blocks.iter().zip(0..).filter(|(of, _)| of.state == BlockState::Present);
         let least = present.map(|(of, block)| (of.live, block)).min()?;

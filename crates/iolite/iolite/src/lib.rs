@@ -2,10 +2,11 @@
 //! the sockets that send it and the values derived from it.
 //!
 //! The design follows IO-Lite (Pai, Druschel, Zwaenepoel). Bytes are written once, into a
-//! [`Buffer`], and never change afterwards. Any thread can hold a [`Slice`] of them at the cost of
-//! a reference count. Changes are made by recombining slices in an [`Aggregate`]. A [`SliceId`]
-//! (pool, offset, length and generation) identifies the contents of a slice: other contents never
-//! get the same id. So a checksum or a digest needs to be computed only once.
+//! [`Buffer`], and do not change while anything else may read them. Any thread can hold a [`Slice`]
+//! of them at the cost of a reference count. Changes are made by recombining slices in an
+//! [`Aggregate`]. A [`SliceId`] (pool, offset, length and generation) identifies the contents of a
+//! slice: other contents never get the same id. So a checksum or a digest needs to be computed only
+//! once.
 //!
 //! ```text
 //!   Slab::allocate ──> Buffer ──freeze──> Slice ──append──> Aggregate

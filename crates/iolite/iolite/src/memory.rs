@@ -31,7 +31,8 @@ enum Backing {
     /// Each file has `FILE_BYTES`, the last one possibly fewer. They are mapped one after the
     /// other.
     Files { region: MappedRegion, files: Vec<OwnedFd> },
-    /// With this layout. Nothing can be sent zero-copy, so nothing is ever recycled.
+    /// Memory that was allocated with this layout. Nothing can be sent zero-copy, so nothing is
+    /// ever recycled.
     Heap(Layout),
 }
 
@@ -86,8 +87,8 @@ impl SlabMemory {
     }
 
     /// Populates a block, as one huge page if the kernel allows it. One small page is populated
-    /// first, because there is nothing to collapse otherwise. Collapsing adds the rest, which costs
-    /// half as much as populating all pages and collapsing them.
+    /// first, because there is nothing to collapse otherwise. Collapsing adds the rest, at a small
+    /// part of the cost of populating all small pages first (docs/design/iolite.md).
     pub(crate) fn populate(&self, block: u32) -> Result<PageSize, Errno> {
         let Backing::Files { region, .. } = &self.backing else {
             return Ok(PageSize::Huge);

@@ -18,7 +18,8 @@ pub enum MemoryKind {
 }
 
 impl MemoryKind {
-    /// The maximum number of bytes in one buffer of this kind. Larger objects are aggregates.
+    /// Returns the maximum number of bytes in one buffer of this kind. Larger objects are
+    /// aggregates.
     pub const fn bytes_max(self) -> usize {
         match self {
             Self::Copied => COPIED_BYTES_MAX,
@@ -26,7 +27,7 @@ impl MemoryKind {
         }
     }
 
-    /// The allocation unit in bytes.
+    /// Returns the allocation unit in bytes.
     pub const fn unit(self) -> usize {
         match self {
             Self::Copied => COPIED_UNIT,

@@ -18,7 +18,7 @@ pub(crate) struct Segment {
     allocated: [u64; WORDS],
     /// Units of extents in use; `live + tainted <= UNITS_PER_SEGMENT`, and as many bits are set.
     live: usize,
-    /// Units that are not in use and must not be written to.
+    /// Units that are not in use, and cannot be allocated until the segment is cleared.
     pub(crate) tainted: usize,
     /// The length of the longest free gap in units; 0 if there is none.
     pub(crate) longest_gap: usize,
@@ -64,8 +64,8 @@ impl Segment {
         UNITS_PER_SEGMENT - self.live - self.tainted
     }
 
-    /// Allocates the first `units` contiguous units for an extent of `generation`, and returns the
-    /// index of the first one.
+    /// Allocates `units` units for an extent of `generation` in the first gap that has room, and
+    /// returns the index of the first one.
     ///
     /// # Panics
     /// If no gap is that long: see `longest_gap`.

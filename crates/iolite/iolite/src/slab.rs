@@ -35,7 +35,7 @@ pub(crate) struct SlabShared {
     copied: Mutex<FreeList>,
     zero_copy: Mutex<FreeList>,
     pub(crate) blocks: Mutex<Blocks>,
-    /// Signalled when [`Blocks::has_task`] may have become true.
+    /// Signalled when [`Blocks::has_task`] may have become true, or the prefault thread has to end.
     pub(crate) prefault_needed: Condvar,
     /// The last generation that was assigned. Each extent has its own, and an extent whose bytes
     /// change gets a new one. Relaxed: it is ordered with no other memory.
@@ -60,8 +60,8 @@ pub enum PrefaultOutcome {
     Idle,
     /// One more block is ready.
     Prefaulted,
-    /// The kernel had no memory for a block: its error number (errno(3)). The call may be repeated,
-    /// but not at once.
+    /// The kernel had no memory for a block, or did not take one back. The value is the error
+    /// number (errno(3)). The call may be repeated, but not at once.
     Failed(i32),
 }
 
@@ -372,7 +372,8 @@ mod tests {
         assert_eq!(part.capacity(), eighth);
     }
 
-    /// Small objects that outlive their neighbours do not keep large ones out, nor the reverse.
+    /// Small objects that outlive their neighbours do not keep large ones out, and large objects do
+    /// not keep small ones out.
     #[test]
     #[cfg_attr(miri, ignore = "takes Miri many minutes")]
     fn blocks_change_from_one_kind_to_the_other() {

@@ -8,7 +8,8 @@ use crate::extent::Extent;
 use crate::slab::Slab;
 use crate::slice_id::{POOL, SliceId};
 
-/// Bytes that never change or move while this is held. Cloning increments a reference count.
+/// Bytes that do not move, and that nothing else changes, while this is held. Cloning increments a
+/// reference count.
 #[derive(Clone, Debug)]
 pub struct Slice {
     pub(crate) extent: Arc<Extent>,

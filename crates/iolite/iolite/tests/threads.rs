@@ -26,7 +26,7 @@ struct Object {
     body: Aggregate,
 }
 
-/// A worker that stores, sends and drops objects. It reads what it sent only when it has to.
+/// A worker that stores, sends and drops objects. It reads the sent bytes only when it has to.
 struct Worker<'a> {
     slab: &'a Slab,
     /// Tags of the objects in evacuating blocks, which all workers have to drop.
@@ -88,7 +88,7 @@ impl Worker<'_> {
             self.held.retain(|object| !evacuating.contains(&object.tag));
         }
         let _ = self.held.pop_front();
-        // Other workers may hold all of it.
+        // Other workers may hold all the memory.
         std::thread::yield_now();
     }
 
