@@ -1,5 +1,5 @@
-//! Rule: lines of documents and of comments are at most 100 columns wide. Rust code is formatted by
-//! rustfmt, which does not break comments.
+//! Rule: lines of documents and of comments are at most 100 columns wide, and no file is empty.
+//! Rust code is formatted by rustfmt, which does not break comments.
 
 use crate::defect::Defect;
 use crate::tree::Tree;
@@ -18,8 +18,8 @@ const READ_BY_PROGRAM: &str = "# cases: ";
 /// Inputs of fuzz targets, and results with notes of one line each.
 const DATA: [&str; 2] = ["fuzz/corpus/", "peers/results/"];
 
-/// Returns the lines that are too long. Tables and code are as wide as they have to be, and so is a
-/// line without a blank to break it at, such as a link.
+/// Returns the lines that are too long, and the empty files. Tables and code are as wide as they
+/// have to be, and so is a line without a blank to break it at, such as a link.
 pub(super) fn check(tree: &Tree) -> Vec<Defect> {
     let mut defects = Vec::new();
     let sources = tree.sources.iter().map(|(path, source)| (path, &source.text));
@@ -28,6 +28,9 @@ pub(super) fn check(tree: &Tree) -> Vec<Defect> {
         let is_data = path.ends_with(".patch") || DATA.iter().any(|data| path.starts_with(data));
         if is_data || GENERATED.contains(&path.as_str()) {
             continue;
+        }
+        if text.trim().is_empty() {
+            defects.push(Defect::new(path, 1, "the file is empty", "content, or no file"));
         }
         let mut is_fenced = false;
         for (number, line) in text.lines().enumerate() {
@@ -63,6 +66,13 @@ mod tests {
 
     fn defects(text: &str) -> Vec<String> {
         check(&test_tree(&[("a.md", text)])).iter().map(Defect::to_string).collect()
+    }
+
+    #[test]
+    fn an_empty_file_is_found() {
+        assert_eq!(defects("\n"), ["a.md:1: the file is empty (expected: content, or no file)"]);
+        let of_program = check(&test_tree(&[("peers/a", "")]));
+        assert_eq!(of_program.len(), 1);
     }
 
     #[test]
