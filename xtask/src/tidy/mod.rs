@@ -137,8 +137,8 @@ mod tests {
         let tree = test_tree(&[
             ("crates/z/z/Cargo.toml", "[package]\nname = \"millrace-z\"\n"),
             ("crates/os/a/Cargo.toml", "[package]\nname = \"millrace-a\"\n"),
-            ("crates/os/a/src/lib.rs", &"\n".repeat(801)),
-            ("crates/os/a/src/stray.rs", ""),
+            ("crates/os/a/src/lib.rs", &"//\n".repeat(801)),
+            ("crates/os/a/src/stray.rs", "//\n"),
         ]);
         let paths = |rules: &[Rule]| -> Vec<String> {
             let choice = Choice { rules: rules.to_vec(), is_strict: false };
