@@ -93,7 +93,7 @@ class Files(InteropCase):
                 client.get("/file")
                 self.assertEqual(client.read_response().status, 200)
             client.close()
-        seen = nginx.requests()
+        seen = nginx.requests(400)
         self.assertEqual(len(seen), 400)
         self.assertLessEqual(len({request["connection"] for request in seen}), os.cpu_count() + 4)
         self.assertEqual({request["host"] for request in seen}, {"interop.test"})

@@ -82,7 +82,7 @@ class HealthChecks(InteropCase):
             self.wait_until("its check fails", lambda: self.fails(origin))
         # If no origin is healthy, all of them are used.
         self.assertEqual(self.fetch_files(4), [200] * 4)
-        self.assertTrue(self.files(first) and self.files(second))
+        self.wait_until("both serve", lambda: self.files(first) and self.files(second))
 
 
 class ProxyHeaders(InteropCase):
@@ -92,7 +92,7 @@ class ProxyHeaders(InteropCase):
             nginx = self.nginx(listen_more="proxy_protocol")
             self.boost(nginx.url, "--check", "/up", "--send-proxy", version)
             self.wait_until("it was checked", nginx.requests)
-            check = nginx.requests()[0]
+            check = nginx.requests(1)[0]
             self.assertEqual((check["target"], check["status"]), ("/up", "200"))
 
 

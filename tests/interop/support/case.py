@@ -102,7 +102,7 @@ class InteropCase(unittest.TestCase):
 
     def assert_all_through_the_proxy(self, origin, at_least):
         """Checks that nginx received at least `at_least` requests, all of them with Via."""
-        requests = origin.requests()
+        requests = origin.requests(at_least)
         direct = [request for request in requests if request["via"] in ("-", "")]
         self.assertEqual(direct, [], "requests that did not come through the proxy")
         self.assertGreaterEqual(len(requests), at_least)

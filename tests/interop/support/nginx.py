@@ -110,12 +110,17 @@ class Nginx:
     def url(self):
         return f"{self.scheme}://{self.host}:{self.port}"
 
-    def requests(self):
+    def requests(self, count=0):
         """Returns the logged requests as dictionaries with method, target, status, via, host,
-        connection and sent bytes."""
+        connection and sent bytes. nginx logs a request after its response: waits, for a bounded
+        time, until `count` requests are logged."""
         names = ("method", "target", "status", "via", "host", "connection", "sent")
-        text = (self.folder / "access.log").read_text()
-        return [dict(zip(names, line.split("|"))) for line in text.splitlines()]
+        end = time.monotonic() + 30
+        while True:
+            lines = (self.folder / "access.log").read_text().splitlines()
+            if len(lines) >= count or time.monotonic() > end:
+                return [dict(zip(names, line.split("|"))) for line in lines]
+            time.sleep(0.02)
 
     def stop(self):
         """Ends the master, which ends its worker."""
