@@ -17,7 +17,7 @@ pub enum Outcome {
     /// The program sent its own response. No byte reached the origin.
     Served(OwnResponse),
     /// The request reached the origin, and the client got the program's own response.
-    Answered(OwnResponse),
+    Generated(OwnResponse),
     /// The origin responded before the end of the request, and the response reached the client. The
     /// rest of the request may have reached the origin.
     Early,
@@ -49,7 +49,7 @@ impl Outcome {
         matches!(
             self,
             Self::Forwarded
-                | Self::Answered(_)
+                | Self::Generated(_)
                 | Self::Early
                 | Self::Aborted
                 | Self::Left
@@ -60,7 +60,7 @@ impl Outcome {
     /// Returns the program's own response, if the client gets it.
     pub fn own(&self) -> Option<&OwnResponse> {
         match self {
-            Self::Refused(own) | Self::Cut(own) | Self::Served(own) | Self::Answered(own) => {
+            Self::Refused(own) | Self::Cut(own) | Self::Served(own) | Self::Generated(own) => {
                 Some(own)
             }
             _ => None,
@@ -217,7 +217,7 @@ fn outcome(text: &str, location: &str) -> Outcome {
         "refused" => Outcome::Refused(own()),
         "cut" => Outcome::Cut(own()),
         "served" => Outcome::Served(own()),
-        "generated" => Outcome::Answered(own()),
+        "generated" => Outcome::Generated(own()),
         "early" => Outcome::Early,
         "aborted" => Outcome::Aborted,
         "closed" => Outcome::Closed,

@@ -95,7 +95,7 @@ fn receive(item: &Item<'_>, client: &mut Client) -> Result<bool, String> {
                 Err("a refusal that does not announce the close".to_owned())
             }
         }
-        Outcome::Served(own) | Outcome::Answered(own) => {
+        Outcome::Served(own) | Outcome::Generated(own) => {
             Ok(receive_own_response(own, client, &item.context)?.closes())
         }
         Outcome::Left => Ok(true),

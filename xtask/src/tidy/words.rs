@@ -70,8 +70,8 @@ const RULED_OUT: &[Phrase] = &[
     },
 ];
 
-/// The user `nobody` is without backquotes in the generated man pages. The texts that they are
-/// generated from are checked.
+/// Generated man pages, in which the user `nobody` stands without backquotes. The texts from which
+/// they are generated are checked instead.
 const GENERATED_MAN: &[&str] = &["man/millrace"];
 
 /// Files that quote these phrases on purpose: the rules of style and the list of changed names.

@@ -8,8 +8,13 @@ use super::{
 };
 use crate::simulated::plan::{BodyFraming, Break, BreakKind, HeaderSyntax, Reader};
 
-const fn cache_control(text: &'static str, fresh_s: u64, spare_s: u64, own: bool) -> CacheControl {
-    CacheControl { text, fresh_s, stale_s: spare_s, private: own }
+const fn cache_control(
+    text: &'static str,
+    fresh_s: u64,
+    stale_s: u64,
+    private: bool,
+) -> CacheControl {
+    CacheControl { text, fresh_s, stale_s, private }
 }
 
 /// The Cache-Control values of responses.
