@@ -13,7 +13,9 @@ CASES = {
     "F1-hit": "forward-hit-8k",
     "F1-hitsurge": "forward-hit-surge",
     "F1-missclose": "forward-miss-8k-new-connection",
-    "T1-hs": "tls-handshake",
+    "T1-h1": "tls-8k",
+    "T1-h2": "tls-h2-8k",
+    "T1-hs": "tls-handshake-8k",
 }
 # The part of a case before its size. In the results of R3, a rate follows it.
 FAMILIES = {
@@ -23,7 +25,6 @@ FAMILIES = {
     "R4": "static-file",
     "R6": "reverse-store",
     "F2": "tunnel",
-    "T1": "tls-hit",
 }
 # Appended to a case.
 VARIANTS = {"browser": "browser", "urls": "unique-urls"}

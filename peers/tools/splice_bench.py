@@ -16,10 +16,10 @@ import time
 
 from figures import MIB, VARIANTS, Load, programs
 from runner import cases, checks, settings
-from runner.client import fetch, origin_requests
+from runner.client import fetch, load_command, origin_requests
 from runner.lock import BENCH_LOCK
 from runner.process import Process, available_memory, is_listening
-from runner.settings import BIN, CERT, KEY, PEERS, PORT, WORK
+from runner.settings import BIN, CERT, KEY, PEERS, PORT, TLS_PORT, WORK
 from runner.windows import Bench, measure as measure_window
 
 COLUMNS = ("kind", "program", "bytes", "rate", "round", "total", "cpu_us", "cpu_share", "mean_us",
@@ -35,7 +35,7 @@ class Programs:
         self.options = settings.Options()
         self.chosen, self.bases, self.started, self.proxies = chosen, {}, [], {}
         self.origin = self.start("origin", [BIN + "/pborigin", str(PORT)])
-        self.tls = self.start("tls", [BIN + "/pbtls", "serve", str(PORT + 1), CERT, KEY])
+        self.tls = self.start("tls", [BIN + "/pbtls-floor", str(TLS_PORT), CERT, KEY])
         for number, (name, (file, options)) in enumerate(chosen.items(), 1):
             self.bases[name] = PORT + 100 * number
             run = f"{WORK}/run-{name}"
@@ -56,7 +56,7 @@ class Programs:
 
     def wait(self):
         """Waits until all programs listen."""
-        ports = {"origin": PORT, "tls": PORT + 1}
+        ports = {"origin": PORT, "tls": TLS_PORT}
         ports.update((name, base + 5) for name, base in self.bases.items())
         for name, port in ports.items():
             if not is_listening(port):
@@ -72,8 +72,9 @@ class Programs:
         spec = cases.Spec(5, path, bytes=load.bytes, rate=load.rate,
                           connections=load.connections())
         if load.kind == "tls":
-            words = [BIN + "/pbtls", "load", self.bases[name] + 5, PORT + 1, load.bytes]
-            spec.client, spec.closes = [str(word) for word in words], True
+            # One request at a time: a tunnel, a full handshake, a response and the end.
+            spec.tls, spec.tunnel, spec.closes = "h1", f"127.0.0.1:{TLS_PORT}", True
+            spec.client = load_command(spec, self.bases[name], "-c", "1", "-V", "-S")
         elif load.kind == "connect":
             spec.tunnel, spec.closes = cases.ORIGIN, True
         else:
@@ -93,7 +94,7 @@ class Programs:
                 checks.verify("fill", name, spec, base)
             for load in loads:
                 if load.kind == "tls" or not self.can_serve(load, name):
-                    continue  # pbtls compares every byte in the windows too
+                    continue  # pbtls-load compares every byte in the windows too
                 spec = self.spec(load, name)
                 spec.checked = max(2, min(200, CHECKED_BYTES // load.bytes))
                 checks.verify(load.kind, name, spec, base)

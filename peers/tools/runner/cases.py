@@ -11,13 +11,19 @@ OBJECTS = 10000  # as in tools/pbsurge.h
 VARIANTS = {"browser": "-B", "unique-urls": "-U"}  # options of pbload
 RATES = {"1k": 5000, "8k": 5000, "64k": 1000, "1m": 100}  # requests per second
 ORIGIN = f"127.0.0.1:{PORT}"
-HITS = ("reverse-hit", "forward-hit", "static-file", "tls-", "many-connections-hit")
+HITS = ("reverse-hit", "forward-hit", "static-file", "many-connections-hit", "tls-8k", "tls-64k",
+        "tls-1m", "tls-handshake", "tls-resumed", "tls-h2")
 # Families of cases whose last part is a size: a key of SIZES, or one of MIXTURES.
-SIZED = ("reverse-miss", "reverse-hit", "reverse-store", "static-file", "tunnel")
+SIZED = ("reverse-miss", "reverse-hit", "reverse-store", "static-file", "tunnel", "tls", "tls-miss")
 MIXTURES = ("reverse-miss-polymix", "reverse-hit-surge")
 FORWARD = ("forward-miss-8k", "forward-miss-8k-new-connection", "forward-hit-8k",
            "forward-hit-surge")
-TLS = ("tls-hit-h1", "tls-hit-h2", "tls-handshake")
+# The cases with a TLS handshake for each request: the service, and options of pbtls-load.
+HANDSHAKES = {
+    "tls-handshake-8k": ("tls", []),
+    "tls-handshake-mlkem-8k": ("tls-mlkem", ["-g", "x25519mlkem768"]),
+    "tls-resumed-8k": ("tls-resumed", ["-t"]),
+}
 
 
 @dataclass
@@ -36,7 +42,9 @@ class Spec:
     closes: bool = False  # a new connection for each request
     absolute: str = ""  # the origin in an absolute-form target
     tunnel: str = ""  # the origin that CONNECT names
-    tls: str = ""  # h1, h2 or hs (one handshake for each request)
+    tls: str = ""  # h1 (by pbtls-load) or h2 (by h2load)
+    handshake: str = ""  # full or resumed, where each request has one
+    tls_origin: bool = False  # the origin that is reached over TLS
     connections: int = 0  # 0: those of the options
     rate: float = 0.0  # requests per second; 0: by size or by the options
     seconds: float = 0.0  # of a window; 0: those of the options
@@ -64,10 +72,10 @@ def split_variants(case):
 
 
 def services(peer):
-    """Returns the services that a start script names in its line `# cases:`."""
+    """Returns the services that a start script names in its lines `# cases:`."""
     with open(f"{PEERS}/start/{peer}") as file:
-        line = re.search(r"^# cases: (.*)$", file.read(), re.MULTILINE)
-    return [names.service(word) for word in line[1].split()]
+        lines = re.findall(r"^# cases: (.*)$", file.read(), re.MULTILINE)
+    return [names.service(word) for line in lines for word in line.split()]
 
 
 def has_few_descriptors(idle):
@@ -79,7 +87,7 @@ def spec(case, peer, idle=10000):
     """Returns the Spec of a case for a peer, or None if the peer cannot serve it."""
     plain, variants = split_variants(case)
     found = plain_spec(plain, peer, services(peer), idle)
-    if found and not found.tls:
+    if found and found.tls != "h2":
         found.flags = found.flags + [VARIANTS[name] for name in variants]
     return found
 
@@ -115,8 +123,23 @@ def plain_spec(case, peer, served, idle):
         return forward_spec(case, is_floor, served)
     if family == "tunnel":
         return tunnel_spec(size, served)
-    if case in TLS and "tls" in served:
-        return Spec(7, "/c/8k", "8k", tls="hs" if case == "tls-handshake" else size)
+    return tls_spec(case, family, size, served)
+
+
+def tls_spec(case, family, size, served):
+    """Returns the Spec of a case over TLS, or None."""
+    if case in HANDSHAKES:
+        service, flags = HANDSHAKES[case]
+        if service not in served:
+            return None
+        return Spec(7, "/c/8k", "8k", flags=flags, tls="h1", closes=True,
+                    handshake="resumed" if service == "tls-resumed" else "full")
+    if family == "tls" and "tls" in served:
+        return Spec(7, "/c/" + size, size, tls="h1")
+    if family == "tls-miss" and "tls-miss" in served:
+        return Spec(8, "/n/" + size, size, tls="h1", tls_origin=True)
+    if case == "tls-h2-8k" and "tls-h2" in served:
+        return Spec(7, "/c/8k", "8k", tls="h2")
     return None
 
 
@@ -157,6 +180,8 @@ def default_modes(case):
     rate, rate_apart = "fixed-rate-1core", "fixed-rate-2cores"
     if case.startswith("many-connections-"):
         return [rate]
+    if case == "tls-8k":
+        return [closed, rate]
     if split_variants(case)[1] or case.startswith(("tls-", "reverse-store-", "tunnel-")):
         return [closed]
     if case in ("reverse-miss-8k", "reverse-hit-8k"):

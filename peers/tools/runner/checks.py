@@ -21,17 +21,17 @@ def check(case, peer, spec, base, options):
     for number in range(4):
         if number == 2:  # a cache has stored the object by now
             time.sleep(0.3)
-            before = origin_requests()[0]
+            before = origin_requests(spec.tls_origin)[0]
         one = spec
         if case.startswith("reverse-store-"):
             one = dataclasses.replace(spec, path=f"{spec.path}?id={time.time_ns()}")
         status, length, digest, headers = fetch(one, base)
         if (status, length, digest) != right:
             raise Failed(f"{peer} {case}: wrong response {status} {length} {headers}")
-    seen = origin_requests()[0] - before
+    seen = origin_requests(spec.tls_origin)[0] - before
     if not peer.startswith("floor") and seen != (0 if is_hit(case) else 2):
         raise Failed(f"{peer} {case}: origin saw {seen} of 2 requests {headers}")
-    if not spec.tls:
+    if spec.tls != "h2":
         verify(case, peer, spec, base, options.conns)
 
 
@@ -52,17 +52,17 @@ def verify(case, peer, spec, base, connections=64):
         compare(case, peer, spec, base, count, connections)
         if origin_requests() == before:
             break
-    before = origin_requests()
+    before = origin_requests(spec.tls_origin)
     done = compare(case, peer, spec, base, count, connections)
-    check_origin_requests(case, peer, done, before, origin_requests())
+    check_origin_requests(case, peer, done, before, origin_requests(spec.tls_origin))
 
 
 def compare(case, peer, spec, base, count, connections):
     """Makes this many requests and compares their bodies. With objects, each is requested once."""
     limit = 120 if spec.objects or spec.checked else 20
-    in_turn = ["-W"] if spec.objects else []
+    more = ["-W"] if spec.objects else ["-E"] if spec.handshake == "resumed" else []
     command = load_command(spec, base, "-V", "-N", str(count), "-d", str(limit), "-c",
-                           str(spec.connections or connections), *in_turn)
+                           str(spec.connections or connections), *more)
     done = subprocess.run(command, capture_output=True, text=True, timeout=limit + 40)
     if done.returncode:
         raise Failed(f"{peer} {case}: byte check: {done.stdout} {done.stderr}")
@@ -71,6 +71,13 @@ def compare(case, peer, spec, base, count, connections):
         raise Failed(f"{peer} {case}: byte check: only {row['total']} of {count} responses in "
                      f"{limit} seconds")
     return row
+
+
+def check_handshakes(case, peer, row, due):
+    """Raises unless each request of the row had a handshake of the kind that is due."""
+    if row[due] != row["total"]:
+        raise Wrong(f"{peer} {case}: {row['full']} full and {row['resumed']} resumed handshakes in "
+                    f"{row['total']} requests, not {due} ones")
 
 
 def check_connections(case, peer, row, count):

@@ -1,4 +1,4 @@
-"""The clients: single requests by Python, and loads by pbload, wrk and h2load."""
+"""The clients: single requests by Python, and loads by pbload, pbtls-load and h2load."""
 import hashlib
 import http.client
 import json
@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import threading
 
-from runner.settings import BIN, PORT
+from runner.settings import BIN, CA, CERT, PORT, SERVER_NAME, TLS_PORT
 
 LOAD_SECONDS_MAX = 40  # after which a load is killed, so that it does not keep the lock
 
@@ -24,15 +24,14 @@ def fetch(spec, base):
     """Makes one request. Returns the status, length, SHA-256 and header fields."""
     port = base + spec.offset
     if spec.tls:
-        connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=20,
-                                                 context=ssl._create_unverified_context())
+        connection = secure_connection(port, 20)
     else:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
     path = f"http://{spec.absolute}{spec.path}" if spec.absolute else spec.path
     if spec.tunnel:
         host, origin_port = spec.tunnel.split(":")
         connection.set_tunnel(host, int(origin_port))
-    host = spec.absolute or spec.tunnel or "bench.test"
+    host = spec.absolute or spec.tunnel or SERVER_NAME
     connection.request("GET", path, headers={"Host": host})
     response = connection.getresponse()
     body = response.read()
@@ -41,24 +40,42 @@ def fetch(spec, base):
     return response.status, len(body), digest, dict(response.getheaders())
 
 
-def from_origin(path, timeout=20):
-    """Returns the body that the origin sends for a path."""
-    connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=timeout)
+class NamedConnection(http.client.HTTPSConnection):
+    """A connection to 127.0.0.1 that names the server as the load does."""
+
+    def connect(self):
+        http.client.HTTPConnection.connect(self)
+        self.sock = self._context.wrap_socket(self.sock, server_hostname=SERVER_NAME)
+
+
+def secure_connection(port, timeout):
+    """Returns a connection over TLS that verifies the certificate."""
+    return NamedConnection("127.0.0.1", port, timeout=timeout,
+                           context=ssl.create_default_context(cafile=CA))
+
+
+def from_origin(path, timeout=20, tls=False):
+    """Returns the body that the origin sends for a path, over TLS the other origin."""
+    if tls:
+        connection = secure_connection(TLS_PORT, timeout)
+    else:
+        connection = http.client.HTTPConnection("127.0.0.1", PORT, timeout=timeout)
     connection.request("GET", path)
     body = connection.getresponse().read()
     connection.close()
     return body
 
 
-def origin_requests():
+def origin_requests(tls=False):
     """Returns how many requests the origin has served, and the sum of their targets' hashes."""
-    count, hashes = from_origin("/stat", 5).split()
+    count, hashes = from_origin("/stat", 5, tls).split()
     return int(count), int(hashes)
 
 
 def load_command(spec, base, *more):
-    """Returns the command line of pbload for a case."""
-    command = [BIN + "/pbload", "-p", str(base + spec.offset), "-u", spec.path, *spec.flags, *more]
+    """Returns the command line of pbload or pbtls-load for a case."""
+    tool = [BIN + "/pbtls-load", "-a", CERT] if spec.tls else [BIN + "/pbload"]
+    command = [*tool, "-p", str(base + spec.offset), "-u", spec.path, *spec.flags, *more]
     if not spec.has_mixed_sizes:
         command += ["-n", str(spec.length())]
     if spec.closes:
@@ -70,33 +87,20 @@ def load_command(spec, base, *more):
     return command
 
 
-def tls_command(spec, base, options):
-    """Returns the command line of wrk or h2load for a case over TLS, and its requests (h2load)."""
+def h2_command(spec, base, options):
+    """Returns the command line of h2load for a case over HTTP/2, and its requests."""
     url = f"https://127.0.0.1:{base + spec.offset}{spec.path}"
-    if spec.tls == "hs":
-        seconds = max(1, int(options.secs + 0.5))
-        return ["wrk", "-t1", f"-c{min(options.conns, 32)}", f"-d{seconds}s", "-H",
-                "Connection: close", url], 0
     count = int(20000 * options.secs)
-    version = ["--h1"] if spec.tls == "h1" else []
-    return ["h2load", "-n", str(count), "-c", str(options.conns), "-m", "1", "-t", "1", *version,
-            url], count
+    return ["h2load", "-n", str(count), "-c", str(options.conns), "-m", "1", "-t", "1", url], count
 
 
-def tls_row(spec, output, count):
-    """Returns what wrk or h2load printed as the start of a result line, or None if it failed."""
-    row = {"errors": 0, "bytes": 0, "p50_us": 0, "p99_us": 0}
-    if spec.tls == "hs":
-        done = re.search(r"(\d+) requests in ([\d.]+)s", output)
-        if not done or re.search(r"Non-2xx|Socket errors: connect [1-9]", output):
-            return None
-        requests, seconds = int(done[1]), float(done[2])
-        return row | {"requests": requests, "seconds": seconds, "rps": requests / seconds}
+def h2_row(output, count):
+    """Returns what h2load printed as the start of a result line, or None if it failed."""
+    row = {"errors": 0, "bytes": 0, "p50_us": 0, "p99_us": 0, "total": count}
     done = re.search(r"finished in ([\d.]+)(m?s), ([\d.]+) req/s", output)
     succeeded = re.search(r"(\d+) succeeded", output)
     if not done or int(succeeded[1]) != count:
         return None
-    row["requests"] = count
     row["seconds"] = float(done[1]) / (1000 if done[2] == "ms" else 1)
     row["rps"] = float(done[3])
     for key, label in (("proto", "Application protocol"), ("cipher", "Cipher")):
@@ -118,7 +122,7 @@ def start_load(command):
 
 
 class Load:
-    """A pbload that holds its connections and makes requests in phases.
+    """A pbload or pbtls-load that holds its connections and makes requests in phases.
 
     It prints a line with "warm" to standard error when it is ready for a phase, reads the rate and
     the seconds from standard input, and prints a JSON object after the phase.

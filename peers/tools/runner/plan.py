@@ -12,7 +12,8 @@ import names
 from runner import cases, checks, lock, report
 from runner.client import Failed, Wrong, from_origin
 from runner.process import Process, is_listening
-from runner.settings import BIN, FILES, PEERS, PORT, WORK, peer_env, prepare
+from runner.settings import (BIN, CERT, FILES, KEY, PEERS, PORT, TLS_PORT, WORK, peer_env,
+                             prepare)
 from runner.windows import Bench, commands, has_two_cores, many_command, measure, measure_many
 
 CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
@@ -49,6 +50,11 @@ def parse(text, peers, modes):
                              f"run-case --help that {', '.join(entry.peers)} can serve)")
         entries.append(entry)
     return entries
+
+
+def needs_tls(entries):
+    """Returns whether a case of the entries is over TLS."""
+    return any(entry.case.startswith("tls-") for entry in entries)
 
 
 def check_known(what, words, known):
@@ -114,6 +120,13 @@ class Run:
         self.processes["origin"] = Process("origin", [BIN + "/pborigin", str(PORT)], core=1)
         if not is_listening(PORT):
             raise SystemExit(f"run-case: the origin does not start; see {WORK}/origin.log")
+        tls = needs_tls(self.entries)
+        if tls:
+            self.processes["tls-origin"] = Process(
+                "tls-origin", [BIN + "/pbtls-floor", str(TLS_PORT), CERT, KEY], core=1)
+            if not is_listening(TLS_PORT):
+                raise SystemExit(f"run-case: the origin over TLS does not start; see "
+                                 f"{WORK}/tls-origin.log")
         for size in ("1k", "8k", "64k", "1m"):
             with open(f"{FILES}/c/{size}", "wb") as file:
                 file.write(from_origin("/n/" + size))
@@ -122,7 +135,7 @@ class Run:
             shutil.rmtree(folder, ignore_errors=True)
             os.makedirs(folder)
             self.processes[peer] = Process(peer, [f"{PEERS}/start/{peer}"],
-                                           env=peer_env(folder, base))
+                                           env=peer_env(folder, base, tls))
 
     def stop(self):
         for process in self.processes.values():
@@ -167,8 +180,10 @@ class Run:
 
     def window(self, out, case, mode, peer, number):
         """Makes one window, again if it failed or was disturbed, and keeps its result lines."""
-        bench = Bench(case, peer, self.specs[case, peer], self.bases[peer], self.processes[peer],
-                      self.processes["origin"], self.options)
+        spec = self.specs[case, peer]
+        origin = self.processes["tls-origin" if spec.tls_origin else "origin"]
+        bench = Bench(case, peer, spec, self.bases[peer], self.processes[peer], origin,
+                      self.options)
         failure = {"case": case, "peer": peer, "mode": mode, "rep": number}
         rows = []
         for attempt in range(1, self.options.tries + 1):
@@ -215,7 +230,7 @@ def execute(entries, peers, options, path):
     # One run at a time: ports and cgroups are shared.
     alone = open(WORK + "/run-case.lock", "w")
     lock.wait_for(alone)
-    prepare()
+    prepare(needs_tls(entries))
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     run = Run(entries, peers, options)
     try:

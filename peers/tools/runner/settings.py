@@ -16,7 +16,10 @@ LOCK = os.environ.get("PB_LOCK", tempfile.gettempdir() + "/bench.lock")
 PORT = int(os.environ.get("PB_PORT", "19000"))
 # Seconds after which the lock is released between windows, so that other programs get their turn.
 HOLD = float(os.environ.get("PB_HOLD", "40"))
-CERT, KEY, PEM = (f"{WORK}/{name}.pem" for name in ("cert", "key", "both"))
+# The certificate of an own authority, its key, both in one file, and the authority.
+CERT, KEY, PEM, CA = (f"{WORK}/{name}.pem" for name in ("cert", "key", "both", "ca"))
+SERVER_NAME = "bench.test"  # of the certificate, which is also for localhost and 127.0.0.1
+TLS_PORT = PORT + 1  # of the origin over TLS
 FILES = WORK + "/files"
 SIZES = {"1k": 1024, "8k": 8192, "64k": 65536, "1m": 1 << 20, "64m": 64 << 20}
 
@@ -24,6 +27,8 @@ SIZES = {"1k": 1024, "8k": 8192, "64k": 65536, "1m": 1 << 20, "64m": 64 << 20}
 def sources_hash():
     """Returns a hash of the tools' sources, so that two trees never share built tools."""
     names = sorted(glob.glob(PEERS + "/tools/*.[ch]")) + [PEERS + "/tools/build.sh"]
+    names += sorted(glob.glob(PEERS + "/tools/tls/**/*.rs", recursive=True))
+    names += [PEERS + "/tools/tls/Cargo.toml", PEERS + "/tools/tls/Cargo.lock"]
     digest = hashlib.sha256()
     for name in names:
         with open(name, "rb") as file:
@@ -47,17 +52,30 @@ class Options:
     tries: int = 3  # windows at most, of which the last one counts
 
 
-def prepare():
-    """Builds the tools and makes a certificate, unless they exist."""
+def prepare(tls=False):
+    """Builds the tools, with `tls` also those of TLS, and makes certificates, unless they exist."""
     os.makedirs(FILES + "/c", exist_ok=True)
-    if not os.path.exists(BIN + "/pbload"):
-        subprocess.check_call([PEERS + "/tools/build.sh", BIN])
-    if os.path.exists(PEM):
-        return
-    subprocess.check_call(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-subj", "/CN=bench.test", "-days", "3650", "-keyout", KEY, "-out", CERT],
-        stderr=subprocess.DEVNULL)
+    if not os.path.exists(BIN + ("/pbtls-load" if tls else "/pbload")):
+        subprocess.check_call([PEERS + "/tools/build.sh", BIN, *(["tls"] if tls else [])])
+    if not all(map(os.path.exists, (CERT, KEY, PEM, CA))):
+        make_certificate()
+
+
+def make_certificate():
+    """Makes an authority and a certificate of it, both with P-256 keys."""
+    new_key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+
+    def openssl(*words):
+        subprocess.run(["openssl", "req", "-x509", "-days", "3650", *new_key, *words], check=True,
+                       capture_output=True)
+
+    openssl("-subj", "/CN=bench authority", "-keyout", WORK + "/ca-key.pem", "-out", CA)
+    openssl("-subj", f"/CN={SERVER_NAME}", "-keyout", KEY, "-out", CERT,
+            "-CA", CA, "-CAkey", WORK + "/ca-key.pem",
+            "-addext", f"subjectAltName=DNS:{SERVER_NAME},DNS:localhost,IP:127.0.0.1",
+            "-addext", "basicConstraints=critical,CA:FALSE",
+            "-addext", "keyUsage=critical,digitalSignature",
+            "-addext", "extendedKeyUsage=serverAuth")
     with open(PEM, "w") as both:
         for name in (CERT, KEY):
             with open(name) as part:
@@ -67,8 +85,10 @@ def prepare():
     os.chmod(PEM, 0o644)
 
 
-def peer_env(run, base):
-    """Returns the environment of a start script with its scratch folder and first port."""
-    return dict(os.environ, PB_DIR=PEERS, PB_RUN=run, PB_BASE=str(base),
-                PB_ORIGIN=f"127.0.0.1:{PORT}", PB_FILES=FILES, PB_CERT=CERT, PB_KEY=KEY,
-                PB_PEM=PEM, PB_BIN=BIN)
+def peer_env(run, base, tls=False):
+    """Returns the environment of a start script with its scratch folder and first port. PB_TLS is
+    set if a case needs TLS, so that other runs start no programs for it."""
+    found = dict(os.environ, PB_DIR=PEERS, PB_RUN=run, PB_BASE=str(base),
+                 PB_ORIGIN=f"127.0.0.1:{PORT}", PB_TLS_ORIGIN=f"127.0.0.1:{TLS_PORT}",
+                 PB_FILES=FILES, PB_CERT=CERT, PB_KEY=KEY, PB_PEM=PEM, PB_CA=CA, PB_BIN=BIN)
+    return found | ({"PB_TLS": "1"} if tls else {})

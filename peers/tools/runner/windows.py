@@ -5,9 +5,8 @@ import time
 from dataclasses import dataclass
 
 from runner.cases import RATES
-from runner.checks import check_connections, check_origin_requests
-from runner.client import (Failed, Load, Wrong, load_command, origin_requests, tls_command,
-                           tls_row)
+from runner.checks import check_connections, check_handshakes, check_origin_requests
+from runner.client import Failed, Load, Wrong, h2_command, h2_row, load_command, origin_requests
 from runner.lock import BENCH_LOCK
 from runner.process import Process, available_memory, idle_seconds
 
@@ -81,8 +80,8 @@ def rate_of(spec, mode, options):
 def commands(spec, base, mode, options):
     """Returns the client's command line in a mode."""
     pinned = ["taskset", "-c", client_cores(mode)]
-    if spec.tls:
-        return pinned + tls_command(spec, base, options)[0]
+    if spec.tls == "h2":
+        return pinned + h2_command(spec, base, options)[0]
     connections = str(spec.connections or options.conns)
     return pinned + (spec.client or load_command(spec, base, "-c", connections, "-E", "-S"))
 
@@ -93,25 +92,24 @@ def measure(bench, mode):
     bench.origin.pin({int(core) for core in client_cores(mode).split(",")})
     bench.proxy.pin(proxy_cores(mode))
     try:
-        row, used = (tls_window if bench.spec.tls else window)(bench, mode)
+        row, used = (h2_window if bench.spec.tls == "h2" else window)(bench, mode)
     except Failed as error:
         raise Failed(f"{bench.peer} {bench.case}: {error}") from None
     return row | costs(bench, mode, row, used)
 
 
-def tls_window(bench, mode):
-    """Makes a window by wrk or h2load, which start with it."""
-    count = tls_command(bench.spec, bench.base, bench.options)[1]
+def h2_window(bench, mode):
+    """Makes a window by h2load, which starts with it."""
+    count = h2_command(bench.spec, bench.base, bench.options)[1]
     command = commands(bench.spec, bench.base, mode, bench.options)
     before, own = Clocks.now(bench), os.times()
     done = subprocess.run(command, capture_output=True, text=True)
     own_after, used = os.times(), Clocks.now(bench).since(before)
-    row = tls_row(bench.spec, done.stdout, count)
+    row = h2_row(done.stdout, count)
     if not row:
         raise Failed(f"{done.stdout} {done.stderr}")
     row["client_cpu_s"] = (own_after.children_user + own_after.children_system
                            - own.children_user - own.children_system)
-    row["total"] = row["requests"]
     return row, used
 
 
@@ -124,12 +122,15 @@ def window(bench, mode):
         load.wait_ready()
         load.phase(rate, WARM_UP_SECONDS)
         load.wait_ready()
-        seen = None if spec.client else origin_requests()
+        seen = None if spec.client else origin_requests(spec.tls_origin)
         before, ticks = Clocks.now(bench), bench.proxy.user_and_system()
         row = load.phase(rate, spec.seconds or options.secs)
         used, ticks_after = Clocks.now(bench).since(before), bench.proxy.user_and_system()
         if seen:
-            check_origin_requests(bench.case, bench.peer, row, seen, origin_requests())
+            after = origin_requests(spec.tls_origin)
+            check_origin_requests(bench.case, bench.peer, row, seen, after)
+        if spec.handshake:
+            check_handshakes(bench.case, bench.peer, row, spec.handshake)
         if not spec.closes:
             check_connections(bench.case, bench.peer, row, spec.connections or options.conns)
         load.finish()
