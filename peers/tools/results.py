@@ -46,6 +46,8 @@ def interval(values):
 
 def version(peer):
     """Returns the version that the peer's program prints."""
+    if peer == "floor-tls":
+        return "peers/tools/tls, bare epoll and rustls"
     if peer.startswith("floor"):
         return "peers/tools/pbfloor.c, a bare relay"
     command = VERSIONS.get(peer.split("-")[0])

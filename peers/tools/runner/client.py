@@ -7,7 +7,7 @@ import ssl
 import subprocess
 import threading
 
-from runner.settings import BIN, CA, CERT, PORT, SERVER_NAME, TLS_PORT
+from runner.settings import BIN, CA, CERT, FILES, PORT, SERVER_NAME, TLS_PORT
 
 LOAD_SECONDS_MAX = 40  # after which a load is killed, so that it does not keep the lock
 
@@ -64,6 +64,13 @@ def from_origin(path, timeout=20, tls=False):
     body = connection.getresponse().read()
     connection.close()
     return body
+
+
+def write_files():
+    """Writes the static files, with the bodies that the origin sends."""
+    for size in ("1k", "8k", "64k", "1m"):
+        with open(f"{FILES}/c/{size}", "wb") as file:
+            file.write(from_origin("/n/" + size))
 
 
 def origin_requests(tls=False):

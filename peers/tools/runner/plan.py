@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import names
 from runner import cases, checks, lock, report
-from runner.client import Failed, Wrong, from_origin
+from runner.client import Failed, Wrong, write_files
 from runner.process import Process, is_listening
-from runner.settings import (BIN, CERT, FILES, KEY, PEERS, PORT, TLS_PORT, WORK, peer_env,
+from runner.settings import (BIN, CERT, KEY, PEERS, PORT, TLS_PORT, WORK, peer_env,
                              prepare)
 from runner.windows import Bench, commands, has_two_cores, many_command, measure, measure_many
 
@@ -127,9 +127,7 @@ class Run:
             if not is_listening(TLS_PORT):
                 raise SystemExit(f"run-case: the origin over TLS does not start; see "
                                  f"{WORK}/tls-origin.log")
-        for size in ("1k", "8k", "64k", "1m"):
-            with open(f"{FILES}/c/{size}", "wb") as file:
-                file.write(from_origin("/n/" + size))
+        write_files()
         for peer, base in self.bases.items():
             folder = f"{WORK}/run-{peer}"
             shutil.rmtree(folder, ignore_errors=True)

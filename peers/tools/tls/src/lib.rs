@@ -1,4 +1,4 @@
-//! What `pbtls-load` and `pbtls-floor` share: rustls over sockets that do not block.
+//! The parts that `pbtls-load` and `pbtls-floor` share: rustls over sockets that do not block.
 
 #![forbid(unsafe_code)]
 

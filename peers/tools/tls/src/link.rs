@@ -27,7 +27,7 @@ pub trait Session {
     /// Processes received records until the session needs something.
     fn process<'c, 'i>(&'c mut self, bytes: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// Returns what rustls knows of the connection.
+    /// Returns the state that both roles have in common.
     fn common(&self) -> &CommonState;
 }
 
@@ -122,7 +122,7 @@ impl Plain<'_> {
     }
 }
 
-/// What a receive found.
+/// The result of a receive.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Received {
     /// There may be more later.
@@ -188,7 +188,8 @@ impl<S: Session> Link<S> {
         !self.unsent.is_empty()
     }
 
-    /// Receives once, gives each piece of plaintext to `take` and sends what the session answers.
+    /// Receives once, gives each piece of plaintext to `take` and sends the messages of the
+    /// session.
     ///
     /// # Errors
     ///
@@ -216,7 +217,7 @@ impl<S: Session> Link<S> {
     }
 
     /// Sends at most `SEND_MAX` bytes, with `ends` also close_notify. During the handshake they
-    /// wait for its end. What the socket does not take is kept for `flush`.
+    /// wait for its end. Bytes that the socket does not take are kept for `flush`.
     ///
     /// # Errors
     ///
@@ -231,7 +232,7 @@ impl<S: Session> Link<S> {
         self.write(&buffers.output)
     }
 
-    /// Sends what the socket did not take before.
+    /// Sends the bytes that the socket did not take before.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The relay: what one side decrypts is sealed for the other.
+//! The relay: plaintext of one side is sealed for the other.
 
 use std::io;
 use std::net::TcpListener;

@@ -23,7 +23,7 @@ const SET_UP_MAX: usize = 64;
 const SECOND_NS: u64 = 1_000_000_000;
 const TUNNEL_SECONDS_MAX: u64 = 5;
 
-/// What one phase does.
+/// The work of one phase.
 #[derive(Clone, Copy)]
 pub struct Phase {
     /// Requests per second; 0: a closed loop.

@@ -1,4 +1,4 @@
-//! What one phase counts, and the line that reports it.
+//! The counts of one phase, and the line that reports them.
 
 /// A longer response waited for a delayed ACK (40 ms).
 const LATE_NS: u64 = 30_000_000;

@@ -1,4 +1,4 @@
-//! The command line. Its letters are those of `pbload`.
+//! The command line. Options have the same names as those of `pbload`.
 
 use std::path::PathBuf;
 use std::str::FromStr;

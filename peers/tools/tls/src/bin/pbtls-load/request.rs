@@ -90,7 +90,7 @@ fn fields(options: &Options, head_bytes: usize) -> String {
     text + "\r\n"
 }
 
-/// What is checked of every response.
+/// The checks of every response.
 #[derive(Clone, Copy)]
 pub struct Expected {
     pub length: Option<usize>,
@@ -126,7 +126,7 @@ impl Response {
     ///
     /// # Errors
     ///
-    /// What is wrong with them.
+    /// The bytes are wrong; the text names the reason.
     pub fn take(&mut self, bytes: &[u8], expected: Expected) -> Result<(), &'static str> {
         if self.length.is_some() {
             return self.take_body(bytes, expected);
