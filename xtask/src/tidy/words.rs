@@ -70,8 +70,8 @@ const RULED_OUT: &[Phrase] = &[
     },
 ];
 
-/// Generated man pages, in which the user `nobody` stands without backquotes. The texts from which
-/// they are generated are checked instead.
+/// Generated man pages, which name the user `nobody` without backquotes. The rule checks the texts
+/// from which they are generated.
 const GENERATED_MAN: &[&str] = &["man/millrace"];
 
 /// Files that quote these phrases on purpose: the rules of style and the list of changed names.

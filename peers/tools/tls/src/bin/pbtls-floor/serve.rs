@@ -99,35 +99,10 @@ fn response(body: &[u8], caching: &str) -> Rc<[u8]> {
         "HTTP/1.1 200 OK\r\nServer: o\r\nDate: {}\r\nContent-Type: application/octet-stream\r\n\
          Content-Length: {}\r\nCache-Control: {caching}\r\n\
          Last-Modified: Thu, 01 Jan 2026 00:00:00 GMT\r\n\r\n",
-        http_date(SystemTime::now()),
+        httpdate::fmt_http_date(SystemTime::now()),
         body.len(),
     );
     [head.as_bytes(), body].concat().into()
-}
-
-/// Returns a time as RFC 9110 section 5.6.7 writes it.
-fn http_date(time: SystemTime) -> String {
-    const DAYS: [&str; 7] = ["Thu", "Fri", "Sat", "Sun", "Mon", "Tue", "Wed"];
-    const MONTHS: [&str; 12] =
-        ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
-    let seconds = time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let day = seconds / 86400;
-    // Years begin in March, so that a leap day is the last of its year.
-    let shifted = day + 719_468;
-    let (era, of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * of_year + 2) / 153;
-    let date = of_year - (153 * month + 2) / 5 + 1;
-    let year = era * 400 + year_of_era + u64::from(month >= 10);
-    format!(
-        "{}, {date:02} {} {year} {:02}:{:02}:{:02} GMT",
-        DAYS[(day % 7) as usize],
-        MONTHS[((month + 2) % 12) as usize],
-        seconds / 3600 % 24,
-        seconds / 60 % 60,
-        seconds % 60,
-    )
 }
 
 struct Server {
@@ -253,21 +228,7 @@ fn wait_for_room(poll: &Poll, connection: &mut Connection) -> io::Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
-
-    #[test]
-    fn dates_are_those_of_the_calendar() {
-        for (seconds, text) in [
-            (0, "Thu, 01 Jan 1970 00:00:00 GMT"),
-            (784_111_777, "Sun, 06 Nov 1994 08:49:37 GMT"),
-            (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT"),
-            (1_798_761_599, "Thu, 31 Dec 2026 23:59:59 GMT"),
-        ] {
-            assert_eq!(http_date(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)), text);
-        }
-    }
 
     #[test]
     fn sizes_are_numbers_or_have_a_unit() {
