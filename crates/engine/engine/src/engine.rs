@@ -47,6 +47,9 @@ pub struct PathEstimate {
 /// The directions that [`Engine::shutdown`] ends, as in shutdown(2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ShutdownHow {
+    /// The receiving direction. Receives find the end of the stream after the bytes that have
+    /// already arrived.
+    Read,
     /// The sending direction. The peer reads the end of the stream.
     Write,
     /// Both directions.

@@ -491,14 +491,14 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     /// reports that.
     fn shutdown(&mut self, fd: &Fd, how: ShutdownHow) {
         let (_, descriptor) = self.lookup(fd);
-        assert!(matches!(descriptor.sending, SendOperation::Idle), "no send is outstanding");
+        let sends = matches!(descriptor.sending, SendOperation::Idle);
+        let receives = matches!(descriptor.receiving, ReceiveOperation::Idle);
+        assert!(sends || how == ShutdownHow::Read, "no send is outstanding");
+        assert!(receives || how == ShutdownHow::Write, "no receive is outstanding");
         let how = match how {
+            ShutdownHow::Read => Shutdown::Read,
             ShutdownHow::Write => Shutdown::Write,
-            ShutdownHow::Both => {
-                let idle = matches!(descriptor.receiving, ReceiveOperation::Idle);
-                assert!(idle, "no receive is outstanding");
-                Shutdown::Both
-            }
+            ShutdownHow::Both => Shutdown::Both,
         };
         let _ = sys::shutdown(descriptor.fd.as_fd(), how);
     }

@@ -361,14 +361,17 @@ impl Engine for SimEngine {
     fn shutdown(&mut self, fd: &Fd, how: ShutdownHow) {
         let kernel = &mut *self.kernel.borrow_mut();
         let descriptor = kernel.owned_descriptor(self.index, fd.0);
-        let both = how == ShutdownHow::Both;
-        assert!(descriptor.send.is_none(), "shutdown of {} with a send outstanding", fd.0);
-        let receives = both && descriptor.receive.is_some();
+        let (reads, writes) = (how != ShutdownHow::Write, how != ShutdownHow::Read);
+        let sends = writes && descriptor.send.is_some();
+        assert!(!sends, "shutdown of {} with a send outstanding", fd.0);
+        let receives = reads && descriptor.receive.is_some();
         assert!(!receives, "shutdown of {} with a receive outstanding", fd.0);
         let (connection, side) = kernel.stream_of(fd.0);
-        kernel.record("shuts", fd.0, usize::from(both), None);
-        kernel.connections[connection].sides[side].read_shut |= both;
-        kernel.finish(connection, side);
+        kernel.record("shuts", fd.0, usize::from(reads), None);
+        kernel.connections[connection].sides[side].read_shut |= reads;
+        if writes {
+            kernel.finish(connection, side);
+        }
     }
 
     fn close(&mut self, fd: Fd) {
