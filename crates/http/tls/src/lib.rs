@@ -1,0 +1,26 @@
+//! TLS for one connection at a time, over rustls, without I/O.
+//!
+//! A [`Session`] is the TLS state of one connection, as server or as client. It opens received
+//! records in place and seals bytes into a buffer of its caller. A [`ServerSettings`] accepts
+//! connections with the [`Certificate`]s of a service, a [`ClientSettings`] opens them. The crate
+//! has no sockets, no clock and no randomness of its own: the owner passes a [`Provider`] and sets
+//! the [`Clock`]. No other crate of the program names rustls.
+#![forbid(unsafe_code)]
+
+mod certificate;
+mod client;
+mod clock;
+mod error;
+mod hello;
+mod provider;
+mod server;
+mod session;
+
+pub use certificate::{Certificate, CertificateError};
+pub use client::{ClientOptions, ClientSettings, Roots, ServerName};
+pub use clock::Clock;
+pub use error::{TlsError, TlsErrorKind};
+pub use hello::{ClientHello, HELLO_BYTES_MAX, Peek, peek};
+pub use provider::{Aead, Provider};
+pub use server::{ServerOptions, ServerSettings, UnknownName, Versions};
+pub use session::{Handshake, SEALED_OVERHEAD, Session};

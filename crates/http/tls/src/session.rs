@@ -1,0 +1,616 @@
+//! The TLS state of one connection.
+
+use rustls::client::UnbufferedClientConnection;
+use rustls::server::UnbufferedServerConnection;
+use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
+use rustls::{CommonState, HandshakeKind, ProtocolVersion};
+
+use crate::error::{TlsError, TlsErrorKind};
+
+/// The TLS state of one connection, as server or as client.
+///
+/// The owner passes received bytes to [`Session::open`] and bytes to be sent to [`Session::seal`].
+/// Both append to an output whose bytes the owner sends in order. A failed session opens and seals
+/// nothing more, and the output of the failing call ends with an alert.
+pub struct Session {
+    connection: RustlsConnection,
+    /// Received bytes that are not processed yet: the beginning of a record, or whole records with
+    /// the beginning of a handshake message.
+    held: Vec<u8>,
+    /// Where the last, incomplete record in `held` begins; `record_start <= held.len()`.
+    record_start: usize,
+    has_peer_closed: bool,
+    has_failed: bool,
+}
+
+/// Both are large, and boxed so that a session moves cheaply.
+enum RustlsConnection {
+    Server(Box<UnbufferedServerConnection>),
+    Client(Box<UnbufferedClientConnection>),
+}
+
+/// The properties of a session that its handshake agreed on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Handshake {
+    /// `TLSv1.2` or `TLSv1.3`.
+    pub version: &'static str,
+    /// The name of the cipher suite, as IANA registers it.
+    pub cipher: &'static str,
+    /// Whether an earlier session was resumed.
+    pub is_resumed: bool,
+}
+
+/// How many bytes a sealed record is longer than its plaintext, at most: the header, an explicit
+/// nonce (TLS 1.2), the type of the content (TLS 1.3), and the tag.
+pub const SEALED_OVERHEAD: usize = 5 + 8 + 1 + 16;
+
+/// The names that rustls gives to suites, and those that IANA registers.
+const CIPHER_NAMES: [(&str, &str); 3] = [
+    ("TLS13_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"),
+    ("TLS13_AES_256_GCM_SHA384", "TLS_AES_256_GCM_SHA384"),
+    ("TLS13_CHACHA20_POLY1305_SHA256", "TLS_CHACHA20_POLY1305_SHA256"),
+];
+
+/// The most plaintext in one record (RFC 8446 section 5.1).
+const RECORD_BYTES: usize = 16 * 1024;
+/// The most received bytes that wait for the rest of a handshake message. A certificate chain is
+/// the longest message.
+const HELD_BYTES_MAX: usize = 80 * 1024;
+/// The bytes before the content of a record: type, version, and length.
+const HEADER_BYTES: usize = 5;
+
+impl Session {
+    pub(crate) fn server(connection: UnbufferedServerConnection) -> Self {
+        Self::new(RustlsConnection::Server(Box::new(connection)))
+    }
+
+    pub(crate) fn client(connection: UnbufferedClientConnection) -> Self {
+        Self::new(RustlsConnection::Client(Box::new(connection)))
+    }
+
+    fn new(connection: RustlsConnection) -> Self {
+        Self {
+            connection,
+            held: Vec::new(),
+            record_start: 0,
+            has_peer_closed: false,
+            has_failed: false,
+        }
+    }
+
+    /// Returns whether the handshake is in progress.
+    pub fn is_handshaking(&self) -> bool {
+        self.common().is_handshaking()
+    }
+
+    /// Returns whether the peer has announced that it sends nothing more (close_notify).
+    pub fn has_peer_closed(&self) -> bool {
+        self.has_peer_closed
+    }
+
+    /// Returns how many received bytes the session holds until more arrive.
+    pub fn held_bytes(&self) -> usize {
+        self.held.capacity()
+    }
+
+    /// Returns the properties that the handshake agreed on; `None` while it is in progress.
+    pub fn handshake(&self) -> Option<Handshake> {
+        let common = self.common();
+        let suite = common.negotiated_cipher_suite()?;
+        let version = match common.protocol_version()? {
+            ProtocolVersion::TLSv1_2 => "TLSv1.2",
+            ProtocolVersion::TLSv1_3 => "TLSv1.3",
+            _ => return None,
+        };
+        let is_resumed = common.handshake_kind()? == HandshakeKind::Resumed;
+        let name = suite.suite().as_str()?;
+        // Rustls marks the suites of TLS 1.3, whose registered names do not differ.
+        let cipher =
+            CIPHER_NAMES.iter().find(|(rustls, _)| *rustls == name).map_or(name, |it| it.1);
+        Some(Handshake { version, cipher, is_resumed })
+    }
+
+    /// Returns the application protocol (ALPN) that both sides agreed on, if any.
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.common().alpn_protocol()
+    }
+
+    fn common(&self) -> &CommonState {
+        match &self.connection {
+            RustlsConnection::Server(connection) => connection,
+            RustlsConnection::Client(connection) => connection,
+        }
+    }
+
+    /// Opens `received` bytes, which it overwrites. Writes the plaintext to the front of
+    /// `plaintext`, and appends bytes for the peer to `output`. Returns the number of bytes of
+    /// plaintext. A record that is not complete is held until the rest arrives.
+    ///
+    /// # Errors
+    /// If the bytes are not acceptable. Plaintext before the error is dropped.
+    ///
+    /// # Panics
+    /// If `plaintext` is shorter than the received and the held bytes together.
+    pub fn open(
+        &mut self,
+        mut received: &mut [u8],
+        plaintext: &mut [u8],
+        output: &mut Vec<u8>,
+    ) -> Result<usize, TlsError> {
+        let mut sink = Sink { plaintext, written: 0, output };
+        while !self.held.is_empty() && !received.is_empty() {
+            let count = self.missing().min(received.len());
+            let (front, rest) = received.split_at_mut(count);
+            self.held.extend_from_slice(front);
+            received = rest;
+            if self.missing() == HEADER_BYTES {
+                self.open_held(&mut sink)?;
+            }
+        }
+        if !received.is_empty() {
+            let consumed = self.process(Input::Received(received), &mut sink)?;
+            self.hold(&received[consumed..])?;
+        }
+        Ok(sink.written)
+    }
+
+    /// Returns how many bytes are missing until `held` ends with a whole record; the size of a
+    /// header if it does.
+    fn missing(&mut self) -> usize {
+        loop {
+            let record = &self.held[self.record_start..];
+            let Some(header) = record.first_chunk::<HEADER_BYTES>() else {
+                return HEADER_BYTES - record.len();
+            };
+            let length = HEADER_BYTES + usize::from(u16::from_be_bytes([header[3], header[4]]));
+            if record.len() < length {
+                return length - record.len();
+            }
+            self.record_start += length;
+        }
+    }
+
+    fn open_held(&mut self, sink: &mut Sink<'_>) -> Result<(), TlsError> {
+        let consumed = self.process(Input::Held, sink)?;
+        self.held.drain(..consumed);
+        self.record_start -= consumed;
+        match self.held.is_empty() {
+            // An idle connection holds no memory.
+            true => self.held = Vec::new(),
+            false => self.check_held()?,
+        }
+        Ok(())
+    }
+
+    /// Holds bytes that could not be processed yet.
+    fn hold(&mut self, bytes: &[u8]) -> Result<(), TlsError> {
+        if !bytes.is_empty() {
+            self.held = bytes.to_vec();
+            self.record_start = 0;
+            self.check_held()?;
+        }
+        Ok(())
+    }
+
+    fn check_held(&mut self) -> Result<(), TlsError> {
+        if self.held.len() <= HELD_BYTES_MAX {
+            return Ok(());
+        }
+        self.has_failed = true;
+        let detail = format!("a handshake message has more than {HELD_BYTES_MAX} bytes");
+        Err(TlsError::new(TlsErrorKind::Malformed, detail))
+    }
+
+    /// Processes every whole record of the input. Returns how many bytes of it were processed.
+    fn process(&mut self, input: Input<'_>, sink: &mut Sink<'_>) -> Result<usize, TlsError> {
+        if self.has_failed {
+            return Err(TlsError::new(TlsErrorKind::Internal, "the session has failed before"));
+        }
+        let bytes = match input {
+            Input::Received(bytes) => bytes,
+            Input::Held => &mut self.held[..],
+        };
+        let mut consumed = 0;
+        loop {
+            let rest = &mut bytes[consumed..];
+            let (discard, step) = match &mut self.connection {
+                RustlsConnection::Server(connection) => {
+                    sink.take(connection.process_tls_records(rest))
+                }
+                RustlsConnection::Client(connection) => {
+                    sink.take(connection.process_tls_records(rest))
+                }
+            };
+            consumed += discard;
+            match step {
+                Ok(Step::Continue) => {}
+                Ok(Step::PeerClosed) => self.has_peer_closed = true,
+                Ok(Step::Wait) => return Ok(consumed),
+                Err(error) => {
+                    self.has_failed = true;
+                    self.write_alert(sink);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// Appends the alert that an error has caused.
+    fn write_alert(&mut self, sink: &mut Sink<'_>) {
+        loop {
+            let step = match &mut self.connection {
+                RustlsConnection::Server(connection) => {
+                    sink.take(connection.process_tls_records(&mut []))
+                }
+                RustlsConnection::Client(connection) => {
+                    sink.take(connection.process_tls_records(&mut []))
+                }
+            };
+            if !matches!(step.1, Ok(Step::Continue)) {
+                return;
+            }
+        }
+    }
+
+    /// Appends bytes that the session has for the peer, such as the ClientHello of a client.
+    ///
+    /// # Errors
+    /// If the session has failed.
+    pub fn flush(&mut self, output: &mut Vec<u8>) -> Result<(), TlsError> {
+        let mut sink = Sink { plaintext: &mut [], written: 0, output };
+        self.process(Input::Held, &mut sink).map(|_| ())
+    }
+
+    /// Seals the bytes of `parts`, in order, in as few records as possible, and appends the records
+    /// to `output`. Bytes that fill a record alone are sealed from where they are; others are
+    /// gathered in `scratch` first.
+    ///
+    /// # Errors
+    /// If the handshake is in progress or the session has failed. Then nothing was appended that
+    /// the peer could take for a part of the bytes.
+    pub fn seal(
+        &mut self,
+        parts: &[&[u8]],
+        scratch: &mut Vec<u8>,
+        output: &mut Vec<u8>,
+    ) -> Result<(), TlsError> {
+        scratch.clear();
+        for part in parts {
+            let mut part = *part;
+            if !scratch.is_empty() || part.len() < RECORD_BYTES {
+                let count = part.len().min(RECORD_BYTES - scratch.len());
+                let (front, rest) = part.split_at(count);
+                scratch.extend_from_slice(front);
+                part = rest;
+                if scratch.len() < RECORD_BYTES {
+                    continue;
+                }
+                self.encrypt(scratch, output)?;
+                scratch.clear();
+            }
+            let whole = part.len() - part.len() % RECORD_BYTES;
+            self.encrypt(&part[..whole], output)?;
+            scratch.extend_from_slice(&part[whole..]);
+        }
+        self.encrypt(scratch, output)
+    }
+
+    /// Appends the announcement that no more bytes will follow (close_notify). Does nothing while
+    /// the handshake is in progress.
+    pub fn close(&mut self, output: &mut Vec<u8>) {
+        // An error means that there are no keys with which the announcement could be sealed. Then
+        // the connection ends without it.
+        let _ = self.write(output, SEALED_OVERHEAD + 2, Write::Close);
+    }
+
+    fn encrypt(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> Result<(), TlsError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let records = bytes.len().div_ceil(RECORD_BYTES);
+        self.write(output, bytes.len() + records * SEALED_OVERHEAD, Write::Bytes(bytes))
+    }
+
+    /// Performs a write, whose result probably has at most `size` bytes.
+    fn write(
+        &mut self,
+        output: &mut Vec<u8>,
+        size: usize,
+        write: Write<'_>,
+    ) -> Result<(), TlsError> {
+        if self.has_failed || self.is_handshaking() {
+            return Err(TlsError::new(TlsErrorKind::Internal, "there are no keys to seal with"));
+        }
+        // Pending messages of the session come first.
+        self.flush(output)?;
+        let start = output.len();
+        let mut end = start + size;
+        loop {
+            output.resize(end, 0);
+            let free = &mut output[start..];
+            let result = match &mut self.connection {
+                RustlsConnection::Server(connection) => {
+                    write.perform(connection.process_tls_records(&mut self.held), free)
+                }
+                RustlsConnection::Client(connection) => {
+                    write.perform(connection.process_tls_records(&mut self.held), free)
+                }
+            };
+            match result {
+                Ok(written) => {
+                    output.truncate(start + written);
+                    return Ok(());
+                }
+                Err(EncryptError::InsufficientSize(size)) if start + size.required_size > end => {
+                    end = start + size.required_size;
+                }
+                Err(error) => {
+                    output.truncate(start);
+                    self.has_failed = true;
+                    return Err(TlsError::new(TlsErrorKind::Internal, error));
+                }
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let is_server = matches!(self.connection, RustlsConnection::Server(_));
+        f.debug_struct("Session")
+            .field("is_server", &is_server)
+            .field("is_handshaking", &self.is_handshaking())
+            .field("held", &self.held.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The bytes to process.
+enum Input<'a> {
+    Received(&'a mut [u8]),
+    /// The held bytes of the session.
+    Held,
+}
+
+/// The bytes that a session writes.
+enum Write<'a> {
+    Bytes(&'a [u8]),
+    Close,
+}
+
+impl Write<'_> {
+    fn perform<Data>(
+        &self,
+        status: UnbufferedStatus<'_, '_, Data>,
+        output: &mut [u8],
+    ) -> Result<usize, EncryptError> {
+        let Ok(ConnectionState::WriteTraffic(mut traffic)) = status.state else {
+            return Err(EncryptError::EncryptExhausted);
+        };
+        match self {
+            Self::Bytes(bytes) => traffic.encrypt(bytes, output),
+            Self::Close => traffic.queue_close_notify(output),
+        }
+    }
+}
+
+/// The step after a state of rustls.
+enum Step {
+    Continue,
+    PeerClosed,
+    Wait,
+}
+
+/// The destinations of the bytes that rustls yields.
+struct Sink<'a> {
+    plaintext: &'a mut [u8],
+    /// `written <= plaintext.len()`.
+    written: usize,
+    output: &'a mut Vec<u8>,
+}
+
+impl Sink<'_> {
+    /// Takes the bytes that a state of rustls yields. Returns how many bytes of the input are
+    /// processed.
+    fn take<Data>(
+        &mut self,
+        status: UnbufferedStatus<'_, '_, Data>,
+    ) -> (usize, Result<Step, TlsError>) {
+        let mut discard = status.discard;
+        let step = match status.state {
+            Err(error) => Err(error.into()),
+            Ok(ConnectionState::ReadTraffic(mut traffic)) => loop {
+                match traffic.next_record() {
+                    Some(Ok(record)) => {
+                        discard += record.discard;
+                        let end = self.written + record.payload.len();
+                        self.plaintext[self.written..end].copy_from_slice(record.payload);
+                        self.written = end;
+                    }
+                    Some(Err(error)) => break Err(error.into()),
+                    None => break Ok(Step::Continue),
+                }
+            },
+            Ok(ConnectionState::EncodeTlsData(mut data)) => {
+                let start = self.output.len();
+                let mut result = data.encode(&mut []);
+                if let Err(EncodeError::InsufficientSize(size)) = &result {
+                    self.output.resize(start + size.required_size, 0);
+                    result = data.encode(&mut self.output[start..]);
+                }
+                match result {
+                    Ok(written) => {
+                        self.output.truncate(start + written);
+                        Ok(Step::Continue)
+                    }
+                    Err(error) => Err(TlsError::new(TlsErrorKind::Internal, error)),
+                }
+            }
+            // The owner sends the output.
+            Ok(ConnectionState::TransmitTlsData(data)) => {
+                data.done();
+                Ok(Step::Continue)
+            }
+            Ok(ConnectionState::PeerClosed) => Ok(Step::PeerClosed),
+            Ok(
+                ConnectionState::BlockedHandshake
+                | ConnectionState::WriteTraffic(_)
+                | ConnectionState::Closed,
+            ) => Ok(Step::Wait),
+            Ok(state) => {
+                let detail = format!("unexpected state {state:?}");
+                Err(TlsError::new(TlsErrorKind::Internal, detail))
+            }
+        };
+        (discard, step)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        Aead, Certificate, ClientHello, ClientOptions, ClientSettings, Clock, Peek, Provider,
+        Roots, ServerName, ServerOptions, ServerSettings, UnknownName, Versions, peek,
+    };
+
+    /// A client and a server, and the bytes on their way.
+    struct Pair {
+        client: Session,
+        server: Session,
+        to_client: Vec<u8>,
+        to_server: Vec<u8>,
+        /// The plaintext that each side has received.
+        at_client: Vec<u8>,
+        at_server: Vec<u8>,
+    }
+
+    impl Pair {
+        fn new(aead: Aead, versions: Versions) -> Self {
+            let (provider, clock) = (Provider::new(aead), Clock::default());
+            let made = rcgen::generate_simple_self_signed(["example.org".to_owned()]).unwrap();
+            let pem = made.cert.pem();
+            let key = made.signing_key.serialize_pem();
+            let certificate =
+                Certificate::from_pem(pem.as_bytes(), key.as_bytes(), &provider).unwrap();
+            assert_eq!(certificate.names(), ["example.org"]);
+            clock.set(certificate.not_before() + Duration::from_secs(1));
+            let options = ServerOptions {
+                certificates: vec![certificate],
+                versions,
+                unknown_name: UnknownName::Refuse,
+                alpn: vec![b"http/1.1".to_vec()],
+            };
+            let settings = ServerSettings::new(options, &provider, &clock).unwrap();
+            let roots = Some(Roots::from_pem(pem.as_bytes()).unwrap());
+            let options = ClientOptions { roots, alpn: vec![b"http/1.1".to_vec()] };
+            let client = ClientSettings::new(options, &provider, &clock).unwrap();
+            let mut client = client.connect(ServerName::parse("example.org").unwrap()).unwrap();
+            let mut to_server = Vec::new();
+            client.flush(&mut to_server).unwrap();
+            let Peek::Hello(hello) = peek(&to_server) else { panic!("a ClientHello") };
+            assert_eq!(hello.server_name.as_deref(), Some("example.org"));
+            assert_eq!(hello.alpn, [b"http/1.1"]);
+            assert_eq!(peek(&to_server[..to_server.len() - 1]), Peek::Incomplete);
+            let unknown = settings.accept(&ClientHello::default()).unwrap_err();
+            assert_eq!(unknown.kind, TlsErrorKind::UnknownName);
+            let server = settings.accept(&hello).unwrap();
+            let [to_client, at_client, at_server] = [const { Vec::new() }; 3];
+            Self { client, server, to_client, to_server, at_client, at_server }
+        }
+
+        /// Delivers all bytes, at most `size` at a time, until both sides are quiet.
+        fn exchange(&mut self, size: usize) -> Result<(), TlsError> {
+            while !(self.to_server.is_empty() && self.to_client.is_empty()) {
+                let bytes = std::mem::take(&mut self.to_server);
+                deliver(&mut self.server, bytes, size, &mut self.at_server, &mut self.to_client)?;
+                let bytes = std::mem::take(&mut self.to_client);
+                deliver(&mut self.client, bytes, size, &mut self.at_client, &mut self.to_server)?;
+            }
+            Ok(())
+        }
+    }
+
+    fn deliver(
+        session: &mut Session,
+        mut bytes: Vec<u8>,
+        size: usize,
+        received: &mut Vec<u8>,
+        output: &mut Vec<u8>,
+    ) -> Result<(), TlsError> {
+        let mut plaintext = vec![0; size + RECORD_BYTES + 261];
+        for piece in bytes.chunks_mut(size) {
+            let count = session.open(piece, &mut plaintext, output)?;
+            received.extend_from_slice(&plaintext[..count]);
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn bytes_arrive_whole_however_they_are_cut() {
+        let aeads = [Aead::AwsLc, Aead::Ring];
+        let versions = [(Versions::Only12, "TLSv1.2"), (Versions::From12, "TLSv1.3")];
+        for (aead, (versions, name)) in aeads.into_iter().flat_map(|it| versions.map(|of| (it, of)))
+        {
+            for size in [1, 7, 4096, 48 * 1024] {
+                let mut pair = Pair::new(aead, versions);
+                pair.exchange(size).unwrap();
+                let handshake = pair.server.handshake().unwrap();
+                assert_eq!((handshake.version, handshake.is_resumed), (name, false));
+                assert!(handshake.cipher.ends_with("_AES_128_GCM_SHA256"));
+                assert_eq!(pair.server.alpn(), Some(&b"http/1.1"[..]));
+                assert_eq!(pair.client.handshake(), Some(handshake));
+                let body: Vec<u8> = (0..100_000u32).map(|byte| byte as u8).collect();
+                let (parts, mut scratch) = ([&b"header "[..], &body, b"", b" end"], Vec::new());
+                pair.server.seal(&parts, &mut scratch, &mut pair.to_client).unwrap();
+                let records = body.len().div_ceil(RECORD_BYTES);
+                assert!(pair.to_client.len() < body.len() + 20 + records * SEALED_OVERHEAD);
+                pair.client.seal(&[b"request"], &mut scratch, &mut pair.to_server).unwrap();
+                pair.exchange(size).unwrap();
+                assert!(pair.at_client == parts.concat(), "{aead} {name} {size}");
+                assert_eq!(pair.at_server, b"request");
+                assert_eq!(pair.server.held_bytes(), 0, "an idle session holds no bytes");
+                pair.client.close(&mut pair.to_server);
+                pair.exchange(size).unwrap();
+                assert!(pair.server.has_peer_closed() && !pair.client.has_peer_closed());
+            }
+        }
+    }
+
+    #[test]
+    fn a_changed_byte_is_an_error_and_no_plaintext() {
+        let mut pair = Pair::new(Aead::fastest(), Versions::From12);
+        pair.exchange(4096).unwrap();
+        pair.client.seal(&[b"secret"], &mut Vec::new(), &mut pair.to_server).unwrap();
+        let last = pair.to_server.len() - 1;
+        pair.to_server[last] ^= 1;
+        let error = pair.exchange(4096).unwrap_err();
+        assert_eq!(error.kind, TlsErrorKind::BadRecord);
+        assert_eq!(pair.at_server, b"");
+        assert!(!pair.to_client.is_empty(), "an alert");
+        let sealed = pair.server.seal(&[b"more"], &mut Vec::new(), &mut Vec::new());
+        assert!(sealed.is_err(), "a failed session seals nothing");
+    }
+
+    #[test]
+    fn what_is_no_client_hello_is_recognised() {
+        let kind = |bytes: &[u8]| match peek(bytes) {
+            Peek::Failed { error, .. } => Some(error.kind),
+            _ => None,
+        };
+        assert_eq!(kind(b"GET / HTTP/1.1\r\n\r\n"), Some(TlsErrorKind::PlainHttp));
+        assert_eq!(kind(&[0x80, 0x2e, 1]), Some(TlsErrorKind::Malformed));
+        assert_eq!(kind(b""), None);
+        // A ClientHello of 60,000 bytes, in records of 16,000.
+        let mut large = Vec::new();
+        for index in 0..4 {
+            large.extend_from_slice(&[22, 3, 1, 0x3e, 0x80]);
+            let header: &[u8] = if index == 0 { &[1, 0, 0xea, 0x60] } else { &[0; 4] };
+            large.extend_from_slice(header);
+            large.extend_from_slice(&[0; 15_996]);
+        }
+        assert_eq!(kind(&large), Some(TlsErrorKind::HelloTooLarge));
+    }
+}
