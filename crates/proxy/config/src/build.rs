@@ -17,8 +17,8 @@ use super::raw::{RawConfig, RawLimit, RawService, RawTable, bounded};
 use super::service_name::{self, ServiceName};
 use super::value::{self, Problem};
 use super::{
-    AccessLog, Config, ListenAddress, Listener, RetryOn, Route, RouteCheck, Service, ServiceRole,
-    TargetRules,
+    AccessLog, CertificateFiles, Config, ListenAddress, Listener, RetryOn, Route, RouteCheck,
+    Service, ServiceRole, TargetRules, Tls,
 };
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
@@ -30,16 +30,15 @@ use crate::limits::{LimitRow, Limits};
 pub fn from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
     let process = &raw.process;
     let mut config = process_from_raw(raw)?;
-    let addresses: Vec<_> = raw.services.iter().map(listen_addresses).collect::<Result<_, _>>()?;
-    let names = service_name::names(&raw.services, &addresses)?;
-    let services = raw.services.iter().zip(names).zip(addresses);
-    for (service, ((raw, name), addresses)) in services.enumerate() {
-        let proxy_protocol =
-            raw.table.one("proxy-protocol", value::parse_switch)?.unwrap_or_default();
-        config.services.push(build_service(raw, name, &addresses, proxy_protocol)?);
-        for address in addresses {
+    let listeners: Vec<_> =
+        raw.services.iter().map(build_listeners).collect::<Result<_, ConfigError>>()?;
+    let names = service_name::names(&raw.services, &listeners)?;
+    let services = raw.services.iter().zip(names).zip(listeners);
+    for (service, ((raw, name), listeners)) in services.enumerate() {
+        config.services.push(build_service(raw, name, &listeners)?);
+        for listener in listeners {
             let number = config.listeners.len() as u16;
-            config.listeners.push(Listener { address, number, service, proxy_protocol });
+            config.listeners.push(Listener { number, service, ..listener });
         }
     }
     if config.services.is_empty() {
@@ -149,32 +148,35 @@ pub(super) fn expected_of_limit(row: &LimitRow) -> String {
     }
 }
 
-fn listen_addresses(raw: &RawService) -> Result<Vec<ListenAddress>, ConfigError> {
-    let mut addresses = raw.table.all("listen", value::parse_listen_address)?;
+/// Builds the listeners of a service, without their numbers.
+fn build_listeners(raw: &RawService) -> Result<Vec<Listener>, ConfigError> {
+    let proxy_protocol = raw.table.one("proxy-protocol", value::parse_switch)?.unwrap_or_default();
+    let mut addresses = raw.table.all("listen", value::parse_listener)?;
     if addresses.is_empty() {
         let port = if raw.routes.is_none() { 3128 } else { 8080 };
-        addresses.push(ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port))));
+        addresses.push((ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port))), false));
     }
-    Ok(addresses)
+    let listener =
+        |(address, tls)| Listener { address, number: 0, service: 0, proxy_protocol, tls };
+    Ok(addresses.into_iter().map(listener).collect())
 }
 
 fn build_service(
     raw: &RawService,
     name: ServiceName,
-    addresses: &[ListenAddress],
-    proxy_protocol: bool,
+    listeners: &[Listener],
 ) -> Result<Service, ConfigError> {
     let values = &raw.table;
     let clients = values.all("allow-client", value::parse_cidr)?;
     let denied_clients = values.all("deny-client", value::parse_cidr)?;
     let trusted = values.all("trust", value::parse_cidr)?;
-    if proxy_protocol && trusted.is_empty() {
+    if listeners.iter().any(|it| it.proxy_protocol) && trusted.is_empty() {
         let option = values.name_of("trust");
         let problem = format!("needs {option}, because only trusted peers may send PROXY headers");
         let expected = format!("{option} CIDR with the addresses of these peers");
         return Err(ConfigError::rule(values.location_of("proxy-protocol"), problem, expected));
     }
-    let local = addresses.iter().all(ListenAddress::is_local);
+    let local = listeners.iter().all(|listener| listener.address.is_local());
     let role = match &raw.routes {
         None => {
             if !local && clients.is_empty() {
@@ -210,6 +212,7 @@ fn build_service(
         clients,
         denied_clients,
         auth: build_auth(values)?,
+        tls: build_tls(values, listeners)?,
         trusted,
         proxy_status: values.one_or_default("proxy-status", value::parse_switch)?,
         path_strict: values.one_or_default("path-strict", value::parse_switch)?,
@@ -234,6 +237,40 @@ fn build_auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
     let realm = values.one_or_default("auth-realm", value::parse_realm)?;
     let path = values.one("auth-file", value::parse_file_path)?;
     Ok(path.map(|path| Auth { path, realm, users: None }))
+}
+
+/// Builds the TLS settings without the certificates: the program reads their files when the rest of
+/// the configuration is known to be valid.
+fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, ConfigError> {
+    let chains = values.all("certificate", value::parse_file_path)?;
+    let keys = values.all("key", value::parse_file_path)?;
+    let versions =
+        values.one_or_default("tls-versions", |text| keywords::TLS_VERSIONS.parse(text))?;
+    let unknown_name =
+        values.one_or_default("unknown-name", |text| keywords::UNKNOWN_NAME.parse(text))?;
+    let [certificate, key] = ["certificate", "key"].map(|option| values.name_of(option));
+    if chains.len() != keys.len() {
+        let problem = format!("{} {certificate} and {} {key}", chains.len(), keys.len());
+        let location = values.location_of(if chains.is_empty() { "key" } else { "certificate" });
+        let expected = "as many keys as certificates, in the same order";
+        return Err(ConfigError::rule(location, problem, expected));
+    }
+    if !listeners.iter().any(|listener| listener.tls) {
+        if chains.is_empty() {
+            return Ok(None);
+        }
+        let problem = format!("{certificate} has no effect: no listener uses TLS");
+        let expected = format!("{} tls://ADDRESS:PORT", values.name_of("listen"));
+        return Err(ConfigError::rule(values.location_of("certificate"), problem, expected));
+    }
+    if chains.is_empty() {
+        let problem = format!("a tls:// address needs {certificate} and {key}");
+        let expected = format!("{certificate} FULLCHAIN.pem and {key} KEY.pem");
+        return Err(ConfigError::rule(values.location_of("listen"), problem, expected));
+    }
+    let files = chains.into_iter().zip(keys);
+    let files = files.map(|(chain, key)| CertificateFiles { chain, key }).collect();
+    Ok(Some(Tls { files, versions, unknown_name, certificates: None }))
 }
 
 fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, ConfigError> {

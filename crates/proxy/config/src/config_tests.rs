@@ -311,3 +311,28 @@ fn the_fuzz_corpus_passes() {
     }
     assert!(count >= 10, "the corpus has {count} entries");
 }
+
+#[test]
+fn tls_listeners_need_certificates_with_keys() {
+    let boost = |words: &str| {
+        let words = format!("boost --origin=http://a {words}");
+        from_arguments(words.split_whitespace())
+    };
+    let config = boost("--listen=tls://[::1]:1 --listen=[::1]:2 --certificate=a --key=b").unwrap();
+    let [secured, plain] = &config.listeners[..] else { panic!("two listeners") };
+    assert_eq!((secured.url(), plain.url()), ("tls://[::1]:1".into(), "[::1]:2".into()));
+    let tls = config.services[0].tls.as_ref().unwrap();
+    assert_eq!((tls.files.len(), &tls.certificates), (1, &None));
+    assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
+    for (words, message) in [
+        ("--listen=tls://[::1]:1", "--listen: a tls:// address needs --certificate and --key"),
+        ("--listen=tls://[::1]:1 --key=b", "--key: 0 --certificate and 1 --key"),
+        ("--listen=tls://[::1]:1 --certificate=a", "--certificate: 1 --certificate and 0 --key"),
+        ("--certificate=a --key=b", "--certificate: --certificate has no effect"),
+        ("--listen=tls://[::1]:1 --listen=[::1]:1 --certificate=a --key=b", "used twice"),
+        ("--listen=tls://unix:/run/a --certificate=a --key=b", "a port that is not a number"),
+    ] {
+        let error = boost(words).unwrap_err().to_string();
+        assert!(error.contains(message), "{words}: {error}");
+    }
+}

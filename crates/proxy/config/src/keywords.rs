@@ -1,6 +1,7 @@
 //! Options whose values are keywords, with the value of each keyword.
 
 use millrace_http_cache::SetCookie;
+use millrace_tls::{UnknownName, Versions};
 
 use super::value::Problem;
 use super::{
@@ -59,6 +60,16 @@ pub(super) const SANDBOX: Keywords<bool> =
 pub(super) const DISK_READS: Keywords<bool> = Keywords {
     words: &[("on-miss", false), ("always", true)],
     problem: "is neither on-miss nor always",
+};
+
+pub(super) const TLS_VERSIONS: Keywords<Versions> = Keywords {
+    words: &[("1.2-1.3", Versions::From12), ("1.3", Versions::Only13), ("1.2", Versions::Only12)],
+    problem: "is no choice of versions",
+};
+
+pub(super) const UNKNOWN_NAME: Keywords<UnknownName> = Keywords {
+    words: &[("first", UnknownName::First), ("refuse", UnknownName::Refuse)],
+    problem: "is no treatment of unknown names",
 };
 
 pub(super) const CACHE_SEND: Keywords<CacheSend> = Keywords {
@@ -126,7 +137,7 @@ pub(super) const SET_COOKIE: Keywords<SetCookie> = Keywords {
 
 #[cfg(test)]
 mod tests {
-    use crate::options::{OptionRow, ValueType};
+    use crate::options::{Group, OptionRow, ValueType};
     use crate::{from_arguments, from_toml, to_toml};
 
     #[test]
@@ -137,8 +148,11 @@ mod tests {
             };
             for word in words {
                 let option = format!("--{flag}={word}");
-                let config =
-                    from_arguments(["boost", "--origin=http://a", &option, "--access-log=-"]);
+                let mut words = vec!["boost", "--origin=http://a", &option, "--access-log=-"];
+                if row.group == Group::Tls {
+                    words.extend(["--listen=tls://[::1]:1", "--certificate=a", "--key=b"]);
+                }
+                let config = from_arguments(words);
                 let written = to_toml(&config.unwrap());
                 let value = format!("\"{word}\"");
                 let value = if row.values_max > 1 { format!("[{value}]") } else { value };

@@ -37,6 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_splice::Thresholds;
+use millrace_tls::{Certificate, UnknownName, Versions};
 
 use crate::limits::Limits;
 use crate::users::Users;
@@ -263,7 +264,20 @@ pub struct Listener {
     /// Whether each connection begins with a PROXY protocol header (version 1 or 2). Such
     /// connections are accepted only from [`Service::trusted`] addresses.
     pub proxy_protocol: bool,
+    /// Whether connections use TLS, with the settings in [`Service::tls`].
+    pub tls: bool,
 }
+
+impl Listener {
+    /// Returns the address as the option `listen` names it.
+    pub fn url(&self) -> String {
+        let scheme = if self.tls { TLS_PREFIX } else { "" };
+        format!("{scheme}{}", self.address)
+    }
+}
+
+/// The prefix of the address of a listener with TLS.
+const TLS_PREFIX: &str = "tls://";
 
 /// An address to listen on.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -307,6 +321,8 @@ pub struct Service {
     pub denied_clients: Vec<Cidr>,
     /// The authentication of clients, only in a forward proxy; `None` if they need none.
     pub auth: Option<Auth>,
+    /// The TLS settings of the listeners; `None` if none of them uses TLS.
+    pub tls: Option<Tls>,
     /// The peers whose Forwarded, X-Forwarded-* and PROXY headers are trusted.
     pub trusted: Vec<Cidr>,
     /// Whether responses that are passed on get a Proxy-Status field.
@@ -321,6 +337,29 @@ pub struct Service {
     /// The cache rules of a forward proxy; `None` if its requests bypass the cache, or if the
     /// service is a reverse proxy, whose routes have the rules.
     pub cache: Option<Arc<CacheRoute>>,
+}
+
+/// The TLS settings of the listeners of a service.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tls {
+    /// The certificates and their keys, at least one.
+    pub files: Vec<CertificateFiles>,
+    /// The versions of TLS.
+    pub versions: Versions,
+    /// The certificate of a client whose name (SNI) no certificate has.
+    pub unknown_name: UnknownName,
+    /// The certificates in `files`, in the same order. `None` until the program has read them; no
+    /// client is accepted while this is `None`.
+    pub certificates: Option<Arc<[Certificate]>>,
+}
+
+/// The files of a certificate.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CertificateFiles {
+    /// The file of the certificate chain, as configured.
+    pub chain: PathBuf,
+    /// The file of the private key, as configured.
+    pub key: PathBuf,
 }
 
 /// The authentication of clients.

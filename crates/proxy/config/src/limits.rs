@@ -97,6 +97,11 @@ limits! {
     /// header section. After it, the client gets a 408 response, or none if no byte arrived, and
     /// the connection is closed.
     head_ms: 30000 in 100..=3600000 "milliseconds";
+    /// Time for a TLS handshake. After it, the connection is closed.
+    handshake_ms: 10000 in 100..=600000 "milliseconds";
+    /// Client connections of the process whose TLS handshake is in progress; divided among the
+    /// workers. A further connection to a `tls://` address is closed at once.
+    handshakes: 16384 in 1..=1000000 "connections";
     /// Time between two requests of a client connection. After it, the connection is closed.
     idle_ms: 75000 in 100..=86400000 "milliseconds";
     /// Time without a byte of a request body. After it, the client gets a 408 response, and the

@@ -4,7 +4,7 @@ use super::options::{Group, OptionRow, Scope};
 use super::value_type::ValueType;
 use Group::{
     Access, AccessLogAndAdmin, Caching, Connections, Listeners, Origins, Processing, Storage,
-    Targets,
+    Targets, Tls,
 };
 use Scope::{Boost, Cache, Forward, Process, Route, Service, Start};
 
@@ -102,6 +102,32 @@ impl OptionRow {
         .not_empty()
         .summary("Listen on this address; port 0 lets the kernel choose a port")
         .detail("Each address is printed on standard error once it accepts connections."),
+        row(Service, Tls, "certificate", ValueType::File, "(none)")
+            .repeatable(256)
+            .not_empty()
+            .summary("PEM file with a certificate chain for tls://; several are chosen by name")
+            .detail(
+                "The certificate of the server comes first, then those that lead to a root. The \
+                 name that a client asks for (SNI) selects the certificate: an exact name before \
+                 a wildcard. If several certificates have the name, for example one with an ECDSA \
+                 and one with an RSA key, the client's algorithms decide.",
+            ),
+        row(Service, Tls, "key", ValueType::File, "(none)")
+            .repeatable(256)
+            .not_empty()
+            .summary("PEM file with the private key of the certificate at the same position")
+            .detail("Other users must not be able to read the file."),
+        row(
+            Service,
+            Tls,
+            "tls-versions",
+            ValueType::Keyword(&["1.2-1.3", "1.3", "1.2"]),
+            "1.2-1.3",
+        )
+        .summary("Versions of TLS"),
+        row(Service, Tls, "unknown-name", ValueType::Keyword(&["first", "refuse"]), "first")
+            .summary("Certificate of a client that asks for an unknown name")
+            .detail("first: the first certificate. refuse: a fatal alert."),
         row(Route, Origins, "origins", ValueType::Origin, "(none; at least one is required)")
             .flag("origin")
             .repeatable(256)

@@ -61,6 +61,8 @@ pub enum Scope {
 pub enum Group {
     /// Addresses to listen on.
     Listeners,
+    /// TLS of listeners.
+    Tls,
     /// Clients that may use a service.
     Access,
     /// Targets that clients of a forward proxy may reach.
@@ -83,6 +85,7 @@ impl Group {
     /// The groups in the order of help.
     pub const ALL: &'static [Self] = &[
         Self::Listeners,
+        Self::Tls,
         Self::Origins,
         Self::Access,
         Self::Targets,
@@ -97,6 +100,7 @@ impl Group {
     pub fn title(self) -> &'static str {
         match self {
             Self::Listeners => "Listeners",
+            Self::Tls => "TLS",
             Self::Access => "Access",
             Self::Targets => "Targets",
             Self::Origins => "Routes and origins",

@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::error::ConfigError;
 use super::raw::RawService;
 use super::value;
-use super::{Cidr, Config, ListenAddress, Service, ServiceRole, TargetRules};
+use super::{Cidr, Config, ListenAddress, Listener, Service, ServiceRole, TargetRules};
 
 /// The name of a service and the space of its cache keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,13 +59,13 @@ impl ServiceName {
     }
 }
 
-/// Returns the names of all services, in their order. `addresses` has the listen addresses of each.
+/// Returns the names of all services, in their order. `listeners` has the listeners of each.
 ///
 /// # Errors
 /// Returns an error if two services have the same name.
 pub(super) fn names(
     services: &[RawService],
-    addresses: &[Vec<ListenAddress>],
+    listeners: &[Vec<Listener>],
 ) -> Result<Vec<ServiceName>, ConfigError> {
     let mut names: Vec<ServiceName> = Vec::with_capacity(services.len());
     let mut seen: HashMap<Arc<str>, usize> = HashMap::new();
@@ -76,7 +76,7 @@ pub(super) fn names(
             None if services.iter().filter(is_of_role).count() == 1 => {
                 (role(raw).to_owned(), NameSource::Role)
             }
-            None => (address_name(&addresses[service], service), NameSource::Address),
+            None => (address_name(&listeners[service], service), NameSource::Address),
         };
         let text: Arc<str> = text.into();
         // Addresses are distinct: `build` refuses an address that two services use.
@@ -101,8 +101,8 @@ fn role(raw: &RawService) -> &'static str {
 /// Returns the first address. No other service has it, and it does not change when services are
 /// added or removed. If the kernel chooses the port, several services may have the same address, so
 /// the index of the service is appended.
-fn address_name(addresses: &[ListenAddress], service: usize) -> String {
-    match addresses.first() {
+fn address_name(listeners: &[Listener], service: usize) -> String {
+    match listeners.first().map(|listener| &listener.address) {
         Some(ListenAddress::Tcp(address)) if address.port() == 0 => format!("{address}#{service}"),
         address => address.map(ToString::to_string).unwrap_or_default(),
     }

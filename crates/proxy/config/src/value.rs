@@ -9,7 +9,7 @@ use std::sync::Arc;
 use millrace_http1::path::route_form;
 use millrace_http1::{FieldName, REMOVED_UNLESS_TRUSTED};
 
-use super::{Cidr, Congestion, ListenAddress, Origin, ProcessUser};
+use super::{Cidr, Congestion, ListenAddress, Origin, ProcessUser, TLS_PREFIX};
 
 /// The problem of a text, to follow the text in a message: "is not a number".
 pub(super) type Problem = &'static str;
@@ -141,6 +141,14 @@ pub(super) fn parse_listen_address(text: &str) -> Result<ListenAddress, Problem>
         return Ok(ListenAddress::Unix(parse_unix_path(path)?));
     }
     Ok(ListenAddress::Tcp(parse_socket_address(text)?))
+}
+
+/// Parses the address of a listener, which begins with `tls://` if the listener uses TLS.
+pub(super) fn parse_listener(text: &str) -> Result<(ListenAddress, bool), Problem> {
+    match text.strip_prefix(TLS_PREFIX) {
+        Some(address) => Ok((ListenAddress::Tcp(parse_socket_address(address)?), true)),
+        None => Ok((parse_listen_address(text)?, false)),
+    }
 }
 
 /// Parses an address and a port. The only name is `localhost`, which is 127.0.0.1 (RFC 6761 section

@@ -139,9 +139,11 @@ impl ValueType {
             Self::Keyword(_) => ("VALUE", ""),
             Self::MemoryShare { .. } => ("SIZE|PERCENT%", ""),
             Self::Disk { .. } => ("DIR:SIZE", ""),
-            Self::ListenAddress => {
-                ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH")
-            }
+            Self::ListenAddress => (
+                "ADDRESS",
+                "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as tls://ADDRESS:PORT, \
+                 unix:PATH",
+            ),
             Self::AdminAddress => {
                 ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off")
             }

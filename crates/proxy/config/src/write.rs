@@ -1,11 +1,13 @@
 //! Writes a configuration as a file with all values, for `check` and the admin address. Reading the
 //! file results in the same configuration.
 
+use std::path::PathBuf;
+
 use super::cache;
 use super::keywords;
 use super::toml_text::{basic_string, string_array, write_key};
 use super::value::{write_origin, write_port, write_statuses};
-use super::{Cidr, Config, Listener, Route, Service, ServiceRole, TargetRules};
+use super::{CertificateFiles, Cidr, Config, Listener, Route, Service, ServiceRole, TargetRules};
 use crate::limits::Limits;
 
 /// Writes the file of a configuration. The file does not contain the number of the snapshot, which
@@ -66,7 +68,7 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
     if let Some(name) = service.name.given() {
         write_key(out, "name", basic_string(name));
     }
-    let addresses = listeners.iter().map(|listener| listener.address.to_string());
+    let addresses = listeners.iter().map(|listener| listener.url());
     write_key(out, "listen", string_array(addresses));
     // An empty list would be an error. Without the key, every client is served.
     if !service.clients.is_empty() {
@@ -76,6 +78,15 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
     if let Some(auth) = &service.auth {
         write_key(out, "auth-file", basic_string(&auth.path.display().to_string()));
         write_key(out, "auth-realm", basic_string(&auth.realm));
+    }
+    if let Some(tls) = &service.tls {
+        let files = |file: fn(&CertificateFiles) -> &PathBuf| {
+            string_array(tls.files.iter().map(|files| file(files).display().to_string()))
+        };
+        write_key(out, "certificate", files(|files| &files.chain));
+        write_key(out, "key", files(|files| &files.key));
+        write_key(out, "tls-versions", basic_string(keywords::TLS_VERSIONS.name(tls.versions)));
+        write_key(out, "unknown-name", basic_string(keywords::UNKNOWN_NAME.name(tls.unknown_name)));
     }
     write_key(out, "trust", blocks(&service.trusted));
     // In a file, the switch applies to all listeners of a service.

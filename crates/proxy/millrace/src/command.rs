@@ -6,7 +6,10 @@ use millrace_config::{self as config, Command, ConfigError};
 
 use crate::config_source::ConfigSource;
 use crate::program_error::ProgramError;
-use crate::{cache_cli, congestion, console, demo, doctor, metrics, preflight, supervisor, users};
+use crate::{
+    cache_cli, certificates, congestion, console, demo, doctor, metrics, preflight, supervisor,
+    users,
+};
 
 /// Runs the command line `words`. The first word is the name of the program.
 ///
@@ -17,6 +20,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Progr
         Command::Serve(raw) => {
             let mut config = config::from_raw(&raw)?;
             users::load(&mut config, &raw)?;
+            certificates::load(&mut config, &raw)?;
             congestion::check(&config, &raw)?;
             preflight::check(&config, &raw)?;
             supervisor::run(config, None, raw.is_upgrade())

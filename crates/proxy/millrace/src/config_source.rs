@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, RawConfig};
 
-use crate::{congestion, preflight, users};
+use crate::{certificates, congestion, preflight, users};
 
 /// A configuration file and the command-line options that take precedence over it.
 pub(crate) struct ConfigSource {
@@ -57,6 +57,7 @@ impl ConfigSource {
         let raw = config::parse_toml(&name, &text, &self.overrides)?;
         let mut config = config::from_raw(&raw)?;
         users::load(&mut config, &raw)?;
+        certificates::load(&mut config, &raw)?;
         congestion::check(&config, &raw)?;
         Ok(config)
     }

@@ -8,6 +8,7 @@ mod cache;
 mod cache_cli;
 mod cache_metrics;
 mod calibrate;
+mod certificates;
 mod command;
 mod config_source;
 mod congestion;

@@ -16,6 +16,7 @@ use millrace_proxy::counters::{CounterKind, Counters, PerReason, PerStatus};
 use millrace_proxy::reason::Reason;
 use millrace_proxy::shared_health::OriginStatus;
 use millrace_store::Cache;
+use millrace_tls::TlsErrorKind;
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, MetricEncoder, text};
 use prometheus_client::metrics::MetricType;
@@ -59,6 +60,7 @@ impl Metrics {
         let mut registry = Registry::default();
         let started = millrace_sys::time_of_day();
         registry.register_collector(Box::new(ReasonCollector(Arc::clone(shared))));
+        registry.register_collector(Box::new(HandshakeCollector(Arc::clone(shared))));
         registry.register_collector(Box::new(WorkerCollector(Arc::clone(shared))));
         registry.register_collector(Box::new(ProcessCollector { log, reloads, started }));
         registry.register_collector(Box::new(RequestCollector(Arc::clone(shared))));
@@ -228,6 +230,29 @@ impl Collector for ReasonCollector {
                     encode(sum, metric.kind, family.encode_family(&labels)?)?;
                 }
             }
+        }
+        Ok(())
+    }
+}
+
+const FAILED_HANDSHAKES: Metric = counter(
+    "millrace_tls_handshakes_failed",
+    &["reason"],
+    "TLS handshakes of clients that failed.",
+);
+
+/// Failed TLS handshakes by reason, summed over the workers.
+#[derive(Debug)]
+struct HandshakeCollector(Arc<SharedState>);
+
+impl Collector for HandshakeCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut family = FAILED_HANDSHAKES.describe(&mut encoder)?;
+        for &kind in TlsErrorKind::ALL {
+            let workers = self.0.counters.iter();
+            let sum: u64 = workers.map(|counters| counters.tls_handshakes_failed.get(kind)).sum();
+            let labels = [("reason", kind.word())];
+            encode(sum, FAILED_HANDSHAKES.kind, family.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -504,7 +529,7 @@ pub(crate) fn reference_page() -> String {
         let _ = writeln!(page, "| `{name}{total}` | {kind} | {labels} | {} |", help.trim());
     };
     let reasons = REASON_METRICS.iter().map(|(metric, ..)| metric);
-    for metric in [&REQUESTS].into_iter().chain(reasons) {
+    for metric in [&REQUESTS, &FAILED_HANDSHAKES].into_iter().chain(reasons) {
         row(metric.name, metric.kind, metric.labels, metric.help);
     }
     for metric in Counters::TABLE {

@@ -15,7 +15,8 @@ use crate::counters::Counters;
 use crate::exchange::{Exchange, access_log::LogBuffer, pool::ExchangePool};
 use crate::names::Resolver;
 use crate::origin::{ConnectAttempt, Dial, OriginConn, Origins};
-use crate::overload::{Overload, per_client::ClientCounts};
+use crate::overload::Overload;
+use crate::secure::SecureContext;
 use crate::shared::SharedState;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
 use crate::worker::{drain::DrainState, message::WorkerMessage, wakes::WakeQueue};
@@ -40,10 +41,10 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) names: Resolver<Key>,
     pub(crate) authenticator: Authenticator<E::Waker>,
     pub(crate) timers: Timers,
-    pub(crate) clients: ClientCounts,
     pub(crate) listeners: Listeners,
     pub(crate) overload: Overload,
     pub(crate) pipes: Pipes,
+    pub(crate) secure: SecureContext,
     pub(crate) wakes: WakeQueue,
     pub(crate) mail: PeerMailboxes<WorkerMessage<E::DetachedFd>, E::Waker>,
     pub(crate) cache_waits: CacheWaits,
@@ -182,6 +183,12 @@ impl<E: Engine> Core<E> {
             .expect("the last snapshot of a listener is kept while it has connections");
         let found = last.listener(listener).expect("the last snapshot of a listener has it");
         (last, found.service as u16)
+    }
+
+    /// Returns whether connections that are accepted by `listener` use TLS.
+    pub(crate) fn is_secured(&self, listener: u16) -> bool {
+        let (snapshot, _) = self.service_of_listener(listener);
+        snapshot.listener(listener).is_some_and(|listener| listener.tls)
     }
 
     /// Returns whether a connection that was accepted by `listener` has to close after its present

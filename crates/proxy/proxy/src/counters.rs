@@ -6,6 +6,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use millrace_tls::TlsErrorKind;
+
 use crate::exchange::Reason;
 
 /// A number that one thread writes and other threads read.
@@ -62,6 +64,21 @@ impl PerReason {
 
     pub(crate) fn add(&self, reason: Reason) {
         self.0[reason as usize].add(1);
+    }
+}
+
+/// A counter for each kind of failed TLS handshake.
+#[derive(Debug, Default)]
+pub struct PerTlsError([Counter; TlsErrorKind::ALL.len()]);
+
+impl PerTlsError {
+    /// Returns a recent value of the counter of a kind.
+    pub fn get(&self, kind: TlsErrorKind) -> u64 {
+        self.0[kind as usize].get()
+    }
+
+    pub(crate) fn add(&self, kind: TlsErrorKind) {
+        self.0[kind as usize].add(1);
     }
 }
 
@@ -160,6 +177,8 @@ macro_rules! counters {
             pub responses_generated: PerReason,
             /// Exchanges that were cut short, or ended without a response.
             pub exchanges_aborted: PerReason,
+            /// TLS handshakes of clients that failed.
+            pub tls_handshakes_failed: PerTlsError,
             /// Connections that other workers have handed over and that this worker has not
             /// admitted yet. They hold descriptors. This is the only field that other workers
             /// write.
@@ -239,6 +258,10 @@ counters! {
     /// Times that an ejected origin was readmitted: it responded to a request, or the configuration
     /// no longer ejects origins.
     Counter origin_readmissions;
+    /// TLS handshakes of clients that were completed.
+    Counter tls_handshakes;
+    /// TLS handshakes of clients that resumed an earlier session.
+    Counter tls_handshakes_resumed;
     /// Requests that wait for a connection to their origin.
     Gauge origin_requests_queued;
     /// Requests refused because the queue of their origin was full, or because they had waited too

@@ -16,6 +16,7 @@ mod exchange;
 mod names;
 mod origin;
 mod overload;
+mod secure;
 mod shared;
 mod snapshot;
 mod stage;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use millrace_store::Cache;
+use millrace_tls::{Aead, Provider};
 
 use crate::counters::{Counters, Requests};
 use crate::origin::shared_health::SharedHealth;
@@ -32,6 +33,8 @@ pub struct SharedState {
     pub requests: Requests,
     /// The cache, if there is one.
     pub cache: Option<Arc<Cache>>,
+    /// The cryptography of TLS.
+    pub tls_provider: Provider,
     pub(crate) all_clients: SharedClientCounts,
     /// Whether the operator was informed that accepting pauses.
     pub(crate) pause_reported: AtomicBool,
@@ -56,6 +59,7 @@ impl SharedState {
             health: SharedHealth::new(workers),
             requests: Requests::default(),
             cache,
+            tls_provider: Provider::new(Aead::fastest()),
             all_clients: SharedClientCounts::default(),
             pause_reported: AtomicBool::new(false),
         })

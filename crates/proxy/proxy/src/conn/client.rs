@@ -4,11 +4,13 @@
 use std::time::Duration;
 
 use millrace_engine::{Buffer, CompletionEvent as Completion, Engine, Instant, Key};
+use millrace_tls::TlsErrorKind;
 
 use crate::conn::{Conn, ConnState, wire::ReceiveResult};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::pinned;
+use crate::secure::failure;
 use crate::transfer::{TransferState, meets_rate};
 
 /// Handles a completion of a client connection. Returns the event for the object that waits for it,
@@ -35,7 +37,7 @@ pub(crate) fn handle_completion<E: Engine>(
     };
     let uploading = || first.filter(uploads).map(EventTarget::Exchange);
     match completion {
-        Completion::Received(result) => match conn.wire.complete_receive(engine, result) {
+        Completion::Received(result) => match conn.wire.complete_receive(engine, result)? {
             ReceiveResult::Bytes if conn.is_closing() => {
                 conn.is_quiet = false;
                 conn.wire.recv_buffer.consume(conn.wire.recv_buffer.bytes().len());
@@ -56,7 +58,7 @@ pub(crate) fn handle_completion<E: Engine>(
             // The client may still read what is on its way to it.
             ReceiveResult::End if conn.state == ConnState::ResetPending => None,
             ReceiveResult::End | ReceiveResult::Broken => {
-                close(core, key);
+                close_by_client(core, key);
                 None
             }
         },
@@ -68,17 +70,26 @@ pub(crate) fn handle_completion<E: Engine>(
             }
             Some((uploading?, Event::ClientReadable))
         }
-        Completion::Sent(result) => {
+        Completion::Sent(mut result) => {
+            let is_of_exchange = conn.wire.complete_send(&mut result);
             let event = if result.is_ok() { Event::ClientSent } else { Event::ClientFailed };
-            conn.wire.complete_send(&result).then_some((EventTarget::Exchange(first?), event))
+            is_of_exchange.then_some((EventTarget::Exchange(first?), event))
         }
-        Completion::Spliced(result) => {
-            let is_of_exchange = conn.wire.complete_send(&result);
+        Completion::Spliced(mut result) => {
+            let is_of_exchange = conn.wire.complete_send(&mut result);
             let event = result.map_or(Event::ClientFailed, |it| Event::ClientSpliced(it as u32));
             is_of_exchange.then_some((EventTarget::Exchange(first?), event))
         }
         other => unreachable!("no client connection requests {other:?}"),
     }
+}
+
+/// Closes a connection that the client has closed.
+fn close_by_client<E: Engine>(core: &mut Core<E>, key: Key) {
+    if core.conn(key).state == ConnState::Handshake {
+        failure::record(core, key, TlsErrorKind::Closed);
+    }
+    close(core, key);
 }
 
 /// Requests bytes from the client, unless a receive is outstanding.
@@ -113,7 +124,10 @@ pub(crate) fn handle_timer<E: Engine>(
     }
     match conn.deadline(snapshot.limits()) {
         Some(deadline) if deadline <= now => {
-            if matches!(conn.state, ConnState::New | ConnState::RequestHeader) {
+            if matches!(
+                conn.state,
+                ConnState::Handshake | ConnState::New | ConnState::RequestHeader
+            ) {
                 timers.set(conn.timer, now + check);
                 return Some((EventTarget::Conn(key), Event::TimedOut));
             }
@@ -268,9 +282,10 @@ fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
     pinned::close_pinned_to(core, key);
     let conn = core.conns.remove(key)?;
     assert!(conn.pipeline.first().is_none(), "its exchanges have ended");
+    core.secure.in_progress -= usize::from(conn.state == ConnState::Handshake);
     core.timers.remove(conn.timer);
     core.snapshots.remove_connection(conn.listener);
-    core.clients.release(conn.counted_as);
+    core.overload.clients.release(conn.counted_as);
     Some(conn)
 }
 

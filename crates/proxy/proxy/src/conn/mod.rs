@@ -19,16 +19,19 @@ use millrace_config::limits::Limits;
 /// The state of a client connection.
 ///
 /// ```text
-/// accept ─> ProxyHeader ─> New ─> RequestHeader ─> Busy ─> Lingering, ResetPending ─> closed
-///     └─────────────────────^          ^            │ └────────────────────────────────^
-///                                     Idle <────────┘
+/// accept ─> ProxyHeader ─> Handshake ─> New ─> RequestHeader ─> Busy ─> Lingering, ResetPending
+///                                                    ^            │                     │
+///                                                   Idle <────────┘                  closed
 /// ```
 ///
-/// A header that arrives in one receive skips `RequestHeader`.
+/// Connections without a PROXY header or without TLS skip `ProxyHeader` or `Handshake`. A header
+/// that arrives in one receive skips `RequestHeader`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnState {
     /// The PROXY protocol header has to come first.
     ProxyHeader,
+    /// The TLS handshake is in progress.
+    Handshake,
     /// No byte of the first request has arrived.
     New,
     /// The last request was served, and no byte of the next has arrived.
@@ -53,8 +56,9 @@ pub(crate) struct Conn {
     /// socket.
     pub(crate) client_address: Option<SocketAddr>,
     /// The destination address in the PROXY header of a trusted peer. `None` without such a header:
-    /// the destination is the local address then, which the engine knows.
-    pub(crate) destination: Option<SocketAddr>,
+    /// the destination is the local address then, which the engine knows. Boxed, since most
+    /// connections have none.
+    pub(crate) destination: Option<Box<SocketAddr>>,
     /// The address of the peer. `None` for a Unix socket.
     pub(crate) peer: Option<SocketAddr>,
     /// The client for which the limits count this connection. `None` for a Unix socket.
@@ -109,6 +113,7 @@ impl Conn {
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<Instant> {
         let wait = match self.state {
             ConnState::ProxyHeader | ConnState::New | ConnState::RequestHeader => limits.head_ms,
+            ConnState::Handshake => limits.handshake_ms,
             ConnState::Idle => limits.idle_ms,
             ConnState::Lingering | ConnState::ResetPending => limits.linger_ms,
             ConnState::Busy => return None,

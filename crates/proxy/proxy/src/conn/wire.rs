@@ -6,13 +6,23 @@
 //! the PROXY protocol header at the beginning of an origin connection, are sent before the next
 //! bytes of an exchange. If a completion has been handled and no exchange has sent bytes, they are
 //! sent alone. Their completion is passed to no exchange.
+//!
+//! A secured wire (TLS) opens what it receives and seals what it sends. During the handshake the
+//! receive buffer has the bytes as they arrived; later it has plaintext, so that exchanges and
+//! transfers do not see the difference.
 
+use std::cell::RefCell;
 use std::net::SocketAddr;
+use std::rc::Rc;
 
-use millrace_engine::{Buffer, Engine, Error, Fd, PathEstimate, SharedBytes, ShutdownHow, Token};
+use millrace_engine::{
+    Buffer, Engine, Error, Fd, HeldBytes, PathEstimate, SharedBytes, ShutdownHow, Token,
+};
 use millrace_splice::{FillResult, Pipe};
+use millrace_tls::{ClientHello, Session, TlsError};
 
 use crate::conn::recv_buffer::RecvBuffer;
+use crate::secure::layer::{STEP_BYTES_MAX, SecureBuffers, SecureLayer};
 use crate::transfer::sink::TransferSink;
 
 /// The transport of a connection.
@@ -25,11 +35,16 @@ pub(crate) struct Wire {
     pub(crate) recv_buffer: RecvBuffer,
     /// The connection's own bytes that are sent next.
     own: Option<Box<OwnBytes>>,
+    /// TLS; `None` on a plain connection.
+    secure: Option<Box<SecureLayer>>,
     /// A receive is outstanding, or a watch: a request to report that the socket is readable.
     is_receiving: bool,
     pending_send: PendingSend,
     /// The peer ended its stream: no more bytes will arrive.
     has_ended: bool,
+    /// The stream of a secured wire ended without an announcement (close_notify), so an attacker
+    /// may have cut it. A body that only that end delimits is not whole.
+    is_cut: bool,
     /// A send, a receive or a splice failed. The kernel reports an error once, and after it an
     /// orderly end of the stream. That end does not mean that the stream is whole.
     is_broken: bool,
@@ -43,6 +58,9 @@ enum PendingSend {
     Own,
     /// Bytes of an exchange.
     Exchange,
+    /// Bytes of an exchange that could not be sealed. The send has none of them, and counts as
+    /// failed.
+    Unsealed,
 }
 
 /// The result of a receive.
@@ -64,11 +82,74 @@ impl Wire {
             token,
             recv_buffer: RecvBuffer::Empty,
             own: None,
+            secure: None,
             is_receiving: false,
             pending_send: PendingSend::None,
             has_ended: false,
+            is_cut: false,
             is_broken: false,
         }
+    }
+
+    /// Secures the wire. The unread bytes in the receive buffer are the first ones of the session.
+    pub(crate) fn secure(
+        &mut self,
+        session: Session,
+        buffers: Rc<RefCell<SecureBuffers>>,
+        hello: Option<ClientHello>,
+    ) {
+        self.secure = Some(Box::new(SecureLayer::new(session, buffers, hello)));
+    }
+
+    /// Ends the session without an announcement, after its handshake failed. Bytes are received
+    /// and sent as they are from now on.
+    pub(crate) fn abandon_session(&mut self) {
+        self.secure = None;
+    }
+
+    /// Returns the TLS part; `None` on a plain connection.
+    pub(crate) fn tls(&self) -> Option<&SecureLayer> {
+        self.secure.as_deref()
+    }
+
+    /// Continues the handshake with the bytes in the receive buffer. Returns true once it is
+    /// complete; the receive buffer then has plaintext.
+    ///
+    /// # Errors
+    /// If the handshake failed. An alert for the peer is among the connection's own bytes.
+    pub(crate) fn advance_handshake<E: Engine>(
+        &mut self,
+        engine: &mut E,
+    ) -> Result<bool, TlsError> {
+        let Some(secure) = &mut self.secure else { return Ok(true) };
+        let mut output = Vec::new();
+        let opened = match std::mem::take(&mut self.recv_buffer) {
+            RecvBuffer::Empty => secure.open_held(engine, &mut [], &mut output, |_| ()),
+            RecvBuffer::Lent { mut buffer, read: 0 } => {
+                let opened = secure.open(engine, &mut buffer, &mut output);
+                match buffer.is_empty() {
+                    true => engine.recycle(buffer),
+                    false => self.recv_buffer.accept(buffer, engine),
+                }
+                opened
+            }
+            mut received => {
+                let bytes = received.bytes_mut();
+                let opened = secure.open_held(engine, bytes, &mut output, |plaintext| {
+                    let has_any = !plaintext.is_empty();
+                    has_any.then(|| HeldBytes::copy(engine.budget(), &[plaintext]))
+                });
+                received.clear(engine);
+                opened.map(|held| {
+                    self.recv_buffer = held.map_or(RecvBuffer::Empty, RecvBuffer::Held);
+                })
+            }
+        };
+        let is_complete = !secure.session().is_handshaking();
+        if !output.is_empty() {
+            self.own_bytes().append(&mut output);
+        }
+        opened.map(|()| is_complete)
     }
 
     /// Returns whether a receive or a watch is outstanding.
@@ -86,24 +167,35 @@ impl Wire {
         self.has_ended
     }
 
+    /// Returns whether the stream ended without the announcement that TLS requires.
+    pub(crate) fn is_cut(&self) -> bool {
+        self.is_cut
+    }
+
     /// Returns whether the connection can serve further exchanges: it neither broke nor ended, and
     /// no byte is unread.
     pub(crate) fn is_clean(&self) -> bool {
         self.recv_buffer.is_empty() && !self.is_broken && !self.has_ended
     }
 
-    /// Returns whether bytes may be moved from the socket without a receive: none is outstanding,
-    /// and the stream continues.
+    /// Returns whether bytes may be moved from the socket without a receive: it is a plain one,
+    /// none is outstanding, and the stream continues.
     pub(crate) fn may_splice(&self) -> bool {
-        !self.is_receiving && !self.has_ended && !self.is_broken
+        self.secure.is_none() && !self.is_receiving && !self.has_ended && !self.is_broken
     }
 
     /// Requests at most `max` bytes, unless a receive is outstanding or the stream has ended.
     pub(crate) fn receive<E: Engine>(&mut self, engine: &mut E, max: usize) {
         if !self.is_receiving && !self.has_ended {
             self.is_receiving = true;
+            let max = self.bound_receive(max);
             engine.recv(&self.fd, max, self.token);
         }
+    }
+
+    #[inline]
+    fn bound_receive(&mut self, max: usize) -> usize {
+        self.secure.as_mut().map_or(max, |secure| secure.bound_receive(max))
     }
 
     /// Requests bytes of a body, unless a receive is outstanding or the stream has ended.
@@ -124,6 +216,7 @@ impl Wire {
         if watches {
             engine.poll_readable(&self.fd, self.token);
         } else {
+            let max = self.bound_receive(max);
             engine.recv(&self.fd, max, self.token);
         }
     }
@@ -134,23 +227,27 @@ impl Wire {
     }
 
     /// Handles the result of the receive. The bytes are in the receive buffer, lent until
-    /// [`Wire::settle`].
+    /// [`Wire::settle`]. Returns `None` if records without plaintext arrived, and another receive
+    /// is outstanding.
     #[inline(always)]
     pub(crate) fn complete_receive<E: Engine>(
         &mut self,
         engine: &mut E,
         result: Result<Buffer, Error>,
-    ) -> ReceiveResult {
+    ) -> Option<ReceiveResult> {
         self.is_receiving = false;
-        match result {
+        Some(match result {
             Ok(buffer) if buffer.is_empty() => {
                 engine.recycle(buffer);
                 if self.is_broken {
-                    return ReceiveResult::Broken;
+                    return Some(ReceiveResult::Broken);
                 }
                 self.has_ended = true;
+                self.is_cut =
+                    self.secure.as_ref().is_some_and(|secure| !secure.session().has_peer_closed());
                 ReceiveResult::End
             }
+            Ok(buffer) if self.secure.is_some() => return self.open(engine, buffer),
             Ok(buffer) => {
                 self.recv_buffer.accept(buffer, engine);
                 ReceiveResult::Bytes
@@ -159,19 +256,56 @@ impl Wire {
                 self.is_broken = true;
                 ReceiveResult::Broken
             }
-        }
+        })
     }
 
-    /// Handles the result of the send. Returns true if the bytes belonged to an exchange.
-    pub(crate) fn complete_send<T>(&mut self, result: &Result<T, Error>) -> bool {
+    /// Opens received records. During the handshake they stay as they are, because a stage decides
+    /// when to continue it.
+    #[inline(never)]
+    fn open<E: Engine>(&mut self, engine: &mut E, mut buffer: Buffer) -> Option<ReceiveResult> {
+        let secure = self.secure.as_mut().expect("the caller has checked that the wire is secured");
+        if secure.session().is_handshaking() {
+            self.recv_buffer.accept(buffer, engine);
+            return Some(ReceiveResult::Bytes);
+        }
+        let mut output = Vec::new();
+        let opened = secure.open(engine, &mut buffer, &mut output);
+        let (has_peer_closed, max) = (secure.session().has_peer_closed(), secure.receive_max);
+        if !output.is_empty() {
+            self.own_bytes().append(&mut output);
+        }
+        if opened.is_err() {
+            engine.recycle(buffer);
+            self.is_broken = true;
+            return Some(ReceiveResult::Broken);
+        }
+        if has_peer_closed {
+            // The peer may keep its socket open. The next receive finds the end of the stream.
+            engine.shutdown(&self.fd, ShutdownHow::Read);
+        }
+        if buffer.is_empty() {
+            engine.recycle(buffer);
+            self.receive(engine, max);
+            return None;
+        }
+        self.recv_buffer.accept(buffer, engine);
+        Some(ReceiveResult::Bytes)
+    }
+
+    /// Handles the result of the send, which becomes an error if the bytes could not be sealed.
+    /// Returns true if they belonged to an exchange.
+    pub(crate) fn complete_send<T>(&mut self, result: &mut Result<T, Error>) -> bool {
         let whose = std::mem::replace(&mut self.pending_send, PendingSend::None);
+        if whose == PendingSend::Unsealed {
+            *result = Err(Error::BrokenPipe);
+        }
         self.is_broken |= result.is_err();
-        whose == PendingSend::Exchange
+        matches!(whose, PendingSend::Exchange | PendingSend::Unsealed)
     }
 
     /// Returns the connection's own bytes, to which the caller may append.
     pub(crate) fn own_bytes(&mut self) -> &mut Vec<u8> {
-        &mut self.own.get_or_insert_default().0
+        &mut self.own.get_or_insert_default().bytes
     }
 
     /// Moves the bytes that are available in the socket into an empty pipe.
@@ -211,9 +345,22 @@ impl Wire {
     #[inline(never)]
     fn settle_now<E: Engine>(&mut self, engine: &mut E) {
         self.recv_buffer.settle(engine);
-        if let Some(own) = self.own.take_if(|_| self.pending_send == PendingSend::None) {
-            engine.send(&self.fd, &[&own.0], self.token);
+        self.settle_own(engine);
+    }
+
+    /// Sends the connection's own bytes, unless a send is outstanding, and ends the stream after
+    /// them if that was requested.
+    fn settle_own<E: Engine>(&mut self, engine: &mut E) {
+        let Some(mut own) = self.own.take_if(|_| self.pending_send == PendingSend::None) else {
+            return;
+        };
+        if !own.bytes.is_empty() {
+            engine.send(&self.fd, &[&own.bytes], self.token);
             self.pending_send = PendingSend::Own;
+            own.bytes.clear();
+            self.own = own.ends_stream.then_some(own);
+        } else if own.ends_stream {
+            engine.shutdown(&self.fd, ShutdownHow::Write);
         }
     }
 
@@ -231,20 +378,63 @@ impl Wire {
     #[inline(never)]
     fn send_own_before(&mut self, parts: &[&[u8]], send: impl FnOnce(&Fd, &[&[u8]], Token)) {
         let own = self.own.take().unwrap_or_default();
-        let parts: Vec<&[u8]> = [&own.0[..]].into_iter().chain(parts.iter().copied()).collect();
+        assert!(!own.ends_stream, "nothing is sent after the end of the stream");
+        let parts: Vec<&[u8]> = [&own.bytes[..]].into_iter().chain(parts.iter().copied()).collect();
         send(&self.fd, &parts, self.token);
     }
 
-    /// Ends the stream to the peer (FIN).
+    /// Seals `parts` and sends the records, after the connection's own bytes.
+    #[inline(never)]
+    fn seal<E: Engine>(&mut self, engine: &mut E, parts: &[&[u8]]) {
+        let mut secure = self.secure.take().expect("the caller has checked that it is secured");
+        let sealed = secure.seal(parts, |sealed| {
+            self.send_after_own(&[sealed], |fd, parts, token| engine.send(fd, parts, token));
+        });
+        self.secure = Some(secure);
+        if sealed.is_err() {
+            // The session has failed, or its keys are used up.
+            self.send_after_own(&[], |fd, parts, token| engine.send(fd, parts, token));
+            self.pending_send = PendingSend::Unsealed;
+        }
+    }
+
+    /// Ends the stream to the peer (FIN), after the connection's own bytes. A secured wire
+    /// announces the end first (close_notify).
     pub(crate) fn shutdown<E: Engine>(&mut self, engine: &mut E) {
-        engine.shutdown(&self.fd, ShutdownHow::Write);
+        if self.secure.is_none() && self.own.is_none() && !self.is_sending() {
+            engine.shutdown(&self.fd, ShutdownHow::Write);
+            return;
+        }
+        self.announce_end();
+        self.own.get_or_insert_default().ends_stream = true;
+        self.settle_own(engine);
+    }
+
+    /// Appends the announcement of the end of the stream, if the wire is secured.
+    fn announce_end(&mut self) {
+        let Some(secure) = &mut self.secure else { return };
+        secure.close(&mut self.own.get_or_insert_default().bytes);
     }
 
     /// Closes the connection.
     #[inline(always)]
     pub(crate) fn close<E: Engine>(mut self, engine: &mut E) {
         self.recv_buffer.clear(engine);
+        if self.secure.is_some() || self.own.is_some() {
+            self.send_last(engine);
+        }
         engine.close(self.fd);
+    }
+
+    /// Sends the connection's own bytes as the last ones, as far as the kernel takes them at once.
+    #[cold]
+    #[inline(never)]
+    fn send_last<E: Engine>(&mut self, engine: &mut E) {
+        if self.is_sending() || self.is_broken {
+            return;
+        }
+        self.announce_end();
+        self.settle_own(engine);
     }
 
     /// Resets the connection.
@@ -284,21 +474,33 @@ impl Wire {
 
 /// The connection's own bytes. Boxed, since most connections have none.
 #[derive(Debug, Default)]
-struct OwnBytes(Vec<u8>);
+struct OwnBytes {
+    bytes: Vec<u8>,
+    /// Whether the stream to the peer ends after them.
+    ends_stream: bool,
+}
 
 impl<E: Engine> TransferSink<E> for Wire {
     #[inline]
     fn send(&mut self, engine: &mut E, parts: &[&[u8]]) {
+        if self.secure.is_some() {
+            return self.seal(engine, parts);
+        }
         self.send_after_own(parts, |fd, parts, token| engine.send(fd, parts, token));
     }
 
     #[inline]
     fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn SharedBytes) {
+        if self.secure.is_some() {
+            let parts: Vec<&[u8]> = parts.iter().copied().chain([shared.bytes()]).collect();
+            return self.seal(engine, &parts);
+        }
         self.send_after_own(parts, |fd, parts, token| engine.send_shared(fd, parts, shared, token));
     }
 
     #[inline]
     fn send_pipe(&mut self, engine: &mut E, parts: &[&[u8]], pipe: &Pipe) {
+        assert!(self.secure.is_none(), "only plain bytes are spliced");
         self.send_after_own(parts, |fd, parts, token| pipe.drain_after(engine, parts, fd, token));
     }
 
@@ -311,6 +513,16 @@ impl<E: Engine> TransferSink<E> for Wire {
 
     fn unsent(&self, engine: &E) -> usize {
         engine.unsent_bytes(&self.fd)
+    }
+
+    #[inline]
+    fn accepts_pipes(&self) -> bool {
+        self.secure.is_none()
+    }
+
+    #[inline]
+    fn step_bytes_max(&self) -> u64 {
+        if self.secure.is_some() { STEP_BYTES_MAX as u64 } else { u64::MAX }
     }
 }
 
@@ -347,7 +559,7 @@ mod tests {
                     }
                     CompletionEvent::Sent(result) => {
                         let wire = self.wire.as_mut().expect("the wire exists once it has sent");
-                        self.sent.push(wire.complete_send(&result));
+                        self.sent.push(wire.complete_send(&mut { result }));
                         if self.sent.len() == 1 {
                             assert!(!wire.is_sending());
                             wire.own_bytes().extend_from_slice(b"first ");

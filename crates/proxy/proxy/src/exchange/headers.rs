@@ -285,7 +285,8 @@ mod tests {
         let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
         let mut origins = Origins::new(10, &Thresholds::FIXED);
         let config = Arc::new(from_arguments(words).unwrap());
-        let snapshot = Snapshot::new(config, Instant::default(), &mut origins, &shared);
+        let snapshot =
+            Snapshot::new(config, Instant::default(), &mut origins, &shared, &Default::default());
         let mut exchange = Exchange {
             snapshot: Some(Rc::new(snapshot)),
             plan: RequestPlan::Route(0),

@@ -30,24 +30,25 @@ pub(crate) fn handle_completion<E: Engine>(
     };
     let wire = &mut connection.wire;
     match (completion, connection.uses.first()) {
-        (Completion::Received(result), user) => match (wire.complete_receive(engine, result), user)
-        {
-            (received, Some(ConnectionUser::Exchange(key))) => {
-                let exchange = exchanges.get_mut(key)?;
-                let unread = wire.recv_buffer.bytes().len();
-                event_of_receive(exchange, received, unread)
-                    .map(|event| (EventTarget::Exchange(key), event))
+        (Completion::Received(result), user) => {
+            match (wire.complete_receive(engine, result)?, user) {
+                (received, Some(ConnectionUser::Exchange(key))) => {
+                    let exchange = exchanges.get_mut(key)?;
+                    let unread = wire.recv_buffer.bytes().len();
+                    event_of_receive(exchange, received, unread)
+                        .map(|event| (EventTarget::Exchange(key), event))
+                }
+                (received, Some(ConnectionUser::Fill(key))) => {
+                    Some((EventTarget::Fill(key), event_of(received)))
+                }
+                // The origin closed an idle connection, or sent bytes that no request caused (RFC
+                // 9112 section 9.5).
+                (_, None) => {
+                    close(core, slot);
+                    None
+                }
             }
-            (received, Some(ConnectionUser::Fill(key))) => {
-                Some((EventTarget::Fill(key), event_of(received)))
-            }
-            // The origin closed an idle connection, or sent bytes that no request caused (RFC 9112
-            // section 9.5).
-            (_, None) => {
-                close(core, slot);
-                None
-            }
-        },
+        }
         (Completion::Readable, user) => {
             wire.complete_watch();
             match user? {
@@ -62,8 +63,8 @@ pub(crate) fn handle_completion<E: Engine>(
             }
         }
         (Completion::Sent(result), _) => handle_sent(core, slot, result),
-        (Completion::Spliced(result), user) => match user {
-            Some(ConnectionUser::Exchange(key)) if wire.complete_send(&result) => {
+        (Completion::Spliced(mut result), user) => match user {
+            Some(ConnectionUser::Exchange(key)) if wire.complete_send(&mut result) => {
                 let event = match result {
                     Ok(count) => Event::OriginSpliced(count as u32),
                     Err(error) => event_of_failure(exchanges.get(key)?, error),
@@ -81,11 +82,11 @@ pub(crate) fn handle_completion<E: Engine>(
 fn handle_sent<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
-    result: Result<(), Error>,
+    mut result: Result<(), Error>,
 ) -> Option<(EventTarget, Event)> {
     let Core { engine, origins, exchanges, conns, .. } = core;
     let connection = origins.connections.get_mut(slot)?;
-    let is_of_exchange = connection.wire.complete_send(&result);
+    let is_of_exchange = connection.wire.complete_send(&mut result);
     match connection.uses.first() {
         Some(ConnectionUser::Exchange(key)) if is_of_exchange => {
             if let Err(error) = result {

@@ -246,7 +246,8 @@ mod tests {
         let mut origins = Origins::new(10, &Thresholds::FIXED);
         let snapshot = |origins: &mut Origins, words: [&str; 3]| {
             let config = from_arguments(words).unwrap();
-            Rc::new(Snapshot::new(Arc::new(config), Instant::default(), origins, &shared))
+            let clock = millrace_tls::Clock::default();
+            Rc::new(Snapshot::new(Arc::new(config), Instant::default(), origins, &shared, &clock))
         };
         let before = snapshot(&mut origins, ["boost", "--origin=http://a", "--check=/up"]);
         origins.apply_snapshots(&before, &[]);

@@ -12,6 +12,8 @@ use std::time::Duration;
 
 use millrace_engine::{Instant, Key};
 
+use crate::overload::per_client::ClientCounts;
+
 /// The capacity of a worker, and the requests that wait for capacity.
 #[derive(Debug, Default)]
 pub(crate) struct Overload {
@@ -37,6 +39,8 @@ pub(crate) struct Overload {
     last_client_shed: Option<Instant>,
     /// The cache's count of failed allocations for bodies when it was last compared.
     cache_memory_misses: u64,
+    /// The connections of each client.
+    pub(crate) clients: ClientCounts,
     /// The wait list: exchanges that wait for capacity, each once, the oldest first.
     pub(crate) wait_list: VecDeque<WaitingExchange>,
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use millrace_engine::Instant;
 use millrace_http1::{HeadLimits, Http1Header};
+use millrace_tls::{Clock, ServerOptions, ServerSettings};
 
 use crate::admission::TargetFilter;
 use crate::congestion::CongestionSetting;
@@ -19,7 +20,7 @@ use crate::origin::shared_health::{CheckResult, HealthCheck, SharedHealth};
 use crate::origin::{ConnectRules, ConnectRulesId, OriginId, Origins, RetryBudget};
 use crate::shared::SharedState;
 use millrace_config::{
-    Balance, CacheRoute, Config, Listener, RetryOn, Route, SendProxy, Service, ServiceRole,
+    Balance, CacheRoute, Config, Listener, RetryOn, Route, SendProxy, Service, ServiceRole, Tls,
     limits::Limits,
 };
 
@@ -65,6 +66,8 @@ struct ServiceState {
     routes: Vec<RouteOrigins>,
     /// The filter of requested targets; `None` for a reverse proxy.
     target_filter: Option<TargetFilter>,
+    /// The TLS settings of the service's listeners.
+    tls: Option<ServerSettings>,
 }
 
 /// The origins of one route, and the state from which one of them is picked.
@@ -138,6 +141,7 @@ impl Snapshot {
         now: Instant,
         origins: &mut Origins,
         shared: &SharedState,
+        clock: &Clock,
     ) -> Self {
         let own: Arc<[SocketAddr]> = config.own_addresses().into();
         // The round robin starts at another origin after each reload. Otherwise a series of reloads
@@ -154,7 +158,8 @@ impl Snapshot {
                 ServiceRole::Forward(rules) => (Vec::new(), Some(TargetFilter::new(rules))),
             };
             let requests = shared.requests.of(service.name.as_str(), shared.counters.len());
-            (rules, ServiceState { requests, congestion, routes, target_filter })
+            let tls = service.tls.as_ref().map(|tls| server_settings(tls, shared, clock));
+            (rules, ServiceState { requests, congestion, routes, target_filter, tls })
         };
         let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(derive).unzip();
         let mut routes = config.services.iter().flat_map(Service::routes);
@@ -173,6 +178,7 @@ impl Snapshot {
             response_limits: head_limits(limits.response_head_bytes, limits.response_fields),
             client_timer_max: shortest(&[
                 limits.head_ms,
+                limits.handshake_ms,
                 limits.idle_ms,
                 limits.body_ms,
                 limits.send_ms,
@@ -191,6 +197,11 @@ impl Snapshot {
             sends_proxy: routes.any(|route| route.send_proxy != SendProxy::Off),
             config,
         }
+    }
+
+    /// Returns the TLS settings of a service; `None` if no listener of it uses TLS.
+    pub(crate) fn tls(&self, service: u16) -> Option<&ServerSettings> {
+        self.services[usize::from(service)].tls.as_ref()
     }
 
     pub(crate) fn limits(&self) -> &Limits {
@@ -270,6 +281,19 @@ impl Snapshot {
     pub(crate) fn service(&self, index: u16) -> &Service {
         &self.config.services[index as usize]
     }
+}
+
+/// Creates the TLS settings of a service.
+fn server_settings(tls: &Tls, shared: &SharedState, clock: &Clock) -> ServerSettings {
+    let certificates = tls.certificates.as_deref().expect("read before workers get the settings");
+    let options = ServerOptions {
+        certificates: certificates.to_vec(),
+        versions: tls.versions,
+        unknown_name: tls.unknown_name,
+        alpn: vec![b"http/1.1".to_vec()],
+    };
+    let settings = ServerSettings::new(options, &shared.tls_provider, clock);
+    settings.expect("the provider has suites for each version")
 }
 
 /// Returns the indices of listeners by their numbers.

@@ -70,13 +70,18 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
     // The listener may have left the configuration while the connection was handed over.
     let is_known =
         core.snapshot.listener(listener).is_some() || core.snapshots.is_removed(listener);
-    if !is_known || !core.clients.admit(counted_as, per_client) {
+    let handshakes_max = limits.handshakes;
+    let is_flooded = |core: &Core<E>| {
+        core.secure.in_progress >= core.share_per_worker(handshakes_max)
+            && core.is_secured(listener)
+    };
+    if !is_known || is_flooded(core) || !core.overload.clients.admit(counted_as, per_client) {
         return refuse(core, fd);
     }
     let Some(key) = core.conns.next_key() else {
         // Accepting pauses before the table is full, but the engine may have accepted more
         // connections before it learned of the pause.
-        core.clients.release(counted_as);
+        core.overload.clients.release(counted_as);
         return refuse(core, fd);
     };
     let snapshot = core.service_of_listener(listener).0.clone();
@@ -86,7 +91,8 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
     }
     let token = key.token(TokenKind::Client);
     let timer = core.timers.insert(token, now + core.snapshots.client_timer_max);
-    let proxied = configured.proxy_protocol;
+    let (proxied, secured) = (configured.proxy_protocol, configured.tls);
+    core.secure.in_progress += usize::from(secured && !proxied);
     core.snapshots.add_connection(listener);
     core.conns.insert(Conn {
         wire: Wire::new(fd, token),
@@ -94,7 +100,7 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
         destination: None,
         peer,
         counted_as,
-        state: if proxied { ConnState::ProxyHeader } else { ConnState::New },
+        state: if proxied { ConnState::ProxyHeader } else { state_after_proxy_header(secured) },
         is_quiet: false,
         undelivered: 0,
         since: now,
@@ -105,6 +111,11 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
     core.counters.connections.set(core.conns.len() as u64);
     client::receive(core, key);
     capacity::prepare_for_next_client(core);
+}
+
+/// Returns the state of a connection that has no PROXY header, or whose PROXY header is read.
+fn state_after_proxy_header(secured: bool) -> ConnState {
+    if secured { ConnState::Handshake } else { ConnState::New }
 }
 
 fn refuse<E: Engine>(core: &mut Core<E>, fd: Fd) {
@@ -154,6 +165,7 @@ fn read_proxy_header<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let listener = core.conn(key).listener;
     let (snapshot, service) = core.service_of_listener(listener);
     let snapshot = snapshot.clone();
+    let secured = snapshot.listener(listener).is_some_and(|listener| listener.tls);
     let conn = core.conn(key);
     let peer = conn.peer.map(|address| address.ip());
     let trusted = crate::admission::is_trusted(snapshot.service(service), peer);
@@ -162,9 +174,10 @@ fn read_proxy_header<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             conn.wire.recv_buffer.consume(length);
             if let Some(source) = header.source {
                 (conn.client_address, conn.destination) =
-                    (Some(canonical(source)), header.destination);
+                    (Some(canonical(source)), header.destination.map(Box::new));
             }
-            conn.set_state(ConnState::New, now);
+            conn.set_state(state_after_proxy_header(secured), now);
+            core.secure.in_progress += usize::from(secured);
             return NextStep::Reenter;
         }
         Ok(None) if trusted => client::receive(core, key),

@@ -11,6 +11,7 @@ use crate::exchange::Exchange;
 use crate::exchange::access_log::{LogBuffer, LoggedOrigin, Record, write_record};
 use crate::exchange::stage::{Event, NextStep};
 use crate::origin::{OriginAddress, Origins, release};
+use crate::secure::failure::logged;
 use crate::transfer::stats::TransferStats;
 
 /// Records the first exchange of a connection and removes it.
@@ -90,6 +91,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
             .responded_at
             .map(|responded| responded.since(started)),
         client_path: conn.and_then(|conn| conn.wire.path_estimate(engine)),
+        tls: conn.and_then(|conn| conn.wire.tls()).map(logged),
         cache: exchange.caching.log_word(),
         close_reason: exchange.reason.map_or("", |reason| reason.word()),
     };

@@ -7,3 +7,4 @@ pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod parse;
 pub(crate) mod route;
+pub(crate) mod secure;

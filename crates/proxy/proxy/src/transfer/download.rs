@@ -104,7 +104,11 @@ pub(crate) fn handle_spliced<E: Engine>(
 /// Handles the end of the origin's stream during a response body or a tunnel.
 #[inline(never)]
 pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    let ExchangeParts { engine, pipes, exchange, client, .. } = core.parts_with_client(key);
+    let ExchangeParts { engine, pipes, exchange, client, origin, .. } = core.parts_with_client(key);
+    let is_cut = origin.is_some_and(|origin| origin.wire.is_cut());
+    if is_cut && exchange.download.is_delimited_by_end() {
+        return TransferProgress::Failed(Reason::ResponseCut);
+    }
     if exchange.is_tunnel {
         return half_close(core, key);
     }

@@ -144,6 +144,11 @@ impl Transfer {
         self.state != TransferState::Off && matches!(self.body, BodyProgress::Complete)
     }
 
+    /// Returns whether only the end of the source's stream delimits the body.
+    pub(crate) fn is_delimited_by_end(&self) -> bool {
+        matches!(self.body, BodyProgress::UntilClose)
+    }
+
     /// Returns whether the framing that the sink got shows that more bytes have to follow.
     pub(crate) fn shows_cut(&self) -> bool {
         self.sends_chunks || matches!(self.body, BodyProgress::Length(_))
@@ -281,7 +286,7 @@ impl Transfer {
         let has_watched = self.is_watching();
         self.is_watching = false;
         let has_bytes_before = !payload.is_empty() || !header.is_empty();
-        let pipe = match source.may_splice() && consumed == received {
+        let pipe = match source.may_splice() && sink.accepts_pipes() && consumed == received {
             true => self.fill_pipe((engine, pipes), source, has_bytes_before, has_watched),
             false => None,
         };
@@ -332,7 +337,7 @@ impl Transfer {
     ) -> Result<TransferState, BodyError> {
         let next = match self.body.certain_payload() {
             Some(0) => NextChunk::End(BodyEnd::Whole),
-            known => reader.next(known.unwrap_or(u64::MAX)),
+            known => reader.next(known.unwrap_or(u64::MAX).min(sink.step_bytes_max())),
         };
         let owed = std::mem::take(&mut self.owes_line_end);
         let mut parts = SendParts {
@@ -345,8 +350,9 @@ impl Transfer {
             NextChunk::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
                 self.body.skip(count as u64);
-                self.stats.calls += if slice.is_copied() { 1 } else { 2 };
-                self.stats.copied += if slice.is_copied() { count as u64 } else { 0 };
+                let is_copied = slice.is_copied() || !sink.accepts_pipes();
+                self.stats.calls += if is_copied { 1 } else { 2 };
+                self.stats.copied += if is_copied { count as u64 } else { 0 };
                 self.owes_line_end = parts.send_shared(engine, sink, slice);
                 self.note_forwarded(engine, sink, count);
                 return Ok(self.state);

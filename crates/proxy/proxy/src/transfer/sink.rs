@@ -22,4 +22,10 @@ pub(crate) trait TransferSink<E: Engine> {
     /// Returns the bytes of the outstanding send that the kernel has not taken. 0 if no send is
     /// outstanding.
     fn unsent(&self, engine: &E) -> usize;
+
+    /// Returns whether the sink takes bytes from a pipe.
+    fn accepts_pipes(&self) -> bool;
+
+    /// Returns the most payload bytes that one step should send.
+    fn step_bytes_max(&self) -> u64;
 }

@@ -47,7 +47,10 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
 /// Handles the end of the client's stream during a request body or a tunnel.
 #[inline(never)]
 pub(crate) fn handle_client_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    if core.exchange(key).is_tunnel {
+    let ExchangeParts { exchange, client, .. } = core.parts_with_client(key);
+    if client.wire.is_cut() && exchange.upload.is_delimited_by_end() {
+        TransferProgress::Failed(Reason::ClientClosed)
+    } else if exchange.is_tunnel {
         half_close(core, key)
     } else {
         TransferProgress::Failed(Reason::BodyCut)

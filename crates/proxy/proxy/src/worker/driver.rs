@@ -13,7 +13,7 @@ use crate::exchange::reason::Reason;
 use crate::exchange::stage::{AfterExchange, Event, EventTarget, NextStep, Stage};
 use crate::exchange::{Exchange, end};
 use crate::origin::{OriginUse, Phase};
-use crate::stage::{accept, deliver, fetch, log, lookup, parse, route};
+use crate::stage::{accept, deliver, fetch, log, lookup, parse, route, secure};
 use crate::transfer::TransferState;
 
 /// Handles an event and everything that follows from it. Ignores an event whose target no longer
@@ -39,6 +39,7 @@ fn drive_conn<E: Engine>(core: &mut Core<E>, key: Key, mut event: Event) {
         trace(core, || format!("connection {} {state:?} <- {event:?}", key.slot));
         let step = match state {
             ConnState::ProxyHeader => accept::on(core, key, event),
+            ConnState::Handshake => secure::on(core, key, event),
             _ => parse::on(core, key, event),
         };
         event = Event::Enter;

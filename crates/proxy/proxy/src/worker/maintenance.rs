@@ -33,8 +33,10 @@ impl<E: Engine> Worker<E> {
             perform: |worker, _| reconfigure::close_idle_of_removed(&mut worker.core),
         },
         Task {
-            is_due: |worker| worker.core.clients.has_changes(),
-            perform: |worker, _| worker.core.clients.publish(&worker.core.shared.all_clients),
+            is_due: |worker| worker.core.overload.clients.has_changes(),
+            perform: |worker, _| {
+                worker.core.overload.clients.publish(&worker.core.shared.all_clients)
+            },
         },
         Task {
             is_due: |worker| worker.core.origins.has_pending_reports(),

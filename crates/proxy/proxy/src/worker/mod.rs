@@ -22,12 +22,13 @@ use millrace_splice::{Pipes, Thresholds, limits::PIPES_MAX};
 
 use crate::auth::{self, Authenticator, VerifierHandle};
 use crate::cached::{fill, refresh, waiting};
-use crate::conn::{Conn, client};
+use crate::conn::{Conn, ConnState, client};
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::names::Resolver;
 use crate::origin::{Origins, close::close, dial, events};
 use crate::overload::{Overload, capacity, shed, shed::Shedding, wait_list::WaitListPass};
+use crate::secure::SecureContext;
 use crate::shared::SharedState;
 use crate::snapshot::{Snapshot, in_use::Snapshots};
 use crate::worker::message::WorkerMessage;
@@ -98,7 +99,8 @@ impl<E: Engine> Worker<E> {
         let mut origins = Origins::new(descriptors, &setup.thresholds);
         origins.worker = index;
         let names = Resolver::new(names, &config.limits, now);
-        let snapshot = Rc::new(Snapshot::new(config, now, &mut origins, &shared));
+        let secure = SecureContext::default();
+        let snapshot = Rc::new(Snapshot::new(config, now, &mut origins, &shared, &secure.clock));
         origins.reset_in_flight();
         mail.set_waker(&engine.waker());
         inbox.set_waker(engine.waker());
@@ -122,10 +124,10 @@ impl<E: Engine> Worker<E> {
             names,
             authenticator,
             timers: Timers::new(now),
-            clients: Default::default(),
             listeners: Default::default(),
             overload: Overload::new(descriptors as usize, listeners.len()),
             pipes: Pipes::new(pipes_max as usize, setup.thresholds),
+            secure,
             wakes: Default::default(),
             mail,
             cache_waits: Default::default(),
@@ -163,6 +165,7 @@ impl<E: Engine> Worker<E> {
     pub fn run_turn(&mut self) -> bool {
         let deadline = self.deadline();
         self.core.engine.submit_and_wait(deadline);
+        self.core.secure.begin_turn();
         while let Some(completion) = self.core.engine.next_completion() {
             self.complete(completion);
         }
@@ -173,6 +176,7 @@ impl<E: Engine> Worker<E> {
             self.read_messages();
         }
         self.deliver_wakes(now);
+        self.deliver_handshakes();
         self.deliver_capacity();
         self.core.mail.flush();
         self.run_maintenance(now);
@@ -185,9 +189,25 @@ impl<E: Engine> Worker<E> {
     fn deadline(&self) -> Option<Instant> {
         let core = &self.core;
         let cache = core.shared.cache.as_ref().and_then(|_| self.cache_deadline());
-        let deadlines =
-            [core.timers.next_wakeup(), core.names.next_deadline(), self.maintenance, cache];
+        let handshakes = core.secure.has_waiting().then(|| core.engine.now());
+        let timers = core.timers.next_wakeup();
+        let deadlines = [timers, core.names.next_deadline(), self.maintenance, cache, handshakes];
         deadlines.into_iter().flatten().min()
+    }
+
+    /// Continues handshakes that had to wait for this turn.
+    #[inline]
+    fn deliver_handshakes(&mut self) {
+        while let Some(key) = self.core.secure.next_waiting() {
+            if self.core.conns.get(key).is_none_or(|conn| conn.state != ConnState::Handshake) {
+                self.core.secure.skip_waiting();
+                continue;
+            }
+            self.drive(EventTarget::Conn(key), Event::CapacityFreed);
+            if let Some(conn) = self.core.conns.get_mut(key) {
+                conn.wire.settle(&mut self.core.engine);
+            }
+        }
     }
 
     /// Returns the earliest deadline of objects that wait for the cache.

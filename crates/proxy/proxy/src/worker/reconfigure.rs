@@ -33,7 +33,8 @@ pub(crate) fn apply_config<E: Engine>(
         return;
     }
     let now = core.engine.now();
-    let present = Rc::new(Snapshot::new(config, now, &mut core.origins, &core.shared));
+    let present = Snapshot::new(config, now, &mut core.origins, &core.shared, &core.secure.clock);
+    let present = Rc::new(present);
     let before = std::mem::replace(&mut core.snapshot, present);
     core.snapshots.retire(&before);
     apply_listeners(core, &before, sockets);

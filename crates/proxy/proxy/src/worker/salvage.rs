@@ -37,7 +37,7 @@ impl<E: Engine> Worker<E> {
         let records = &mut core.log.records;
         let whole = records.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
         records.truncate(whole);
-        core.clients.withdraw(&core.shared.all_clients);
+        core.overload.clients.withdraw(&core.shared.all_clients);
         let Counters {
             connections: open,
             exchanges_open,

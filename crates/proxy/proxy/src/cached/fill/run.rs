@@ -14,7 +14,7 @@ use crate::cached::{
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Event;
 use crate::origin::{ConnectionUser, h1, release};
-use crate::transfer::body_progress::BodyProgress;
+use crate::transfer::{body_progress::BodyProgress, sink::TransferSink};
 
 /// Begins a fill, which takes the origin connection over from the exchange. `tail` are stored
 /// bytes that follow the received ones.
@@ -71,13 +71,15 @@ fn new_fill<E: Engine>(
 ) -> Fill {
     let since = core.engine.now();
     let thresholds = *core.pipes.thresholds();
-    let exchange = core.exchange(key);
+    let ExchangeParts { exchange, client, .. } = core.parts(key);
+    // A refresh has no client.
+    let accepts_pipes = client.is_some_and(|client| TransferSink::<E>::accepts_pipes(&client.wire));
     let is_reusable = h1::is_persistent(exchange);
     let transaction = &mut exchange.transaction;
     let origin_use = transaction.connection.take().expect("a response arrives on a connection");
     let id = transaction.origin.take().expect("the origin is picked before its connection is used");
     let rest = BodyProgress::new(transaction.framing);
-    let is_for_leader = exchange.caching.source == ResponseSource::Filled && !exchange.is_refresh();
+    let is_for_leader = exchange.caching.source == ResponseSource::Filled && accepts_pipes;
     let leader = is_for_leader.then(|| Leader::new(key, &rest, thresholds)).flatten();
     let snapshot = exchange.snapshot().clone();
     let finishes_fetch =
@@ -206,7 +208,9 @@ fn receive<E: Engine>(core: &mut Core<E>, key: Key, watches: bool) {
 fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(fill) = core.fills.get_mut(key) else { return };
     fill.is_reusable = false;
-    let is_whole = matches!(fill.body, BodyProgress::UntilClose);
+    let connection = core.origins.connections.get(fill.origin_use.slot());
+    let is_cut = connection.is_none_or(|connection| connection.wire.is_cut());
+    let is_whole = matches!(fill.body, BodyProgress::UntilClose) && !is_cut;
     end(core, key, is_whole);
 }
 

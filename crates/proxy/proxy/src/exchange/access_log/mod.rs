@@ -12,6 +12,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use millrace_engine::PathEstimate;
+use millrace_tls::Handshake;
 
 use crate::transfer::stats::TransferStats;
 use millrace_config::LogFormat;
@@ -26,8 +27,8 @@ pub(crate) struct LogBuffer {
     pub(crate) dates: Dates,
 }
 
-/// The data of one finished exchange.
-#[derive(Clone, Debug)]
+/// The data of one finished exchange, or of a failed TLS handshake.
+#[derive(Clone, Default, Debug)]
 pub struct Record<'a> {
     /// The client's address, after trusted PROXY and Forwarded headers. `None` for a Unix socket.
     pub client: Option<IpAddr>,
@@ -66,6 +67,8 @@ pub struct Record<'a> {
     pub origin_first_byte: Option<Duration>,
     /// The kernel's estimate of the path to the client at the end of the exchange, if known.
     pub client_path: Option<PathEstimate>,
+    /// TLS of the client connection; `None` on a plain one.
+    pub tls: Option<LoggedTls<'a>>,
     /// The cache's part: `hit`, `stale`, `validated`, `collapsed`, `miss` or `bypass`. Empty
     /// without a cache.
     pub cache: &'static str,
@@ -73,6 +76,18 @@ pub struct Record<'a> {
     /// [`Reason::word`](crate::exchange::reason::Reason::word). Empty if the exchange ended
     /// normally.
     pub close_reason: &'static str,
+}
+
+/// TLS of a client connection.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct LoggedTls<'a> {
+    /// The properties that the handshake agreed on; `None` if it failed.
+    pub handshake: Option<Handshake>,
+    /// The name that the client asked for (SNI), if any.
+    pub server_name: Option<&'a str>,
+    /// The application protocol (ALPN) of the session, or the first one that the client offered if
+    /// the handshake failed.
+    pub alpn: Option<&'a [u8]>,
 }
 
 /// The address of an origin.
@@ -209,16 +224,9 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         (",\"reason\":", known(record.close_reason), false),
         (",\"cache\":", known(record.cache), false),
     ] {
-        out.extend_from_slice(name.as_bytes());
-        match value {
-            Some(value) => {
-                out.push(b'"');
-                escape(value, is_url, out, escape_json);
-                out.push(b'"');
-            }
-            None => out.extend_from_slice(b"null"),
-        }
+        write_json_string(name, value, is_url, out);
     }
+    write_json_tls(record.tls.unwrap_or_default(), out);
     match record.status {
         0 => out.extend_from_slice(b",\"status\":null"),
         status => print(out, format_args!(",\"status\":{status}")),
@@ -251,6 +259,35 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
             print(out, format_args!(",\"client_rtt_us\":{rtt_us},\"client_cwnd\":{window}}}"));
         }
         None => out.extend_from_slice(b",\"client_rtt_us\":null,\"client_cwnd\":null}"),
+    }
+}
+
+fn write_json_tls(tls: LoggedTls<'_>, out: &mut Vec<u8>) {
+    let handshake = tls.handshake;
+    for (name, value) in [
+        (",\"tls_version\":", handshake.map(|it| it.version.as_bytes())),
+        (",\"cipher\":", handshake.map(|it| it.cipher.as_bytes())),
+        (",\"sni\":", tls.server_name.map(str::as_bytes)),
+        (",\"alpn\":", tls.alpn),
+    ] {
+        write_json_string(name, value, false, out);
+    }
+    match handshake {
+        Some(handshake) => print(out, format_args!(",\"resumed\":{}", handshake.is_resumed)),
+        None => out.extend_from_slice(b",\"resumed\":null"),
+    }
+}
+
+/// Writes a key with its punctuation, and its value: a string, or null.
+fn write_json_string(name: &str, value: Option<&[u8]>, is_url: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(name.as_bytes());
+    match value {
+        Some(value) => {
+            out.push(b'"');
+            escape(value, is_url, out, escape_json);
+            out.push(b'"');
+        }
+        None => out.extend_from_slice(b"null"),
     }
 }
 
@@ -319,6 +356,7 @@ mod tests {
             origin: Some(LoggedOrigin::Tcp("127.0.0.1:8000".parse().unwrap())),
             origin_first_byte: Some(Duration::from_micros(1_002)),
             client_path: Some(PathEstimate { rtt_us: 93, window: 10 }),
+            tls: None,
             cache: "miss",
             close_reason: "",
         }
@@ -344,7 +382,7 @@ mod tests {
             concat!(
                 r#"{"time":"2026-11-21T10:16:00.123Z","client":"203.0.113.7","user":null,"method":"GET","#,
                 r#""target":"/a?b=c","version":"HTTP/1.1","host":"example.org","#,
-                r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"cache":"miss","#,
+                r#""referer":"http://example.org/","user_agent":"curl/8.0","reason":null,"cache":"miss","tls_version":null,"cipher":null,"sni":null,"alpn":null,"resumed":null,"#,
                 r#""status":200,"bytes_to_client":5120,"bytes_from_client":0,"#,
                 r#""bytes_copied":120,"bytes_spliced":5000,"bytes_teed":4000,"bytes_to_cache":5120,"#,
                 r#""calls":7,"duration_ms":12.345,"origin":"127.0.0.1:8000","origin_first_byte_ms":1.002,"#,
@@ -406,7 +444,7 @@ mod tests {
             concat!(
                 r#"{"time":"2026-11-21T10:16:00.123Z","client":"unix:","user":null,"method":null,"#,
                 r#""target":null,"version":null,"host":null,"referer":null,"user_agent":null,"#,
-                r#""reason":"malformed-head","cache":null,"status":null,"bytes_to_client":0,"#,
+                r#""reason":"malformed-head","cache":null,"tls_version":null,"cipher":null,"sni":null,"alpn":null,"resumed":null,"status":null,"bytes_to_client":0,"#,
                 r#""bytes_from_client":0,"bytes_copied":0,"bytes_spliced":0,"bytes_teed":0,"#,
                 r#""bytes_to_cache":0,"calls":0,"duration_ms":12.345,"origin":null,"#,
                 r#""origin_first_byte_ms":null,"client_rtt_us":null,"client_cwnd":null}"#,

@@ -1,0 +1,108 @@
+//! Stage secure: the TLS handshake of a client connection, between accept and parse.
+//!
+//! The name in the ClientHello selects the certificate. Key exchange and signature take about 0.1
+//! ms, so a worker computes only a few of them in a turn, and the other clients wait in order.
+
+use millrace_engine::{Engine, Key};
+use millrace_tls::{ClientHello, Peek, TlsError, TlsErrorKind, peek};
+
+use crate::conn::{ConnState, client};
+use crate::core::Core;
+use crate::exchange::stage::{Event, NextStep};
+use crate::secure::failure;
+
+/// Handles an event of a connection whose handshake is in progress.
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
+    if event == Event::TimedOut {
+        return fail(core, key, TlsErrorKind::TimedOut);
+    }
+    let has_session = core.conn(key).wire.tls().is_some();
+    if !has_session && let Err(step) = begin(core, key) {
+        return step;
+    }
+    advance(core, key)
+}
+
+/// Begins the session once the ClientHello is complete.
+///
+/// # Errors
+/// The step that the stage returns, if the session cannot begin now.
+fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), NextStep> {
+    let hello = match peek(core.conn(key).wire.recv_buffer.bytes()) {
+        Peek::Incomplete => {
+            client::receive(core, key);
+            return Err(NextStep::Wait);
+        }
+        Peek::Hello(hello) => hello,
+        Peek::Failed { error, alert } => {
+            core.conn(key).wire.own_bytes().extend_from_slice(&alert);
+            return Err(fail(core, key, error.kind));
+        }
+    };
+    if !core.secure.try_compute(key) {
+        return Err(NextStep::Wait);
+    }
+    start_session(core, key, hello).map_err(|error| fail(core, key, error.kind))
+}
+
+fn start_session<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    hello: ClientHello,
+) -> Result<(), TlsError> {
+    let listener = core.conn(key).listener;
+    let (snapshot, service) = core.service_of_listener(listener);
+    let snapshot = snapshot.clone();
+    let settings = snapshot.tls(service).expect("a listener with TLS has settings");
+    core.secure.clock.set(core.engine.time_of_day());
+    let session = settings.accept(&hello)?;
+    let buffers = core.secure.buffers.clone();
+    core.conn(key).wire.secure(session, buffers, Some(hello));
+    Ok(())
+}
+
+/// Continues the handshake with the bytes that have arrived.
+fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let Core { engine, conns, .. } = core;
+    let Some(conn) = conns.get_mut(key) else { return NextStep::Wait };
+    let now = engine.now();
+    match conn.wire.advance_handshake(engine) {
+        Ok(true) => {
+            conn.set_state(ConnState::New, now);
+            let handshake = conn.wire.tls().and_then(|tls| tls.session().handshake());
+            core.secure.in_progress -= 1;
+            core.counters.tls_handshakes.add(1);
+            if handshake.is_some_and(|handshake| handshake.is_resumed) {
+                core.counters.tls_handshakes_resumed.add(1);
+            }
+            NextStep::Reenter
+        }
+        Ok(false) => {
+            client::receive(core, key);
+            NextStep::Wait
+        }
+        Err(error) => fail(core, key, error.kind),
+    }
+}
+
+/// Ends a connection whose handshake failed, after the client got an alert or, if it speaks HTTP
+/// without TLS, a response.
+fn fail<E: Engine>(core: &mut Core<E>, key: Key, kind: TlsErrorKind) -> NextStep {
+    failure::record(core, key, kind);
+    core.secure.in_progress -= 1;
+    let wire = &mut core.conn(key).wire;
+    wire.abandon_session();
+    if kind == TlsErrorKind::PlainHttp {
+        wire.own_bytes().extend_from_slice(PLAIN_HTTP_RESPONSE);
+    }
+    client::linger(core, key);
+    NextStep::Wait
+}
+
+/// The response to a request without TLS.
+const PLAIN_HTTP_RESPONSE: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
+    Content-Type: text/plain; charset=utf-8\r\n\
+    Content-Length: 54\r\n\
+    Connection: close\r\n\
+    \r\n\
+    This port speaks HTTPS: use https:// instead of http://";
