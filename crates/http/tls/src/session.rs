@@ -235,21 +235,20 @@ impl Session {
         }
     }
 
-    /// Appends the alert that an error has caused.
+    /// Appends the alert that an error has caused, if any. Rustls yields it before it looks at any
+    /// bytes. It panics if it looks at them after an error, when they no longer fit its state.
     fn write_alert(&mut self, sink: &mut Sink<'_>) {
-        loop {
-            let step = match &mut self.connection {
-                RustlsConnection::Server(connection) => {
-                    sink.take(connection.process_tls_records(&mut []))
-                }
-                RustlsConnection::Client(connection) => {
-                    sink.take(connection.process_tls_records(&mut []))
-                }
-            };
-            if !matches!(step.1, Ok(Step::Continue)) {
-                return;
-            }
+        if !self.common().wants_write() {
+            return;
         }
+        let _ = match &mut self.connection {
+            RustlsConnection::Server(connection) => {
+                sink.take(connection.process_tls_records(&mut []))
+            }
+            RustlsConnection::Client(connection) => {
+                sink.take(connection.process_tls_records(&mut []))
+            }
+        };
     }
 
     /// Appends bytes that the session has for the peer, such as the ClientHello of a client.
@@ -592,6 +591,21 @@ mod tests {
         assert!(!pair.to_client.is_empty(), "an alert");
         let sealed = pair.server.seal(&[b"more"], &mut Vec::new(), &mut Vec::new());
         assert!(sealed.is_err(), "a failed session seals nothing");
+    }
+
+    #[test]
+    fn a_certificate_that_is_not_trusted_is_an_alert_for_the_server() {
+        for versions in [Versions::Only12, Versions::From12] {
+            let mut pair = Pair::new(Aead::fastest(), versions);
+            let other = Pair::new(Aead::fastest(), versions);
+            // The client of another pair trusts another certificate.
+            pair.client = other.client;
+            pair.to_server = other.to_server;
+            let error = pair.exchange(64 * 1024).unwrap_err();
+            assert_eq!(error.kind, TlsErrorKind::Certificate, "{error}");
+            let error = pair.exchange(64 * 1024).unwrap_err();
+            assert_eq!(error.kind, TlsErrorKind::Alert, "the server gets an alert: {error}");
+        }
     }
 
     #[test]
