@@ -10,6 +10,8 @@
 mod certificate;
 mod client;
 mod clock;
+#[cfg(any(test, feature = "deterministic"))]
+mod deterministic;
 mod error;
 mod hello;
 mod provider;

@@ -56,11 +56,15 @@ impl Provider {
             Aead::Ring => cipher_suites!(ring),
         };
         use aws_lc_rs::kx_group::{SECP256R1, X25519, X25519MLKEM768};
-        Self(Arc::new(CryptoProvider {
+        Self::of(CryptoProvider {
             cipher_suites,
             kx_groups: vec![X25519MLKEM768, X25519, SECP256R1],
             ..aws_lc_rs::default_provider()
-        }))
+        })
+    }
+
+    pub(crate) fn of(crypto: CryptoProvider) -> Self {
+        Self(Arc::new(crypto))
     }
 
     pub(crate) fn crypto(&self) -> &Arc<CryptoProvider> {
