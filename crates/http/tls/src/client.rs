@@ -82,7 +82,7 @@ pub struct ClientOptions {
 /// that can be resumed.
 #[derive(Clone, Debug)]
 pub struct ClientSettings {
-    config: Arc<ClientConfig>,
+    pub(crate) config: Arc<ClientConfig>,
 }
 
 impl ClientSettings {

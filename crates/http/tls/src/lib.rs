@@ -17,6 +17,9 @@ mod hello;
 mod provider;
 mod server;
 mod session;
+#[cfg(test)]
+mod test_support;
+mod ticket;
 
 pub use certificate::{Certificate, CertificateError};
 pub use client::{ClientOptions, ClientSettings, Roots, ServerName};
@@ -26,3 +29,4 @@ pub use hello::{ClientHello, HELLO_BYTES_MAX, Peek, peek};
 pub use provider::{Aead, Provider};
 pub use server::{ServerOptions, ServerSettings, UnknownName, Versions};
 pub use session::{Handshake, SEALED_OVERHEAD, Session};
+pub use ticket::{TICKET_KEYS_MAX, TICKET_LIFETIME, TicketKeyError, TicketKeys};

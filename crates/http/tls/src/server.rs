@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use rustls::server::{ClientHello as RustlsHello, ResolvesServerCert, UnbufferedServerConnection};
+use rustls::server::{
+    ClientHello as RustlsHello, NoServerSessionStorage, ResolvesServerCert,
+    UnbufferedServerConnection,
+};
 use rustls::sign::CertifiedKey;
 use rustls::{ServerConfig, SupportedProtocolVersion, version};
 
@@ -13,6 +16,11 @@ use crate::error::{TlsError, TlsErrorKind};
 use crate::hello::{ClientHello, normal_name};
 use crate::provider::Provider;
 use crate::session::Session;
+use crate::ticket::{TicketKeys, Ticketer};
+
+/// Tickets for a client of TLS 1.3, which uses each only once. A browser opens connections in
+/// pairs.
+const TICKETS_PER_HANDSHAKE: usize = 2;
 
 /// The versions of TLS that are spoken.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -66,6 +74,7 @@ pub struct ServerOptions {
 pub struct ServerSettings {
     config: Arc<ServerConfig>,
     certificates: Arc<CertificateTable>,
+    ticketer: Arc<Ticketer>,
 }
 
 impl ServerSettings {
@@ -88,7 +97,18 @@ impl ServerSettings {
             .with_cert_resolver(certificates.clone());
         config.ignore_client_order = true;
         config.alpn_protocols = options.alpn;
-        Ok(Self { config: Arc::new(config), certificates })
+        let ticketer = Arc::new(Ticketer::new(provider, clock));
+        // The state of sessions is in tickets only. The default would share it among threads.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.ticketer = ticketer.clone();
+        config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
+        Ok(Self { config: Arc::new(config), certificates, ticketer })
+    }
+
+    /// Replaces the keys that seal and open session tickets. Until the first call, and with empty
+    /// keys, no session is resumed. A ticket opens only with settings of the same `service`.
+    pub fn set_ticket_keys(&self, keys: &TicketKeys, service: &str) {
+        self.ticketer.set_keys(keys, service);
     }
 
     /// Begins a session for a connection whose client has sent this ClientHello. The bytes of the
@@ -152,5 +172,123 @@ impl ResolvesServerCert for CertificateTable {
         let schemes = hello.signature_schemes();
         let fitting = found.iter().find(|it| it.key.choose_scheme(schemes).is_some());
         fitting.or_else(|| found.first()).cloned()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rustls::ClientConfig;
+    use rustls::client::Resumption;
+
+    use super::*;
+    use crate::test_support::{Authority, NamelessStore, clock, handshake, provider};
+    use crate::{ClientOptions, ClientSettings, TICKET_KEYS_MAX, TICKET_LIFETIME};
+
+    /// A client and the settings of a service, whose sessions it resumes.
+    struct Fixture {
+        authority: Authority,
+        client: ClientSettings,
+        clock: Clock,
+        keys: TicketKeys,
+        versions: Versions,
+    }
+
+    impl Fixture {
+        fn new(versions: Versions) -> Self {
+            let (authority, clock) = (Authority::new("root"), clock());
+            let options = ClientOptions { roots: Some(authority.roots()), alpn: Vec::new() };
+            let client = ClientSettings::new(options, &provider(), &clock).unwrap();
+            let mut keys = TicketKeys::default();
+            keys.rotate(&provider()).unwrap();
+            Self { authority, client, clock, keys, versions }
+        }
+
+        fn server(&self, names: &[&str]) -> ServerSettings {
+            let options = ServerOptions {
+                certificates: vec![self.authority.issue(names)],
+                versions: self.versions,
+                unknown_name: UnknownName::First,
+                alpn: Vec::new(),
+            };
+            let settings = ServerSettings::new(options, &provider(), &self.clock).unwrap();
+            settings.set_ticket_keys(&self.keys, "web");
+            settings
+        }
+
+        /// Performs a handshake. Returns whether both sides resumed a session.
+        fn is_resumed(&self, name: &str, server: &ServerSettings) -> bool {
+            let (client, server) = handshake(&self.client, name, server).unwrap();
+            assert_eq!(client.handshake(), server.handshake());
+            server.handshake().unwrap().is_resumed
+        }
+    }
+
+    const BOTH: [Versions; 2] = [Versions::Only12, Versions::Only13];
+
+    #[test]
+    fn sessions_resume_at_each_worker_of_the_service() {
+        for versions in BOTH {
+            let mut fixture = Fixture::new(versions);
+            let server = fixture.server(&["a.example"]);
+            assert!(!fixture.is_resumed("a.example", &server));
+            assert!(fixture.is_resumed("a.example", &server));
+            // Another worker has settings of its own, and a successor has the keys as bytes.
+            fixture.keys = TicketKeys::from_bytes(&fixture.keys.to_bytes()).unwrap();
+            assert!(fixture.is_resumed("a.example", &fixture.server(&["a.example"])));
+            let other_service = fixture.server(&["a.example"]);
+            other_service.set_ticket_keys(&fixture.keys, "admin");
+            assert!(!fixture.is_resumed("a.example", &other_service));
+        }
+    }
+
+    #[test]
+    fn sessions_resume_while_their_key_is_in_use() {
+        for versions in BOTH {
+            let mut fixture = Fixture::new(versions);
+            let server = fixture.server(&["a.example"]);
+            assert!(!fixture.is_resumed("a.example", &server));
+            fixture.keys.rotate(&provider()).unwrap();
+            server.set_ticket_keys(&fixture.keys, "web");
+            assert!(fixture.is_resumed("a.example", &server), "one rotation");
+            for _ in 0..TICKET_KEYS_MAX {
+                fixture.keys.rotate(&provider()).unwrap();
+            }
+            server.set_ticket_keys(&fixture.keys, "web");
+            assert!(!fixture.is_resumed("a.example", &server), "the key is gone");
+            server.set_ticket_keys(&TicketKeys::default(), "web");
+            for _ in 0..3 {
+                assert!(!fixture.is_resumed("a.example", &server), "no keys");
+            }
+        }
+    }
+
+    #[test]
+    fn sessions_resume_only_in_the_lifetime_of_their_ticket() {
+        for versions in BOTH {
+            let fixture = Fixture::new(versions);
+            let server = fixture.server(&["a.example"]);
+            assert!(!fixture.is_resumed("a.example", &server));
+            let begin = fixture.clock.time_of_day();
+            // The client drops the ticket itself if its clock advances too.
+            let late = Clock::default();
+            let fixture = Fixture { clock: late.clone(), ..fixture };
+            let server = fixture.server(&["a.example"]);
+            late.set(begin + TICKET_LIFETIME);
+            assert!(!fixture.is_resumed("a.example", &server));
+        }
+    }
+
+    #[test]
+    fn a_ticket_is_valid_only_for_the_name_that_it_was_issued_for() {
+        for versions in BOTH {
+            let mut fixture = Fixture::new(versions);
+            let mut config = ClientConfig::clone(&fixture.client.config);
+            config.resumption = Resumption::store(Arc::new(NamelessStore::new()));
+            fixture.client.config = Arc::new(config);
+            let server = fixture.server(&["a.example", "b.example"]);
+            assert!(!fixture.is_resumed("a.example", &server));
+            assert!(fixture.is_resumed("a.example", &server));
+            assert!(!fixture.is_resumed("b.example", &server));
+        }
     }
 }
