@@ -143,7 +143,7 @@ fn parse_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
 }
 
 /// Returns the problem of a file in which no `item` was found, with the command that converts it.
-fn no_pem(bytes: &[u8], item: &str) -> String {
+pub(crate) fn no_pem(bytes: &[u8], item: &str) -> String {
     const SEQUENCE: u8 = 0x30;
     if contains(bytes, b"-----BEGIN ") {
         return format!("contains no {item}");

@@ -5,58 +5,16 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
 use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{self, CertificateDer, UnixTime};
-use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
+use rustls::sign::SingleCertAndKey;
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
-use crate::certificate::CertificateError;
+use crate::certificate::Certificate;
 use crate::clock::Clock;
 use crate::error::TlsError;
 use crate::provider::Provider;
+use crate::roots::Roots;
 use crate::session::Session;
-
-/// The certificates of authorities that are trusted. Clones share them.
-#[derive(Clone, Debug)]
-pub struct Roots(Arc<RootCertStore>);
-
-impl Roots {
-    /// Parses the certificates of a PEM file.
-    ///
-    /// # Errors
-    /// If the file has no certificate, or one that cannot be used.
-    pub fn from_pem(pem: &[u8]) -> Result<Self, CertificateError> {
-        let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let added = certificate.map_err(|error| format!("is not PEM: {error}"));
-            let added = added.and_then(|certificate| {
-                roots.add(certificate).map_err(|error| format!("has an invalid root: {error}"))
-            });
-            added.map_err(CertificateError::Chain)?;
-        }
-        if roots.is_empty() {
-            return Err(CertificateError::Chain("contains no certificate".into()));
-        }
-        Ok(Self(Arc::new(roots)))
-    }
-
-    /// Creates roots from certificates in DER, such as those of the system. Unusable ones are left
-    /// out.
-    pub fn from_der(certificates: impl IntoIterator<Item = Vec<u8>>) -> Self {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(certificates.into_iter().map(CertificateDer::from));
-        Self(Arc::new(roots))
-    }
-
-    /// Returns the number of certificates.
-    pub fn len(&self) -> usize {
-        self.0.len()
-    }
-
-    /// Returns whether no authority is trusted.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
-}
 
 /// The name or address for which the certificate of a server has to be valid.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -74,6 +32,8 @@ impl ServerName {
 pub struct ClientOptions {
     /// The authorities that are trusted; `None` accepts every certificate.
     pub roots: Option<Roots>,
+    /// The certificate that servers get if they request one.
+    pub certificate: Option<Certificate>,
     /// The application protocols (ALPN), in the order of preference.
     pub alpn: Vec<Vec<u8>>,
 }
@@ -97,17 +57,24 @@ impl ClientSettings {
     ) -> Result<Self, TlsError> {
         let crypto = provider.crypto().clone();
         let verifier: Arc<dyn ServerCertVerifier> = match options.roots {
-            Some(roots) => WebPkiServerVerifier::builder_with_provider(roots.0, crypto.clone())
-                .build()
-                .map_err(|error| rustls::Error::General(error.to_string()))?,
+            Some(roots) => {
+                WebPkiServerVerifier::builder_with_provider(roots.store().clone(), crypto.clone())
+                    .build()
+                    .map_err(|error| rustls::Error::General(error.to_string()))?
+            }
             None => Arc::new(AcceptAny(crypto.signature_verification_algorithms)),
         };
         let builder = ClientConfig::builder_with_details(crypto, Arc::new(clock.clone()));
-        let mut config = builder
+        let builder = builder
             .with_safe_default_protocol_versions()?
             .dangerous()
-            .with_custom_certificate_verifier(verifier)
-            .with_no_client_auth();
+            .with_custom_certificate_verifier(verifier);
+        let mut config = match options.certificate {
+            Some(certificate) => {
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certificate.key)))
+            }
+            None => builder.with_no_client_auth(),
+        };
         config.alpn_protocols = options.alpn;
         config.resumption = Resumption::in_memory_sessions(SESSIONS_MAX);
         Ok(Self { config: Arc::new(config) })

@@ -1,8 +1,8 @@
 //! Cryptography that repeats byte for byte, for tests. It keeps no secrets.
 //!
 //! Records are sealed with real ciphers and keys are derived with real hashes, so that a changed
-//! byte is detected as in the program. Randomness comes from a seed. The key exchange has no secrecy:
-//! its messages contain its result.
+//! byte is detected as in the program. Randomness comes from a seed. The key exchange has no
+//! secrecy: its messages contain its result.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -144,11 +144,11 @@ mod tests {
             certificates: vec![certificate],
             versions,
             unknown_name: UnknownName::Refuse,
-            alpn: Vec::new(),
+            ..ServerOptions::default()
         };
         let settings = ServerSettings::new(options, &provider, &clock).unwrap();
         let roots = Some(Roots::from_pem(chain.as_bytes()).unwrap());
-        let client = ClientOptions { roots, alpn: Vec::new() };
+        let client = ClientOptions { roots, certificate: None, alpn: Vec::new() };
         let client = ClientSettings::new(client, &provider, &clock).unwrap();
         let mut client = client.connect(ServerName::parse("example.org").unwrap()).unwrap();
         let (mut to_server, mut sent) = (Vec::new(), Vec::new());

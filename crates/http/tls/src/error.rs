@@ -3,7 +3,8 @@
 use std::error::Error;
 use std::fmt;
 
-use rustls::{AlertDescription, PeerIncompatible};
+use rustls::pki_types::UnixTime;
+use rustls::{AlertDescription, CertificateError, PeerIncompatible};
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal;)*) => {
@@ -38,8 +39,14 @@ kinds! {
     UnknownName = "tls-unknown-name";
     /// A record was not sealed with the keys of the session.
     BadRecord = "tls-bad-record";
-    /// The certificate of the peer is missing or not trusted, or the peer does not trust ours.
+    /// The certificate of the peer is missing or not valid, or the peer does not accept ours.
     Certificate = "tls-certificate";
+    /// The certificate of the peer has expired or is not valid yet.
+    CertificateTime = "tls-certificate-time";
+    /// No trusted authority has issued the certificate of the peer.
+    UnknownIssuer = "tls-unknown-issuer";
+    /// The certificate of the server is for other names.
+    WrongName = "tls-wrong-name";
     /// The peer reported a failure by an alert.
     Alert = "tls-alert";
     /// The handshake was not complete in time. The owner of the session notices this.
@@ -77,25 +84,16 @@ impl From<rustls::Error> for TlsError {
     fn from(error: rustls::Error) -> Self {
         use rustls::Error as Rustls;
         let kind = match &error {
+            Rustls::InvalidCertificate(reason) => return of_certificate(reason),
             Rustls::PeerIncompatible(
                 PeerIncompatible::NoCertificateRequestSignatureSchemesInCommon,
             )
             | Rustls::NoCertificatesPresented
-            | Rustls::InvalidCertificate(_)
-            | Rustls::InvalidCertRevocationList(_)
-            | Rustls::AlertReceived(
-                AlertDescription::UnknownCA
-                | AlertDescription::BadCertificate
-                | AlertDescription::CertificateExpired
-                | AlertDescription::CertificateUnknown
-                | AlertDescription::CertificateRequired
-                | AlertDescription::CertificateRevoked
-                | AlertDescription::UnsupportedCertificate,
-            ) => TlsErrorKind::Certificate,
+            | Rustls::InvalidCertRevocationList(_) => TlsErrorKind::Certificate,
+            Rustls::AlertReceived(alert) => return of_alert(*alert),
             Rustls::PeerIncompatible(_) | Rustls::NoApplicationProtocol => {
                 TlsErrorKind::Incompatible
             }
-            Rustls::AlertReceived(_) => TlsErrorKind::Alert,
             Rustls::DecryptError => TlsErrorKind::BadRecord,
             Rustls::InappropriateMessage { .. }
             | Rustls::InappropriateHandshakeMessage { .. }
@@ -106,4 +104,72 @@ impl From<rustls::Error> for TlsError {
         };
         Self::new(kind, error)
     }
+}
+
+/// Returns the error of a certificate of the peer.
+fn of_certificate(reason: &CertificateError) -> TlsError {
+    use CertificateError as Reason;
+    let days = |from: UnixTime, to: UnixTime| to.as_secs().saturating_sub(from.as_secs()) / 86_400;
+    let (kind, detail) = match reason {
+        Reason::ExpiredContext { time, not_after } => {
+            let days = days(*not_after, *time);
+            (TlsErrorKind::CertificateTime, format!("the certificate expired {days} days ago"))
+        }
+        Reason::NotValidYetContext { time, not_before } => {
+            let days = days(*time, *not_before);
+            let detail = format!("the certificate is not valid before {days} days from now");
+            (TlsErrorKind::CertificateTime, detail)
+        }
+        Reason::UnknownIssuer => {
+            let detail = "no trusted authority has issued the certificate, or the peer did not \
+                          send the intermediate certificates";
+            (TlsErrorKind::UnknownIssuer, detail.to_owned())
+        }
+        Reason::NotValidForNameContext { expected, presented } => {
+            let presented = presented.join(", ");
+            let names = if presented.is_empty() { "no name" } else { &presented };
+            let detail =
+                format!("the certificate is not valid for {} but for {names}", expected.to_str());
+            (TlsErrorKind::WrongName, detail)
+        }
+        Reason::BadSignature => {
+            let detail = "the signature of the certificate does not fit the key of its issuer";
+            (TlsErrorKind::Certificate, detail.to_owned())
+        }
+        Reason::Revoked => (TlsErrorKind::Certificate, "the certificate is revoked".to_owned()),
+        Reason::ExpiredRevocationListContext { time, next_update } => {
+            let days = days(*next_update, *time);
+            let detail = format!("the revocation list of the issuer expired {days} days ago");
+            (TlsErrorKind::Certificate, detail)
+        }
+        Reason::UnknownRevocationStatus => {
+            let detail = "there is no revocation list of the certificate's issuer";
+            (TlsErrorKind::Certificate, detail.to_owned())
+        }
+        reason => (TlsErrorKind::Certificate, format!("the certificate is not valid: {reason}")),
+    };
+    TlsError::new(kind, detail)
+}
+
+/// Returns the error that the peer has reported.
+fn of_alert(alert: AlertDescription) -> TlsError {
+    use AlertDescription as Alert;
+    let kind = match alert {
+        Alert::UnknownCA
+        | Alert::BadCertificate
+        | Alert::CertificateExpired
+        | Alert::CertificateUnknown
+        | Alert::CertificateRequired
+        | Alert::CertificateRevoked
+        | Alert::UnsupportedCertificate => TlsErrorKind::Certificate,
+        _ => TlsErrorKind::Alert,
+    };
+    let detail = match alert {
+        Alert::CertificateRequired => "the peer requires a certificate",
+        Alert::UnknownCA => "the peer does not trust the issuer of the certificate",
+        Alert::CertificateExpired => "the peer reports that the certificate has expired",
+        Alert::UnrecognisedName => "the peer has no certificate for this name",
+        alert => return TlsError::new(kind, rustls::Error::AlertReceived(alert)),
+    };
+    TlsError::new(kind, detail)
 }

@@ -8,13 +8,17 @@
 #![forbid(unsafe_code)]
 
 mod certificate;
+mod certificate_table;
 mod client;
+mod client_certificate;
 mod clock;
 #[cfg(any(test, feature = "deterministic"))]
 mod deterministic;
 mod error;
 mod hello;
+mod name_map;
 mod provider;
+mod roots;
 mod server;
 mod session;
 #[cfg(test)]
@@ -22,11 +26,14 @@ mod test_support;
 mod ticket;
 
 pub use certificate::{Certificate, CertificateError};
-pub use client::{ClientOptions, ClientSettings, Roots, ServerName};
+pub use certificate_table::UnknownName;
+pub use client::{ClientOptions, ClientSettings, ServerName};
+pub use client_certificate::{ClientCertificateMode, ClientCertificates, RevocationLists};
 pub use clock::Clock;
 pub use error::{TlsError, TlsErrorKind};
 pub use hello::{ClientHello, HELLO_BYTES_MAX, Peek, peek};
 pub use provider::{Aead, Provider};
-pub use server::{ServerOptions, ServerSettings, UnknownName, Versions};
+pub use roots::Roots;
+pub use server::{NameSettings, ServerOptions, ServerSettings, Versions};
 pub use session::{Handshake, SEALED_OVERHEAD, Session};
 pub use ticket::{TICKET_KEYS_MAX, TICKET_LIFETIME, TicketKeyError, TicketKeys};

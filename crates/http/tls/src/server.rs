@@ -1,16 +1,13 @@
 //! The settings of the server's side: certificates by name, versions, and how a session begins.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use rustls::server::{
-    ClientHello as RustlsHello, NoServerSessionStorage, ResolvesServerCert,
-    UnbufferedServerConnection,
-};
-use rustls::sign::CertifiedKey;
+use rustls::server::{NoServerSessionStorage, UnbufferedServerConnection, WebPkiClientVerifier};
 use rustls::{ServerConfig, SupportedProtocolVersion, version};
 
 use crate::certificate::Certificate;
+use crate::certificate_table::{CertificateTable, UnknownName};
+use crate::client_certificate::{ClientCertificateMode, ClientCertificates};
 use crate::clock::Clock;
 use crate::error::{TlsError, TlsErrorKind};
 use crate::hello::{ClientHello, normal_name};
@@ -45,18 +42,8 @@ impl Versions {
     }
 }
 
-/// The certificate of a client that names no name of a certificate, or none at all.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub enum UnknownName {
-    /// It gets the first certificate.
-    #[default]
-    First,
-    /// It gets a fatal alert.
-    Refuse,
-}
-
 /// The options of [`ServerSettings`].
-#[derive(Clone, Debug)]
+#[derive(Clone, Default, Debug)]
 pub struct ServerOptions {
     /// The certificates, at least one. If several are valid for a name, the client's algorithms
     /// decide; the first one fits first.
@@ -67,14 +54,30 @@ pub struct ServerOptions {
     pub unknown_name: UnknownName,
     /// The application protocols (ALPN), in the order of preference.
     pub alpn: Vec<Vec<u8>>,
+    /// The request for certificates of clients; `None` requests none.
+    pub client_certificates: Option<ClientCertificates>,
+}
+
+/// The settings that the name of a server selects. Two names with equal settings can share a
+/// connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NameSettings {
+    /// The index of the first certificate for the name in the options; `None` if the name is
+    /// refused.
+    pub certificate: Option<usize>,
+    /// How a certificate is requested from the client; `None` if it is not.
+    pub client_certificates: Option<ClientCertificateMode>,
 }
 
 /// The settings with which the connections of a service are accepted. Clones share them.
 #[derive(Clone, Debug)]
 pub struct ServerSettings {
+    /// For clients whose certificates are not requested.
     config: Arc<ServerConfig>,
     certificates: Arc<CertificateTable>,
     ticketer: Arc<Ticketer>,
+    /// The request, and the configuration for clients whose certificates are requested.
+    requesting: Option<(ClientCertificates, Arc<ServerConfig>)>,
 }
 
 impl ServerSettings {
@@ -89,20 +92,29 @@ impl ServerSettings {
     ) -> Result<Self, TlsError> {
         let certificates =
             Arc::new(CertificateTable::new(&options.certificates, options.unknown_name));
-        let builder =
-            ServerConfig::builder_with_details(provider.crypto().clone(), Arc::new(clock.clone()));
-        let mut config = builder
-            .with_protocol_versions(options.versions.supported())?
-            .with_no_client_auth()
-            .with_cert_resolver(certificates.clone());
-        config.ignore_client_order = true;
-        config.alpn_protocols = options.alpn;
         let ticketer = Arc::new(Ticketer::new(provider, clock));
-        // The state of sessions is in tickets only. The default would share it among threads.
-        config.session_storage = Arc::new(NoServerSessionStorage {});
+        let build = |verifier| -> Result<ServerConfig, TlsError> {
+            let (crypto, clock) = (provider.crypto().clone(), Arc::new(clock.clone()));
+            let mut config = ServerConfig::builder_with_details(crypto, clock)
+                .with_protocol_versions(options.versions.supported())?
+                .with_client_cert_verifier(verifier)
+                .with_cert_resolver(certificates.clone());
+            config.ignore_client_order = true;
+            config.alpn_protocols = options.alpn.clone();
+            // The state of sessions is in tickets only. The default would share it among threads.
+            config.session_storage = Arc::new(NoServerSessionStorage {});
+            config.send_tls13_tickets = 0;
+            Ok(config)
+        };
+        let mut config = build(WebPkiClientVerifier::no_client_auth())?;
         config.ticketer = ticketer.clone();
         config.send_tls13_tickets = TICKETS_PER_HANDSHAKE;
-        Ok(Self { config: Arc::new(config), certificates, ticketer })
+        let requesting = match options.client_certificates {
+            // Without tickets: a resumed session would skip the check for revocation.
+            Some(it) => Some((it.clone(), Arc::new(build(it.verifier)?))),
+            None => None,
+        };
+        Ok(Self { config: Arc::new(config), certificates, ticketer, requesting })
     }
 
     /// Replaces the keys that seal and open session tickets. Until the first call, and with empty
@@ -117,61 +129,45 @@ impl ServerSettings {
     /// # Errors
     /// If there is no certificate for the name and unknown names are refused.
     pub fn accept(&self, hello: &ClientHello) -> Result<Session, TlsError> {
-        if self.certificates.find(hello.server_name.as_deref()).is_none() {
+        let settings = self.name_settings(hello.server_name.as_deref());
+        if settings.certificate.is_none() {
             let name = hello.server_name.as_deref().unwrap_or("(none)");
             let detail = format!("no certificate is valid for the name {name}");
             return Err(TlsError::new(TlsErrorKind::UnknownName, detail));
         }
-        Ok(Session::server(UnbufferedServerConnection::new(self.config.clone())?))
+        let mode = settings.client_certificates;
+        let config = match &self.requesting {
+            Some((_, requesting)) if mode.is_some() => requesting,
+            _ => &self.config,
+        };
+        Ok(Session::server(UnbufferedServerConnection::new(config.clone())?, mode))
     }
-}
 
-/// Certificates by name.
-#[derive(Debug)]
-struct CertificateTable {
-    /// In the order of the options. Wildcards are stored as `*.NAME`.
-    by_name: HashMap<String, Vec<Arc<CertifiedKey>>>,
-    /// The certificates for clients that name no known name; empty if they are refused.
-    default: Vec<Arc<CertifiedKey>>,
-}
+    /// Returns what the name of a server selects: the name in a ClientHello, which may have none,
+    /// or the host of a request, without its port.
+    pub fn name_settings(&self, name: Option<&str>) -> NameSettings {
+        let name = name.map(normal_name);
+        let name = name.as_deref();
+        let mode = self.requesting.as_ref().and_then(|(requested, _)| requested.mode_of(name));
+        NameSettings { certificate: self.certificates.first(name), client_certificates: mode }
+    }
 
-impl CertificateTable {
-    fn new(certificates: &[Certificate], unknown_name: UnknownName) -> Self {
-        let mut by_name = HashMap::<String, Vec<Arc<CertifiedKey>>>::new();
-        for certificate in certificates {
-            for name in certificate.names() {
-                by_name.entry(name.clone()).or_default().push(certificate.key.clone());
-            }
+    /// Returns whether a request for `host`, without its port, does not belong on the connection of
+    /// `session`, whose client named `server_name` in its ClientHello. It gets a 421 (RFC 9110
+    /// section 15.5.20), and the client repeats it on a connection of its own.
+    ///
+    /// The host must not select another request for client certificates than the handshake used.
+    /// After a name in the ClientHello, it must not select another certificate either. Older
+    /// settings than these may have begun the session.
+    pub fn is_misdirected(&self, session: &Session, server_name: Option<&str>, host: &str) -> bool {
+        let requested = session.client_certificates();
+        if self.requesting.is_none() && requested.is_none() && self.certificates.has_one_for_all() {
+            return false;
         }
-        let first = certificates.first().filter(|_| unknown_name == UnknownName::First);
-        // A second certificate for the names of the first one may have another algorithm.
-        let names = first.map_or(&[][..], Certificate::names);
-        let mut default: Vec<_> = first.map(|first| first.key.clone()).into_iter().collect();
-        default.extend(names.iter().flat_map(|name| by_name[name].iter().cloned()));
-        Self { by_name, default }
-    }
-
-    /// Returns the certificates for a name in lower case: an exact match before a wildcard.
-    fn find(&self, name: Option<&str>) -> Option<&[Arc<CertifiedKey>]> {
-        let by_name = name.and_then(|name| {
-            let wildcard = || {
-                let (_, parent) = name.split_once('.')?;
-                self.by_name.get(&format!("*.{parent}"))
-            };
-            self.by_name.get(name).or_else(wildcard)
-        });
-        let found = by_name.map_or(&self.default[..], Vec::as_slice);
-        (!found.is_empty()).then_some(found)
-    }
-}
-
-impl ResolvesServerCert for CertificateTable {
-    fn resolve(&self, hello: RustlsHello<'_>) -> Option<Arc<CertifiedKey>> {
-        let name = hello.server_name().map(normal_name);
-        let found = self.find(name.as_deref())?;
-        let schemes = hello.signature_schemes();
-        let fitting = found.iter().find(|it| it.key.choose_scheme(schemes).is_some());
-        fitting.or_else(|| found.first()).cloned()
+        let of_host = self.name_settings(Some(host));
+        let is_other_certificate = server_name
+            .is_some_and(|name| self.name_settings(Some(name)).certificate != of_host.certificate);
+        is_other_certificate || of_host.client_certificates != requested
     }
 }
 
@@ -182,7 +178,7 @@ mod tests {
 
     use super::*;
     use crate::test_support::{Authority, NamelessStore, clock, handshake, provider};
-    use crate::{ClientOptions, ClientSettings, TICKET_KEYS_MAX, TICKET_LIFETIME};
+    use crate::{ClientSettings, TICKET_KEYS_MAX, TICKET_LIFETIME};
 
     /// A client and the settings of a service, whose sessions it resumes.
     struct Fixture {
@@ -196,8 +192,7 @@ mod tests {
     impl Fixture {
         fn new(versions: Versions) -> Self {
             let (authority, clock) = (Authority::new("root"), clock());
-            let options = ClientOptions { roots: Some(authority.roots()), alpn: Vec::new() };
-            let client = ClientSettings::new(options, &provider(), &clock).unwrap();
+            let client = authority.client(None, &clock);
             let mut keys = TicketKeys::default();
             keys.rotate(&provider()).unwrap();
             Self { authority, client, clock, keys, versions }
@@ -207,8 +202,7 @@ mod tests {
             let options = ServerOptions {
                 certificates: vec![self.authority.issue(names)],
                 versions: self.versions,
-                unknown_name: UnknownName::First,
-                alpn: Vec::new(),
+                ..ServerOptions::default()
             };
             let settings = ServerSettings::new(options, &provider(), &self.clock).unwrap();
             settings.set_ticket_keys(&self.keys, "web");

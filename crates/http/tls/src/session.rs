@@ -5,6 +5,7 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::{CommonState, HandshakeKind, ProtocolVersion};
 
+use crate::client_certificate::ClientCertificateMode;
 use crate::error::{TlsError, TlsErrorKind};
 
 /// The TLS state of one connection, as server or as client.
@@ -21,6 +22,8 @@ pub struct Session {
     record_start: usize,
     has_peer_closed: bool,
     has_failed: bool,
+    /// How the handshake requests a certificate from the client; `None` if it does not.
+    client_certificates: Option<ClientCertificateMode>,
 }
 
 /// Both are large, and boxed so that a session moves cheaply.
@@ -60,8 +63,12 @@ const HELD_BYTES_MAX: usize = 80 * 1024;
 const HEADER_BYTES: usize = 5;
 
 impl Session {
-    pub(crate) fn server(connection: UnbufferedServerConnection) -> Self {
-        Self::new(RustlsConnection::Server(Box::new(connection)))
+    pub(crate) fn server(
+        connection: UnbufferedServerConnection,
+        client_certificates: Option<ClientCertificateMode>,
+    ) -> Self {
+        let session = Self::new(RustlsConnection::Server(Box::new(connection)));
+        Self { client_certificates, ..session }
     }
 
     pub(crate) fn client(connection: UnbufferedClientConnection) -> Self {
@@ -75,6 +82,7 @@ impl Session {
             record_start: 0,
             has_peer_closed: false,
             has_failed: false,
+            client_certificates: None,
         }
     }
 
@@ -113,6 +121,20 @@ impl Session {
     /// Returns the application protocol (ALPN) that both sides agreed on, if any.
     pub fn alpn(&self) -> Option<&[u8]> {
         self.common().alpn_protocol()
+    }
+
+    /// Returns how the handshake requests a certificate from the client; `None` if it does not, or
+    /// if this is the client's side.
+    pub fn client_certificates(&self) -> Option<ClientCertificateMode> {
+        self.client_certificates
+    }
+
+    /// Returns the certificates of the peer as DER, its own first, as it sent them. Those of a
+    /// client are verified. Empty if it has none, or while the handshake is in progress.
+    pub fn peer_certificates(&self) -> impl Iterator<Item = &[u8]> {
+        let complete = Some(self.common()).filter(|common| !common.is_handshaking());
+        let chain = complete.and_then(CommonState::peer_certificates).unwrap_or_default();
+        chain.iter().map(AsRef::as_ref)
     }
 
     fn common(&self) -> &CommonState {
@@ -501,10 +523,12 @@ mod tests {
                 versions,
                 unknown_name: UnknownName::Refuse,
                 alpn: vec![b"http/1.1".to_vec()],
+                client_certificates: None,
             };
             let settings = ServerSettings::new(options, &provider, &clock).unwrap();
             let roots = Some(Roots::from_pem(pem.as_bytes()).unwrap());
-            let options = ClientOptions { roots, alpn: vec![b"http/1.1".to_vec()] };
+            let options =
+                ClientOptions { roots, certificate: None, alpn: vec![b"http/1.1".to_vec()] };
             let client = ClientSettings::new(options, &provider, &clock).unwrap();
             let mut client = client.connect(ServerName::parse("example.org").unwrap()).unwrap();
             let mut to_server = Vec::new();

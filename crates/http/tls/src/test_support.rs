@@ -11,8 +11,8 @@ use rustls::pki_types;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 use crate::{
-    Aead, Certificate, ClientSettings, Clock, Peek, Provider, Roots, ServerName, ServerSettings,
-    Session, TlsError, peek,
+    Aead, Certificate, ClientOptions, ClientSettings, Clock, Peek, Provider, Roots, ServerName,
+    ServerSettings, Session, TlsError, peek,
 };
 
 pub(crate) fn provider() -> Provider {
@@ -55,6 +55,12 @@ impl Authority {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         let (chain, key) = self.issue_pem(CertificateParams::new(names).unwrap());
         Certificate::from_pem(chain.as_bytes(), key.as_bytes(), &provider()).unwrap()
+    }
+
+    /// Returns the settings of a client that trusts this authority.
+    pub(crate) fn client(&self, certificate: Option<Certificate>, clock: &Clock) -> ClientSettings {
+        let options = ClientOptions { roots: Some(self.roots()), certificate, alpn: Vec::new() };
+        ClientSettings::new(options, &provider(), clock).unwrap()
     }
 
     pub(crate) fn roots(&self) -> Roots {

@@ -291,6 +291,7 @@ fn server_settings(tls: &Tls, shared: &SharedState, clock: &Clock) -> ServerSett
         versions: tls.versions,
         unknown_name: tls.unknown_name,
         alpn: vec![b"http/1.1".to_vec()],
+        ..ServerOptions::default()
     };
     let settings = ServerSettings::new(options, &shared.tls_provider, clock);
     settings.expect("the provider has suites for each version")
