@@ -1,29 +1,31 @@
 //! Certificate chains with their private keys.
 
-use std::error::Error;
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
+use x509_parser::asn1_rs::Any;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
+use crate::error::CertificateError;
 use crate::hello::normal_name;
+use crate::pem;
 use crate::provider::Provider;
+use crate::roots::Roots;
 
 /// A certificate chain with its private key, checked to fit.
 #[derive(Clone, Debug)]
 pub struct Certificate {
     pub(crate) key: Arc<CertifiedKey>,
-    /// The DNS names for which it is valid, in lower case; `*.NAME` is a wildcard.
-    names: Vec<String>,
-    not_before: Duration,
-    not_after: Duration,
-    is_rsa: bool,
+    /// The facts about the certificate of the server, the first one.
+    facts: Facts,
+    /// The times of validity of its issuer, if the chain includes it.
+    issuer_validity: Option<Validity>,
+    /// The issuer of the last certificate; `None` if that is its own issuer.
+    missing_issuer: Option<Issuer>,
 }
 
 impl PartialEq for Certificate {
@@ -34,24 +36,6 @@ impl PartialEq for Certificate {
 }
 
 impl Eq for Certificate {}
-
-/// Why a chain or its key cannot be used. The message completes a sentence that names the file.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum CertificateError {
-    /// The fault is in the file of the chain.
-    Chain(String),
-    /// The fault is in the file of the key.
-    Key(String),
-}
-
-impl fmt::Display for CertificateError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Chain(problem) | Self::Key(problem)) = self;
-        f.write_str(problem)
-    }
-}
-
-impl Error for CertificateError {}
 
 impl Certificate {
     /// Parses a chain, with the certificate of the server first, and its key. Both are PEM.
@@ -64,10 +48,13 @@ impl Certificate {
         key: &[u8],
         provider: &Provider,
     ) -> Result<Self, CertificateError> {
-        let chain = parse_chain(chain)?;
-        let key = parse_key(key)?;
-        let facts = Facts::of(&chain[0]).map_err(CertificateError::Chain)?;
-        check_order(&chain).map_err(CertificateError::Chain)?;
+        let chain = pem::certificates(chain).map_err(CertificateError::Chain)?;
+        let key = pem::private_key(key).map_err(CertificateError::Key)?;
+        let parsed = parse(&chain).map_err(CertificateError::Chain)?;
+        let facts = Facts::of(&parsed[0]).map_err(CertificateError::Chain)?;
+        check_keys(&parsed).and_then(|()| check_order(&parsed)).map_err(CertificateError::Chain)?;
+        let issuer_validity = parsed.get(1).map(Validity::of);
+        let missing_issuer = parsed.last().and_then(Issuer::of_last);
         let certified = CertifiedKey::from_der(chain, key, provider.crypto());
         let certified = certified.map_err(|error| match error {
             rustls::Error::InconsistentKeys(_) => {
@@ -75,111 +62,117 @@ impl Certificate {
             }
             error => CertificateError::Key(format!("cannot be used: {error}")),
         })?;
-        let Facts { names, not_before, not_after, is_rsa } = facts;
-        Ok(Self { key: Arc::new(certified), names, not_before, not_after, is_rsa })
+        Ok(Self { key: Arc::new(certified), facts, issuer_validity, missing_issuer })
     }
 
     /// Returns the DNS names for which the certificate is valid, in lower case; `*.NAME` is a
     /// wildcard.
     pub fn names(&self) -> &[String] {
-        &self.names
+        &self.facts.names
     }
 
     /// Returns when the certificate becomes valid, as a duration since 1970.
     pub fn not_before(&self) -> Duration {
-        self.not_before
+        self.facts.validity.not_before
     }
 
     /// Returns when the certificate expires, as a duration since 1970.
     pub fn not_after(&self) -> Duration {
-        self.not_after
+        self.facts.validity.not_after
     }
 
     /// Returns whether the key is an RSA key. A signature with it takes about 25 times as long as
     /// one with an ECDSA key, 0.7 ms.
     pub fn is_rsa(&self) -> bool {
-        self.is_rsa
+        self.facts.is_rsa
     }
 
-    /// Checks the times of validity.
+    /// Returns the name of the issuer at which the chain ends, if the chain does not include it and
+    /// it is none of `roots`. Clients reject such a certificate, unless they know the issuer.
+    /// Usually the file lacks the intermediate certificates.
+    pub fn missing_issuer(&self, roots: &Roots) -> Option<&str> {
+        let issuer = self.missing_issuer.as_ref()?;
+        (!roots.has_subject(&issuer.subject)).then_some(&issuer.name)
+    }
+
+    /// Checks the times of validity of the certificate and of its issuer.
     ///
     /// # Errors
-    /// If the certificate is not valid yet, or no longer.
+    /// If one is not valid yet, or no longer.
     pub fn check_time(&self, time_of_day: Duration) -> Result<(), CertificateError> {
-        let days = |from: Duration, to: Duration| to.saturating_sub(from).as_secs() / 86_400;
-        if time_of_day < self.not_before {
-            let days = days(time_of_day, self.not_before);
-            return Err(CertificateError::Chain(format!(
-                "is not valid before {days} days from now"
-            )));
-        }
-        if time_of_day >= self.not_after {
-            let days = days(self.not_after, time_of_day);
-            return Err(CertificateError::Chain(format!("expired {days} days ago")));
-        }
-        Ok(())
+        let check = |validity: Validity, whose: &str| {
+            let problem = validity.problem(time_of_day);
+            problem.map_or(Ok(()), |it| Err(CertificateError::Chain(format!("{whose}{it}"))))
+        };
+        check(self.facts.validity, "")?;
+        self.issuer_validity.map_or(Ok(()), |it| check(it, "contains an issuer that "))
     }
 }
 
-fn parse_chain(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
-    let chain: Result<Vec<_>, pem::Error> = CertificateDer::pem_slice_iter(pem).collect();
-    match chain {
-        Ok(chain) if !chain.is_empty() => Ok(chain),
-        Ok(_) => Err(CertificateError::Chain(no_pem(pem, "certificate"))),
-        Err(error) => Err(CertificateError::Chain(format!("is not PEM: {error}"))),
-    }
-}
-
-fn parse_key(pem: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
-    if contains(pem, b"BEGIN ENCRYPTED PRIVATE KEY") || contains(pem, b"Proc-Type: 4,ENCRYPTED") {
-        let problem = "is encrypted; decrypt it with: openssl pkey -in FILE -out FILE.plain";
-        return Err(CertificateError::Key(problem.into()));
-    }
-    match PrivateKeyDer::from_pem_slice(pem) {
-        Ok(key) => Ok(key),
-        Err(pem::Error::NoItemsFound) => Err(CertificateError::Key(no_pem(pem, "private key"))),
-        Err(error) => Err(CertificateError::Key(format!("is not PEM: {error}"))),
-    }
-}
-
-/// Returns the problem of a file in which no `item` was found, with the command that converts it.
-pub(crate) fn no_pem(bytes: &[u8], item: &str) -> String {
-    const SEQUENCE: u8 = 0x30;
-    if contains(bytes, b"-----BEGIN ") {
-        return format!("contains no {item}");
-    }
-    if bytes.first() != Some(&SEQUENCE) {
-        return format!("is not PEM: it has no {item}");
-    }
-    // The content of PKCS#12 begins with the version 3, that of a certificate with a sequence.
-    if contains(&bytes[..bytes.len().min(12)], &[0x02, 0x01, 0x03]) {
-        return "is PKCS#12; convert it with: openssl pkcs12 -in FILE -nodes -out FILE.pem".into();
-    }
-    let command = if item == "certificate" { "x509" } else { "pkey" };
-    format!("is DER; convert it with: openssl {command} -inform DER -in FILE -out FILE.pem")
-}
-
-fn contains(bytes: &[u8], text: &[u8]) -> bool {
-    bytes.windows(text.len()).any(|window| window == text)
-}
-
-/// The contents of a certificate.
-struct Facts {
-    names: Vec<String>,
+/// The times between which a certificate is valid, as durations since 1970.
+#[derive(Clone, Copy, Debug)]
+struct Validity {
     not_before: Duration,
     not_after: Duration,
+}
+
+impl Validity {
+    fn of(certificate: &X509Certificate<'_>) -> Self {
+        let since_1970 = |time: i64| Duration::from_secs(u64::try_from(time).unwrap_or(0));
+        let validity = certificate.validity();
+        Self {
+            not_before: since_1970(validity.not_before.timestamp()),
+            not_after: since_1970(validity.not_after.timestamp()),
+        }
+    }
+
+    /// Returns the reason why a certificate is not valid at a time, if it is not.
+    fn problem(self, time_of_day: Duration) -> Option<String> {
+        let days = |from: Duration, to: Duration| (to - from).as_secs() / 86_400;
+        if time_of_day < self.not_before {
+            let days = days(time_of_day, self.not_before);
+            return Some(format!("is not valid before {days} days from now"));
+        }
+        if time_of_day >= self.not_after {
+            return Some(format!("expired {} days ago", days(self.not_after, time_of_day)));
+        }
+        None
+    }
+}
+
+/// The issuer of a certificate.
+#[derive(Clone, Debug)]
+struct Issuer {
+    /// The name for messages.
+    name: String,
+    /// The name as it is encoded, without the header of its sequence.
+    subject: Vec<u8>,
+}
+
+impl Issuer {
+    /// Returns the issuer of the last certificate of a chain; `None` if that is its own issuer.
+    fn of_last(certificate: &X509Certificate<'_>) -> Option<Self> {
+        let issuer = certificate.issuer();
+        if issuer == certificate.subject() {
+            return None;
+        }
+        let (_, sequence) = Any::from_der(issuer.as_raw()).ok()?;
+        Some(Self { name: issuer.to_string(), subject: sequence.data.to_vec() })
+    }
+}
+
+/// The facts about the certificate of a server.
+#[derive(Clone, Debug)]
+struct Facts {
+    /// The DNS names for which it is valid, in lower case; `*.NAME` is a wildcard.
+    names: Vec<String>,
+    validity: Validity,
     is_rsa: bool,
 }
 
 impl Facts {
-    fn of(der: &CertificateDer<'_>) -> Result<Self, String> {
-        let (_, certificate) = X509Certificate::from_der(der)
-            .map_err(|error| format!("is not an X.509 certificate: {error}"))?;
+    fn of(certificate: &X509Certificate<'_>) -> Result<Self, String> {
         let is_rsa = match certificate.public_key().parsed() {
-            Ok(PublicKey::RSA(key)) if key.key_size() < RSA_BITS_MIN => {
-                let bits = key.key_size();
-                return Err(format!("has a weak RSA key of {bits} bits (at least {RSA_BITS_MIN})"));
-            }
             Ok(PublicKey::RSA(_)) => true,
             Ok(_) => false,
             Err(error) => return Err(format!("has an unreadable public key: {error}")),
@@ -192,24 +185,37 @@ impl Facts {
             GeneralName::DNSName(name) => Some(normal_name(name)),
             _ => None,
         });
-        let validity = certificate.validity();
-        let since_1970 = |time: i64| Duration::from_secs(u64::try_from(time).unwrap_or(0));
-        Ok(Self {
-            names: names.collect(),
-            not_before: since_1970(validity.not_before.timestamp()),
-            not_after: since_1970(validity.not_after.timestamp()),
-            is_rsa,
-        })
+        Ok(Self { names: names.collect(), validity: Validity::of(certificate), is_rsa })
     }
 }
 
-/// Checks that each certificate of the chain is issued by the next one. A missing intermediate at
-/// the end looks like a root that clients know.
-fn check_order(chain: &[CertificateDer<'_>]) -> Result<(), String> {
-    let parsed: Result<Vec<_>, _> =
-        chain.iter().map(|der| X509Certificate::from_der(der).map(|(_, it)| it)).collect();
-    let parsed = parsed.map_err(|error| format!("has an invalid certificate: {error}"))?;
-    for (index, pair) in parsed.windows(2).enumerate() {
+fn parse<'a>(chain: &'a [CertificateDer<'_>]) -> Result<Vec<X509Certificate<'a>>, String> {
+    let parse = |(index, der): (usize, &'a CertificateDer<'_>)| {
+        let parsed = X509Certificate::from_der(der).map(|(_, it)| it);
+        parsed.map_err(|error| format!("has an invalid certificate {}: {error}", index + 1))
+    };
+    chain.iter().enumerate().map(parse).collect()
+}
+
+/// Checks that the chain has no RSA key that clients reject.
+fn check_keys(chain: &[X509Certificate<'_>]) -> Result<(), String> {
+    for (index, certificate) in chain.iter().enumerate() {
+        if let Ok(PublicKey::RSA(key)) = certificate.public_key().parsed()
+            && key.key_size() < RSA_BITS_MIN
+        {
+            return Err(format!(
+                "has a weak RSA key of {} bits in certificate {} (expected: {RSA_BITS_MIN} or more)",
+                key.key_size(),
+                index + 1,
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that each certificate of the chain is issued by the next one.
+fn check_order(chain: &[X509Certificate<'_>]) -> Result<(), String> {
+    for (index, pair) in chain.windows(2).enumerate() {
         if pair[0].issuer() != pair[1].subject() {
             return Err(format!(
                 "has a gap: certificate {} is issued by \"{}\", but certificate {} is \"{}\"",
@@ -225,3 +231,159 @@ fn check_order(chain: &[CertificateDer<'_>]) -> Result<(), String> {
 
 /// The smallest RSA key that browsers accept, in bits.
 const RSA_BITS_MIN: usize = 2048;
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+    use crate::test_support::{Authority, provider};
+
+    fn problem(chain: &[u8], key: &[u8]) -> (&'static str, String) {
+        match Certificate::from_pem(chain, key, &provider()).unwrap_err() {
+            CertificateError::Chain(problem) => ("chain", problem),
+            CertificateError::Key(problem) => ("key", problem),
+        }
+    }
+
+    /// Returns a chain and its key as PEM.
+    fn pair() -> (String, String) {
+        let params = CertificateParams::new(["a.example".to_owned()]).unwrap();
+        Authority::new("root").issue_pem(params)
+    }
+
+    #[test]
+    fn each_bad_key_file_is_one_clear_error() {
+        let (chain, key) = pair();
+        let der = KeyPair::from_pem(&key).unwrap().serialize_der();
+        let encrypted = key.replace("BEGIN PRIVATE", "BEGIN ENCRYPTED PRIVATE");
+        let old_encrypted =
+            "-----BEGIN RSA PRIVATE KEY-----\nProc-Type: 4,ENCRYPTED\nDEK-Info: AES-256-CBC,00";
+        let cut = key.replace("-----END PRIVATE KEY-----", "");
+        let decrypt = "is encrypted; decrypt it with: openssl pkey -in FILE -out FILE.plain";
+        let convert = "is DER; convert it with: openssl pkey -inform DER -in FILE -out FILE.pem";
+        let cases: [(&[u8], &str); 8] = [
+            (chain.as_bytes(), "contains no private key"),
+            (b"", "is not PEM: it has no private key"),
+            (&pair().1.into_bytes(), "does not fit the certificate"),
+            (encrypted.as_bytes(), decrypt),
+            (old_encrypted.as_bytes(), decrypt),
+            (cut.as_bytes(), "is not complete PEM: -----END PRIVATE KEY----- is missing"),
+            (&der, convert),
+            (&PKCS12, PKCS12_PROBLEM),
+        ];
+        for (file, expected) in cases {
+            assert_eq!(problem(chain.as_bytes(), file), ("key", expected.to_owned()));
+        }
+    }
+
+    #[test]
+    fn each_bad_chain_file_is_one_clear_error() {
+        let (chain, key) = pair();
+        let key = key.as_bytes();
+        let cut = chain.replace("-----END CERTIFICATE-----", "");
+        let bad_base64 = chain.replacen("MII", "M*I", 1);
+        let der = pem::certificates(chain.as_bytes()).unwrap().remove(0);
+        let pkcs7 = "-----BEGIN PKCS7-----\nMAA=\n-----END PKCS7-----\n";
+        let convert_der =
+            "is DER; convert it with: openssl x509 -inform DER -in FILE -out FILE.pem";
+        let convert_pkcs7 =
+            "is PKCS#7; convert it with: openssl pkcs7 -print_certs -in FILE -out FILE.pem";
+        let weak = "has a weak RSA key of 1024 bits in certificate 1 (expected: 2048 or more)";
+        let cases: [(&[u8], &str); 8] = [
+            (key, "contains no certificate"),
+            (b"text", "is not PEM: it has no certificate"),
+            (cut.as_bytes(), "is not complete PEM: -----END CERTIFICATE----- is missing"),
+            (bad_base64.as_bytes(), "is not PEM: it has invalid Base64"),
+            (&der, convert_der),
+            (&PKCS12, PKCS12_PROBLEM),
+            (pkcs7.as_bytes(), convert_pkcs7),
+            (WEAK.as_bytes(), weak),
+        ];
+        for (file, expected) in cases {
+            assert_eq!(problem(file, key), ("chain", expected.to_owned()));
+        }
+        let empty = "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n";
+        let (place, problem) = problem(empty.as_bytes(), key);
+        assert!(place == "chain" && problem.starts_with("has an invalid certificate 1: "));
+    }
+
+    #[test]
+    fn a_chain_has_a_place_for_each_issuer() {
+        let root = Authority::new("root");
+        let intermediate = root.intermediate("intermediate");
+        let params = CertificateParams::new(["a.example".to_owned()]).unwrap();
+        let (leaf, key) = intermediate.issue_pem(params);
+        let load = |parts: &[&str]| {
+            Certificate::from_pem(parts.concat().as_bytes(), key.as_bytes(), &provider())
+        };
+        let (issuer, top) = (intermediate.0.pem(), root.0.pem());
+        let roots = root.roots();
+        let alone = load(&[&leaf]).unwrap();
+        assert_eq!(alone.missing_issuer(&roots), Some("CN=intermediate"));
+        assert_eq!(alone.missing_issuer(&intermediate.roots()), None);
+        assert_eq!(load(&[&leaf, &issuer]).unwrap().missing_issuer(&roots), None);
+        let other = Authority::new("other").roots();
+        assert_eq!(load(&[&leaf, &issuer]).unwrap().missing_issuer(&other), Some("CN=root"));
+        assert_eq!(load(&[&leaf, &issuer, &top]).unwrap().missing_issuer(&other), None);
+        let error = load(&[&leaf, &top, &issuer]).unwrap_err();
+        let expected = "has a gap: certificate 1 is issued by \"CN=intermediate\", but certificate \
+                        2 is \"CN=root\"";
+        assert_eq!(error, CertificateError::Chain(expected.into()));
+    }
+
+    #[test]
+    fn the_certificate_and_its_issuer_are_valid_at_a_time() {
+        let root = Authority::new("root");
+        let (from, to) = (date_time_ymd(2026, 2, 1), date_time_ymd(2026, 5, 1));
+        let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();
+        (params.not_before, params.not_after) = (from, to);
+        let (leaf, key) = root.issue_pem(params.clone());
+        let load = |chain: &str, key: &str| {
+            Certificate::from_pem(chain.as_bytes(), key.as_bytes(), &provider()).unwrap()
+        };
+        let certificate = load(&leaf, &key);
+        let since_1970 = |time: i64| Duration::from_secs(time.try_into().unwrap());
+        let (from, to) = (since_1970(from.unix_timestamp()), since_1970(to.unix_timestamp()));
+        assert_eq!((certificate.not_before(), certificate.not_after()), (from, to));
+        let day = Duration::from_secs(86_400);
+        let problem = |certificate: &Certificate, time| match certificate.check_time(time) {
+            Err(CertificateError::Chain(problem)) => problem,
+            other => format!("{other:?}"),
+        };
+        assert_eq!(certificate.check_time(from), Ok(()));
+        assert_eq!(certificate.check_time(to - day), Ok(()));
+        assert_eq!(problem(&certificate, from - 3 * day), "is not valid before 3 days from now");
+        assert_eq!(problem(&certificate, to + 5 * day), "expired 5 days ago");
+
+        let old = root.intermediate_until("old", 2026);
+        let (leaf, key) = old.issue_pem(params);
+        let certificate = load(&format!("{leaf}{}", old.0.pem()), &key);
+        let time = since_1970(date_time_ymd(2026, 3, 3).unix_timestamp());
+        assert_eq!(problem(&certificate, time), "contains an issuer that expired 2 days ago");
+    }
+
+    /// The beginning of a PKCS#12 file: a sequence with the version 3.
+    const PKCS12: [u8; 12] = [0x30, 0x82, 9, 0x10, 2, 1, 3, 0x30, 0x82, 8, 0xd6, 6];
+    const PKCS12_PROBLEM: &str =
+        "is PKCS#12; convert it with: openssl pkcs12 -in FILE -nodes -out FILE.pem";
+
+    /// A certificate with an RSA key of 1024 bits, made by openssl req. No library for tests makes
+    /// such keys.
+    const WEAK: &str = "\
+-----BEGIN CERTIFICATE-----
+MIICJTCCAY6gAwIBAgIUbqirLd0vzEEWo5bcq73lKRQ4o14wDQYJKoZIhvcNAQEL
+BQAwFzEVMBMGA1UEAwwMd2Vhay5leGFtcGxlMCAXDTI2MTEyNjEyNTYzNVoYDzIx
+MjYxMTAyMTI1NjM1WjAXMRUwEwYDVQQDDAx3ZWFrLmV4YW1wbGUwgZ8wDQYJKoZI
+hvcNAQEBBQADgY0AMIGJAoGBANhKv52wqO3/iIF3Xs/zMX8rsr4Kq/aCuL3spHkJ
+vDKuj5nIj5atstbmRC+AcfxxiaVvduz5dHhd2e5aF5LeKkicWAGEErtjgTcDMJuy
+m5Eyw0nitW2YHPiE9eKLMKaWMvMe/zGDLtc/ydYbiONH3PlmR6M5rmeQg/MPbc5W
+hpTNAgMBAAGjbDBqMB0GA1UdDgQWBBQucFm+IYzB49QmDd/gO2z0MOQNATAfBgNV
+HSMEGDAWgBQucFm+IYzB49QmDd/gO2z0MOQNATAPBgNVHRMBAf8EBTADAQH/MBcG
+A1UdEQQQMA6CDHdlYWsuZXhhbXBsZTANBgkqhkiG9w0BAQsFAAOBgQDAptgZPMaa
+OEj+JDaX8aovg8jnbbO9oeDheqqVW/jHle7MjJJx0sdA6/toyTHPcq0jVHJK8nKT
+tTn7/KLmqXWJJR9bZHrLmKkOVwr9z8ZVzMB7/Tx4qzqMjh7njE6dbSL3tyazQZ1Z
+DbNwH9F5byqTn3uD9dkzsd0N6j45/t/kXg==
+-----END CERTIFICATE-----
+";
+}

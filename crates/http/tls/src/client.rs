@@ -130,3 +130,107 @@ impl ServerCertVerifier for AcceptAny {
         self.0.supported_schemes()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::test_support::{Authority, Failure, clock, handshake, provider};
+    use crate::{
+        ClientCertificateMode, ClientCertificates, ServerOptions, ServerSettings, TicketKeys,
+        TlsErrorKind, Versions,
+    };
+
+    fn server(certificate: Certificate, versions: Versions) -> ServerSettings {
+        let certificates = vec![certificate];
+        let options = ServerOptions { certificates, versions, ..ServerOptions::default() };
+        let settings = ServerSettings::new(options, &provider(), &clock()).unwrap();
+        let mut keys = TicketKeys::default();
+        keys.rotate(&provider()).unwrap();
+        settings.set_ticket_keys(&keys, "origin");
+        settings
+    }
+
+    fn failure(result: Result<impl Sized, Failure>) -> (TlsErrorKind, String) {
+        match result {
+            Err(Failure::AtClient(error)) => (error.kind, error.detail),
+            Err(Failure::AtServer(error)) => panic!("the server failed: {error}"),
+            Ok(_) => panic!("the handshake succeeded"),
+        }
+    }
+
+    #[test]
+    fn each_fault_of_a_certificate_has_a_kind_and_a_clear_detail() {
+        let authority = Authority::new("root");
+        for versions in [Versions::Only12, Versions::Only13] {
+            let server = server(authority.issue(&["a.example", "*.b.example"]), versions);
+            let (clock, late, early) = (clock(), Clock::default(), Clock::default());
+            late.set(Duration::from_secs(80_000_000_000));
+            let fault = |authority: &Authority, clock: &Clock, name: &str| {
+                failure(handshake(&authority.client(None, clock), name, &server))
+            };
+            let unknown = fault(&Authority::new("other"), &clock, "a.example");
+            let expected = "no trusted authority has issued the certificate, or the peer did not \
+                            send the intermediate certificates";
+            assert_eq!(unknown, (TlsErrorKind::UnknownIssuer, expected.to_owned()));
+            let expected = "the certificate is not valid for c.example but for a.example, \
+                            *.b.example";
+            let wrong_name = fault(&authority, &clock, "c.example");
+            assert_eq!(wrong_name, (TlsErrorKind::WrongName, expected.to_owned()));
+            let (kind, detail) = fault(&authority, &late, "a.example");
+            assert_eq!(kind, TlsErrorKind::CertificateTime);
+            assert!(detail.starts_with("the certificate expired "), "{detail}");
+            let (kind, detail) = fault(&authority, &early, "a.example");
+            assert_eq!(kind, TlsErrorKind::CertificateTime);
+            assert!(detail.starts_with("the certificate is not valid before "), "{detail}");
+            // The second name, and a client that verifies nothing.
+            handshake(&authority.client(None, &clock), "x.b.example", &server).unwrap();
+            let options = ClientOptions { roots: None, certificate: None, alpn: Vec::new() };
+            let any = ClientSettings::new(options, &provider(), &late).unwrap();
+            handshake(&any, "c.example", &server).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_certificate_is_presented_to_servers_that_request_one() {
+        let (site, clients) = (Authority::new("site"), Authority::new("clients"));
+        for versions in [Versions::Only12, Versions::Only13] {
+            let mode = ClientCertificateMode::Required;
+            let requested =
+                ClientCertificates::new(mode, clients.roots(), Vec::new(), &[], &provider());
+            let options = ServerOptions {
+                certificates: vec![site.issue(&["a.example"])],
+                versions,
+                client_certificates: Some(requested.unwrap()),
+                ..ServerOptions::default()
+            };
+            let server = ServerSettings::new(options, &provider(), &clock()).unwrap();
+            let certificate = clients.issue(&["proxy"]);
+            let presented = certificate.key.cert[0].to_vec();
+            let client = site.client(Some(certificate), &clock());
+            let (_, session) = handshake(&client, "a.example", &server).unwrap();
+            assert_eq!(session.peer_certificates().collect::<Vec<_>>(), [&presented[..]]);
+        }
+    }
+
+    #[test]
+    fn sessions_resume_for_each_server_and_settings() {
+        let authority = Authority::new("root");
+        for versions in [Versions::Only12, Versions::Only13] {
+            let server = server(authority.issue(&["a.example", "b.example"]), versions);
+            let client = authority.client(None, &clock());
+            let is_resumed = |client: &ClientSettings, name| {
+                let (client, _) = handshake(client, name, &server).unwrap();
+                assert!(client.peer_certificates().count() > 0);
+                client.handshake().unwrap().is_resumed
+            };
+            assert!(!is_resumed(&client, "a.example"));
+            assert!(is_resumed(&client.clone(), "a.example"), "clones share sessions");
+            assert!(!is_resumed(&client, "b.example"));
+            assert!(is_resumed(&client, "b.example"));
+            assert!(is_resumed(&client, "a.example"));
+            assert!(!is_resumed(&authority.client(None, &clock()), "a.example"));
+        }
+    }
+}

@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustls::pki_types::CertificateRevocationListDer;
-use rustls::pki_types::pem::PemObject;
 use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use x509_parser::prelude::{CertificateRevocationList, FromDer};
 
-use crate::certificate::{CertificateError, no_pem};
+use crate::error::CertificateError;
 use crate::name_map::NameMap;
+use crate::pem;
 use crate::provider::Provider;
 use crate::roots::Roots;
 
@@ -106,20 +106,15 @@ impl RevocationLists {
     /// If the file has no list, or one that is malformed. The times of validity are not checked:
     /// see [`RevocationLists::check_time`].
     pub fn from_pem(pem: &[u8]) -> Result<Self, CertificateError> {
-        let (mut lists, mut first_end) = (Vec::new(), None::<(String, Duration)>);
-        for list in CertificateRevocationListDer::pem_slice_iter(pem) {
-            let list = list.map_err(|error| format!("is not PEM: {error}"));
-            let list = list.map_err(CertificateError::Chain)?;
-            let (issuer, end) = issuer_and_end(&list).map_err(CertificateError::Chain)?;
+        let lists = pem::revocation_lists(pem).map_err(CertificateError::Chain)?;
+        let mut first_end = None::<(String, Duration)>;
+        for list in &lists {
+            let (issuer, end) = issuer_and_end(list).map_err(CertificateError::Chain)?;
             if let Some(end) = end
                 && first_end.as_ref().is_none_or(|(_, first)| end < *first)
             {
                 first_end = Some((issuer, end));
             }
-            lists.push(list);
-        }
-        if lists.is_empty() {
-            return Err(CertificateError::Chain(no_pem(pem, "revocation list")));
         }
         Ok(Self { lists, first_end })
     }

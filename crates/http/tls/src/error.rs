@@ -1,10 +1,10 @@
-//! Why a session failed.
+//! Why a session failed, or a certificate cannot be used.
 
 use std::error::Error;
 use std::fmt;
 
 use rustls::pki_types::UnixTime;
-use rustls::{AlertDescription, CertificateError, PeerIncompatible};
+use rustls::{AlertDescription, PeerIncompatible};
 
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])+ $name:ident = $word:literal;)*) => {
@@ -107,8 +107,8 @@ impl From<rustls::Error> for TlsError {
 }
 
 /// Returns the error of a certificate of the peer.
-fn of_certificate(reason: &CertificateError) -> TlsError {
-    use CertificateError as Reason;
+fn of_certificate(reason: &rustls::CertificateError) -> TlsError {
+    use rustls::CertificateError as Reason;
     let days = |from: UnixTime, to: UnixTime| to.as_secs().saturating_sub(from.as_secs()) / 86_400;
     let (kind, detail) = match reason {
         Reason::ExpiredContext { time, not_after } => {
@@ -126,10 +126,8 @@ fn of_certificate(reason: &CertificateError) -> TlsError {
             (TlsErrorKind::UnknownIssuer, detail.to_owned())
         }
         Reason::NotValidForNameContext { expected, presented } => {
-            let presented = presented.join(", ");
-            let names = if presented.is_empty() { "no name" } else { &presented };
-            let detail =
-                format!("the certificate is not valid for {} but for {names}", expected.to_str());
+            let (expected, names) = (expected.to_str(), listed(presented));
+            let detail = format!("the certificate is not valid for {expected} but for {names}");
             (TlsErrorKind::WrongName, detail)
         }
         Reason::BadSignature => {
@@ -150,6 +148,25 @@ fn of_certificate(reason: &CertificateError) -> TlsError {
     };
     TlsError::new(kind, detail)
 }
+
+/// Returns the first names of a certificate as a text.
+fn listed(names: &[String]) -> String {
+    // The verifier names them as DnsName("NAME") or IpAddress(ADDRESS), with escapes.
+    let plain = |name: &String| {
+        let inner = name.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+        inner.unwrap_or(name).trim_matches('"').to_owned()
+    };
+    let mut listed = names.iter().take(NAMES_LISTED_MAX).map(plain).collect::<Vec<_>>().join(", ");
+    if listed.is_empty() {
+        listed.push_str("no name");
+    } else if names.len() > NAMES_LISTED_MAX {
+        listed.push_str(", ...");
+    }
+    listed
+}
+
+/// The most names of a certificate in a message.
+const NAMES_LISTED_MAX: usize = 4;
 
 /// Returns the error that the peer has reported.
 fn of_alert(alert: AlertDescription) -> TlsError {
@@ -173,3 +190,21 @@ fn of_alert(alert: AlertDescription) -> TlsError {
     };
     TlsError::new(kind, detail)
 }
+
+/// Why a chain or its key cannot be used. The message completes a sentence that names the file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum CertificateError {
+    /// The fault is in the file of the chain.
+    Chain(String),
+    /// The fault is in the file of the key.
+    Key(String),
+}
+
+impl fmt::Display for CertificateError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Self::Chain(problem) | Self::Key(problem)) = self;
+        f.write_str(problem)
+    }
+}
+
+impl Error for CertificateError {}

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use rustls::RootCertStore;
 use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject;
 
-use crate::certificate::CertificateError;
+use crate::error::CertificateError;
+use crate::pem;
 
 /// The certificates of authorities that are trusted. Clones share them.
 #[derive(Clone, Debug)]
@@ -19,15 +19,11 @@ impl Roots {
     /// If the file has no certificate, or one that cannot be used.
     pub fn from_pem(pem: &[u8]) -> Result<Self, CertificateError> {
         let mut roots = RootCertStore::empty();
-        for certificate in CertificateDer::pem_slice_iter(pem) {
-            let added = certificate.map_err(|error| format!("is not PEM: {error}"));
-            let added = added.and_then(|certificate| {
-                roots.add(certificate).map_err(|error| format!("has an invalid root: {error}"))
-            });
-            added.map_err(CertificateError::Chain)?;
-        }
-        if roots.is_empty() {
-            return Err(CertificateError::Chain("contains no certificate".into()));
+        for certificate in pem::certificates(pem).map_err(CertificateError::Chain)? {
+            let added = roots.add(certificate);
+            added.map_err(|error| {
+                CertificateError::Chain(format!("has an invalid root: {error}"))
+            })?;
         }
         Ok(Self(Arc::new(roots)))
     }
@@ -42,6 +38,11 @@ impl Roots {
 
     pub(crate) fn store(&self) -> &Arc<RootCertStore> {
         &self.0
+    }
+
+    /// Returns whether a root has this subject, encoded without the header of its sequence.
+    pub(crate) fn has_subject(&self, subject: &[u8]) -> bool {
+        self.0.roots.iter().any(|root| root.subject.as_ref() == subject)
     }
 
     /// Returns the number of certificates.

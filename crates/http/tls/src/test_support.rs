@@ -35,6 +35,23 @@ impl Authority {
         Self(CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap())
     }
 
+    /// Creates an authority whose certificate this one issues.
+    pub(crate) fn intermediate(&self, name: &str) -> Self {
+        self.issue_authority(Self::params(name))
+    }
+
+    /// Like [`Authority::intermediate`], with a certificate that expires on March 1 of a year.
+    pub(crate) fn intermediate_until(&self, name: &str, year: i32) -> Self {
+        let mut params = Self::params(name);
+        params.not_after = rcgen::date_time_ymd(year, 3, 1);
+        self.issue_authority(params)
+    }
+
+    fn issue_authority(&self, params: CertificateParams) -> Self {
+        let key = KeyPair::generate().unwrap();
+        Self(CertifiedIssuer::signed_by(params, key, &self.0).unwrap())
+    }
+
     fn params(name: &str) -> CertificateParams {
         let mut params = CertificateParams::new([]).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
