@@ -15,6 +15,8 @@ mod clock;
 #[cfg(any(test, feature = "deterministic"))]
 mod deterministic;
 mod error;
+#[cfg(any(test, feature = "deterministic"))]
+mod fuzz;
 mod hello;
 mod name_map;
 mod pem;
@@ -32,6 +34,8 @@ pub use client::{ClientOptions, ClientSettings, ServerName};
 pub use client_certificate::{ClientCertificateMode, ClientCertificates, RevocationLists};
 pub use clock::Clock;
 pub use error::{CertificateError, TlsError, TlsErrorKind};
+#[cfg(any(test, feature = "deterministic"))]
+pub use fuzz::{fuzz_client_hello, fuzz_open};
 pub use hello::{ClientHello, HELLO_BYTES_MAX, Peek, peek};
 pub use provider::{Aead, Provider};
 pub use roots::Roots;

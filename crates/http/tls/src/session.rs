@@ -159,6 +159,7 @@ impl Session {
         plaintext: &mut [u8],
         output: &mut Vec<u8>,
     ) -> Result<usize, TlsError> {
+        self.check_alive()?;
         let mut sink = Sink { plaintext, written: 0, output };
         while !self.held.is_empty() && !received.is_empty() {
             let count = self.missing().min(received.len());
@@ -174,6 +175,14 @@ impl Session {
             self.hold(&received[consumed..])?;
         }
         Ok(sink.written)
+    }
+
+    /// Rustls must not see bytes after an error, so a failed session does not even hold them.
+    fn check_alive(&self) -> Result<(), TlsError> {
+        match self.has_failed {
+            true => Err(TlsError::new(TlsErrorKind::Internal, "the session has failed before")),
+            false => Ok(()),
+        }
     }
 
     /// Returns how many bytes are missing until `held` ends with a whole record; the size of a
@@ -225,9 +234,6 @@ impl Session {
 
     /// Processes every whole record of the input. Returns how many bytes of it were processed.
     fn process(&mut self, input: Input<'_>, sink: &mut Sink<'_>) -> Result<usize, TlsError> {
-        if self.has_failed {
-            return Err(TlsError::new(TlsErrorKind::Internal, "the session has failed before"));
-        }
         let bytes = match input {
             Input::Received(bytes) => bytes,
             Input::Held => &mut self.held[..],
@@ -278,6 +284,7 @@ impl Session {
     /// # Errors
     /// If the session has failed.
     pub fn flush(&mut self, output: &mut Vec<u8>) -> Result<(), TlsError> {
+        self.check_alive()?;
         let mut sink = Sink { plaintext: &mut [], written: 0, output };
         self.process(Input::Held, &mut sink).map(|_| ())
     }
