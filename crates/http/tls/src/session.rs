@@ -343,18 +343,18 @@ impl Session {
     fn write(
         &mut self,
         output: &mut Vec<u8>,
-        size: usize,
+        mut size: usize,
         write: Write<'_>,
     ) -> Result<(), TlsError> {
         if self.has_failed || self.is_handshaking() {
             return Err(TlsError::new(TlsErrorKind::Internal, "there are no keys to seal with"));
         }
-        // Pending messages of the session come first.
-        self.flush(output)?;
-        let start = output.len();
-        let mut end = start + size;
         loop {
-            output.resize(end, 0);
+            // Pending messages of the session come first. The response to a KeyUpdate of the peer
+            // becomes pending only at the first write, which then fails for lack of space.
+            self.flush(output)?;
+            let start = output.len();
+            output.resize(start + size, 0);
             let free = &mut output[start..];
             let result = match &mut self.connection {
                 RustlsConnection::Server(connection) => {
@@ -369,8 +369,9 @@ impl Session {
                     output.truncate(start + written);
                     return Ok(());
                 }
-                Err(EncryptError::InsufficientSize(size)) if start + size.required_size > end => {
-                    end = start + size.required_size;
+                Err(EncryptError::InsufficientSize(needed)) if needed.required_size > size => {
+                    output.truncate(start);
+                    size = needed.required_size;
                 }
                 Err(error) => {
                     output.truncate(start);
@@ -607,6 +608,25 @@ mod tests {
                 assert!(pair.server.has_peer_closed() && !pair.client.has_peer_closed());
             }
         }
+    }
+
+    #[test]
+    fn a_key_update_is_answered_before_the_next_bytes() {
+        let mut pair = Pair::new(Aead::fastest(), Versions::Only13);
+        pair.exchange(4096).unwrap();
+        for _ in 0..2 {
+            let RustlsConnection::Client(client) = &mut pair.client.connection else {
+                panic!("the client")
+            };
+            let state = client.process_tls_records(&mut []).state;
+            let Ok(ConnectionState::WriteTraffic(traffic)) = state else { panic!("complete") };
+            traffic.refresh_traffic_keys().unwrap();
+            pair.client.flush(&mut pair.to_server).unwrap();
+            pair.exchange(4096).unwrap();
+            pair.server.seal(&[b"after it "], &mut Vec::new(), &mut pair.to_client).unwrap();
+            pair.exchange(4096).unwrap();
+        }
+        assert_eq!(pair.at_client, b"after it after it ");
     }
 
     #[test]
