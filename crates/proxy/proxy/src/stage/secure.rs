@@ -90,7 +90,11 @@ fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 fn fail<E: Engine>(core: &mut Core<E>, key: Key, kind: TlsErrorKind) -> NextStep {
     failure::record(core, key, kind);
     core.secure.in_progress -= 1;
-    let wire = &mut core.conn(key).wire;
+    let now = core.engine.now();
+    let conn = core.conn(key);
+    // It no longer counts as a handshake, even if it closes without lingering.
+    conn.set_state(ConnState::New, now);
+    let wire = &mut conn.wire;
     wire.abandon_session();
     if kind == TlsErrorKind::PlainHttp {
         wire.own_bytes().extend_from_slice(PLAIN_HTTP_RESPONSE);
