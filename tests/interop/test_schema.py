@@ -90,7 +90,7 @@ WRONG = [
     "[[boost]]",
     "[[boost]]\nroute = []",
     "[[boost]]\n[[boost.route]]",
-    "[[boost]]\n[[boost.route]]\norigins = 'https://a'",
+    "[[boost]]\n[[boost.route]]\norigins = 'ftp://a'",
     "[[boost]]\n[[boost.route]]\norigins = 'http://a/b'",
     "[[boost]]\n[[boost.route]]\norigins = 'http://u@a'",
     "[[boost]]\n[[boost.route]]\norigins = 'http://a'\nhosts = 'a'",

@@ -172,7 +172,7 @@ class Upgrade(InteropCase):
         self.fails(*service, *log, part="access log")
         self.fails("boost", "--origin", self.origin_url, "--upgrade",
                    part="--upgrade: no admin Unix socket")
-        self.fails("boost", "--origin", "https://a", "--upgrade", *admin_path, part="TLS")
+        self.fails("boost", "--origin", "ftp://a", "--upgrade", *admin_path, part="https://")
         nobody = f"unix:{self.folder / 'nobody'}"
         self.fails("forward", "--upgrade", "--admin", nobody, part="cannot take over from")
         self.wait_until("more requests are made", lambda: load.count > 200)

@@ -5,8 +5,10 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::num::NonZero;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use millrace_http_cache::Space;
+use millrace_tls::ServerName;
 
 use super::cache;
 use super::error::ConfigError;
@@ -17,8 +19,8 @@ use super::raw::{RawConfig, RawLimit, RawService, RawTable, bounded};
 use super::service_name::{self, ServiceName};
 use super::value::{self, Problem};
 use super::{
-    AccessLog, CertificateFiles, Config, ListenAddress, Listener, RetryOn, Route, RouteCheck,
-    Service, ServiceRole, TargetRules, Tls,
+    AccessLog, CertificateFiles, Config, ListenAddress, Listener, Origin, OriginTls, RetryOn,
+    Route, RouteCheck, Service, ServiceRole, TargetRules, Tls,
 };
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
@@ -307,7 +309,6 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
     Ok(Route {
         host: values.one("host", value::parse_host_pattern)?,
         path: values.one_or_default("path", value::parse_path_prefix)?,
-        origins,
         balance: values.one_or_default("balance", |text| keywords::BALANCE.parse(text))?,
         host_header: values
             .one_or_default("host-header", |text| keywords::HOST_SENT.parse(text))?,
@@ -318,8 +319,57 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         retry_on: build_retry_on(values)?,
         check: build_route_check(values)?,
         send_proxy: values.one_or_default("send-proxy", |text| keywords::SEND_PROXY.parse(text))?,
+        origin_tls: build_origin_tls(values, &origins)?.map(Arc::new),
+        origins,
         cache: cache::build_rules(values, true, space)?,
     })
+}
+
+/// Builds the TLS settings of origins without the content of the files.
+fn build_origin_tls(
+    values: &RawTable,
+    origins: &[Origin],
+) -> Result<Option<OriginTls>, ConfigError> {
+    let verify = values.one_or_default("origin-verify", value::parse_switch)?;
+    let ca = values.one("origin-ca", value::parse_file_path)?;
+    let name = values.one("origin-name", value::parse_host_name)?;
+    let chain = values.one("origin-certificate", value::parse_file_path)?;
+    let key = values.one("origin-key", value::parse_file_path)?;
+    if chain.is_some() != key.is_some() {
+        let keys = ["origin-certificate", "origin-key"];
+        let [given, missing] = if chain.is_some() { keys } else { [keys[1], keys[0]] };
+        let problem = format!("needs {}", values.name_of(missing));
+        let expected = "both origin-certificate and origin-key, or neither";
+        return Err(ConfigError::rule(values.location_of(given), problem, expected));
+    }
+    let certificate = chain.zip(key).map(|(chain, key)| CertificateFiles { chain, key });
+    let is_secured = |origin: &Origin| matches!(origin, Origin::Tcp { tls: true, .. });
+    let has_name = |origin: &Origin| match origin {
+        Origin::Tcp { host, tls: true, .. } => ServerName::parse(host).is_some(),
+        _ => true,
+    };
+    if name.is_none() && !origins.iter().all(has_name) {
+        let problem = "has a host that no certificate can be valid for";
+        let expected = format!("a DNS name or an address, or {}", values.name_of("origin-name"));
+        return Err(ConfigError::rule(values.location_of("origins"), problem, expected));
+    }
+    if origins.iter().any(is_secured) {
+        return Ok(Some(OriginTls { ca, name, verify, certificate, content: None }));
+    }
+    let unused = [
+        ("origin-verify", !verify),
+        ("origin-ca", ca.is_some()),
+        ("origin-name", name.is_some()),
+        ("origin-certificate", certificate.is_some()),
+    ];
+    match unused.into_iter().find(|(_, is_given)| *is_given) {
+        None => Ok(None),
+        Some((key, _)) => {
+            let problem = "has no effect: no origin of the route begins with https://";
+            let expected = format!("{} https://HOST", values.name_of("origins"));
+            Err(ConfigError::rule(values.location_of(key), problem, expected))
+        }
+    }
 }
 
 fn build_retry_on(values: &RawTable) -> Result<Vec<RetryOn>, ConfigError> {

@@ -220,7 +220,7 @@ fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
             ("forward --allow-private maybe", &["--allow-private: \"maybe\"", "on, off"]),
             ("forward extra", &["forward: unknown argument \"extra\""]),
             ("boost", &["boost: --origin is missing", "http://"]),
-            ("boost --origin https://a", &["--origin", "TLS", "http://HOST"]),
+            ("boost --origin ftp://a", &["--origin", "https://", "http://HOST"]),
             ("boost --origin http://a --proxy-protocol", &["--proxy-protocol", "--trust CIDR"]),
             ("boost --origin http://a --trust 10.0.0.1/8", &["--trust", "below its prefix"]),
             ("run", &["run: the file is missing", "millrace run FILE"]),

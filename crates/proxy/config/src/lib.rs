@@ -37,7 +37,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_splice::Thresholds;
-use millrace_tls::{Certificate, UnknownName, Versions};
+use millrace_tls::{Certificate, Roots, UnknownName, Versions};
 
 use crate::limits::Limits;
 use crate::users::Users;
@@ -425,6 +425,14 @@ impl Service {
             ServiceRole::Forward(_) => &[],
         }
     }
+
+    /// Returns the routes of a reverse proxy, to set the content of their files.
+    pub fn routes_mut(&mut self) -> &mut [Route] {
+        match &mut self.role {
+            ServiceRole::Boost(routes) => routes,
+            ServiceRole::Forward(_) => &mut [],
+        }
+    }
 }
 
 /// The targets that clients of a forward proxy may reach (docs/design/security.md).
@@ -473,8 +481,36 @@ pub struct Route {
     pub check: Option<RouteCheck>,
     /// The PROXY protocol header of connections to origins.
     pub send_proxy: SendProxy,
+    /// The TLS settings of connections to origins by `https://`; `None` if the route has no such
+    /// origin.
+    pub origin_tls: Option<Arc<OriginTls>>,
     /// The cache rules; `None` if the route bypasses the cache.
     pub cache: Option<Arc<CacheRoute>>,
+}
+
+/// The TLS settings of connections to origins.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OriginTls {
+    /// The file with the authorities that are trusted, as configured; `None` for those of the
+    /// system.
+    pub ca: Option<PathBuf>,
+    /// The name that the certificate has to be valid for; `None` for the host of the origin.
+    pub name: Option<String>,
+    /// Whether the certificate of the origin is verified.
+    pub verify: bool,
+    /// The certificate that is sent to origins, if any, as configured.
+    pub certificate: Option<CertificateFiles>,
+    /// The content of the files. `None` until the program has read them.
+    pub content: Option<OriginTlsContent>,
+}
+
+/// The content of the files of [`OriginTls`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct OriginTlsContent {
+    /// The authorities that are trusted; `None` if origins are not verified.
+    pub roots: Option<Roots>,
+    /// The certificate that is sent to origins.
+    pub certificate: Option<Certificate>,
 }
 
 /// A health check.
@@ -538,12 +574,15 @@ pub enum SendProxy {
 /// An origin server.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Origin {
-    /// `http://HOST:PORT`; the host is a name or an address literal without brackets.
+    /// `http://HOST:PORT` or `https://HOST:PORT`; the host is a name or an address literal without
+    /// brackets.
     Tcp {
         /// Name or address.
         host: String,
         /// 1 to 65535.
         port: u16,
+        /// Whether the connection uses TLS, with the settings in [`Route::origin_tls`].
+        tls: bool,
     },
     /// `unix:PATH`.
     Unix(Arc<Path>),

@@ -241,6 +241,22 @@ impl OptionRow {
                  header. Such a connection serves no other client. Health checks send a header \
                  without addresses.",
             ),
+        row(Route, Origins, "origin-verify", ValueType::Switch, "on")
+            .summary("Verify the certificates of https:// origins")
+            .detail(
+                "off accepts every certificate, so that an attacker in the network can read and \
+                 change all traffic.",
+            ),
+        row(Route, Origins, "origin-ca", ValueType::File, "(the authorities of the system)")
+            .summary("PEM file with the authorities that certificates of origins are verified by"),
+        row(Route, Origins, "origin-name", ValueType::HostName, "(the host of the origin)")
+            .summary("Name that the certificates of https:// origins have to be valid for")
+            .detail("The origin receives it as SNI."),
+        row(Route, Origins, "origin-certificate", ValueType::File, "(none)")
+            .summary("PEM file with the certificate chain that is sent to https:// origins")
+            .detail("It needs origin-key."),
+        row(Route, Origins, "origin-key", ValueType::File, "(none)")
+            .summary("PEM file with the private key of origin-certificate"),
         row(Service, Access, "allow-client", ValueType::Cidr, "(every client)")
             .repeatable(1024)
             .not_empty()

@@ -1,12 +1,27 @@
-//! Notes about routes that no request can reach: these are valid, but probably mistakes.
+//! Notes about routes that are valid, but probably mistakes: no request can reach them, or their
+//! origins are not verified.
 
 use millrace_http1::path::is_ambiguous;
 
 use super::{Config, Route, Service, ServiceRole};
 
-/// Returns a note for each route that no request reaches.
+/// Returns a note for each such route.
 pub(super) fn notes(config: &Config) -> impl Iterator<Item = String> {
-    shadowed(config).chain(refused(config))
+    shadowed(config).chain(refused(config)).chain(unverified(config))
+}
+
+/// Returns a note for each route whose origins are not verified.
+fn unverified(config: &Config) -> impl Iterator<Item = String> {
+    let routes = config.services.iter().flat_map(Service::routes);
+    let is_unverified = |route: &&Route| route.origin_tls.as_ref().is_some_and(|tls| !tls.verify);
+    routes.filter(is_unverified).map(|route| {
+        format!(
+            "note: route {}: the certificates of its origins are not verified, so an attacker in \
+             the network can read and change all traffic (expected: origin-verify on, with \
+             origin-ca if needed)",
+            described(route)
+        )
+    })
 }
 
 /// Returns a note for each route whose own path `path-strict` refuses.

@@ -215,19 +215,21 @@ pub(super) fn parse_port(text: &str) -> Result<u16, Problem> {
     }
 }
 
-/// Parses an origin server: `http://HOST[:PORT]` without a path, or `unix:PATH`.
+/// Parses an origin server: `http://HOST[:PORT]` or `https://HOST[:PORT]` without a path, or
+/// `unix:PATH`.
 pub(super) fn parse_origin(text: &str) -> Result<Origin, Problem> {
     if let Some(path) = text.strip_prefix("unix:") {
         return Ok(Origin::Unix(Arc::from(parse_unix_path(path)?)));
     }
-    if text.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://")) {
-        return Err("needs TLS to the origin, which this version does not support");
-    }
-    let authority = text
-        .get(..7)
-        .filter(|scheme| scheme.eq_ignore_ascii_case("http://"))
-        .map(|scheme| &text[scheme.len()..])
-        .ok_or("does not begin with http:// or unix:")?;
+    let after = |scheme: &str| {
+        let begin = text.get(..scheme.len())?;
+        begin.eq_ignore_ascii_case(scheme).then(|| &text[scheme.len()..])
+    };
+    let (authority, tls) = match (after("http://"), after("https://")) {
+        (Some(authority), _) => (authority, false),
+        (None, Some(authority)) => (authority, true),
+        (None, None) => return Err("does not begin with http://, https:// or unix:"),
+    };
     let authority = authority.strip_suffix('/').unwrap_or(authority);
     if authority.contains(['/', '?', '#']) {
         return Err("has a path, but an origin has only a host and a port");
@@ -237,13 +239,18 @@ pub(super) fn parse_origin(text: &str) -> Result<Origin, Problem> {
     }
     let (host, port) = split_authority(authority)?;
     let port = match port {
-        None => 80,
+        None => default_port(tls),
         Some(port) => match parse_port_or_zero(port)? {
             0 => return Err("has port 0"),
             port => port,
         },
     };
-    Ok(Origin::Tcp { host: self::parse_host(host)?, port })
+    Ok(Origin::Tcp { host: self::parse_host(host)?, port, tls })
+}
+
+/// Returns the default port of http or https.
+fn default_port(tls: bool) -> u16 {
+    if tls { 443 } else { 80 }
 }
 
 /// Splits an authority into its host, in brackets if it is an IPv6 address, and its port.
@@ -465,8 +472,13 @@ pub(super) fn write_milliseconds(milliseconds: u64) -> String {
 /// Writes an origin in the form of the option `origins`.
 pub fn write_origin(origin: &Origin) -> String {
     match origin {
-        Origin::Tcp { host, port } if host.contains(':') => format!("http://[{host}]:{port}"),
-        Origin::Tcp { host, port } => format!("http://{host}:{port}"),
+        Origin::Tcp { host, port, tls } => {
+            let scheme = if *tls { "https" } else { "http" };
+            match host.contains(':') {
+                true => format!("{scheme}://[{host}]:{port}"),
+                false => format!("{scheme}://{host}:{port}"),
+            }
+        }
         Origin::Unix(path) => format!("unix:{}", Path::display(path)),
     }
 }
@@ -599,12 +611,15 @@ mod tests {
 
     #[test]
     fn origins() {
-        let tcp = |host: &str, port| Ok(Origin::Tcp { host: host.into(), port });
+        let tcp = |host: &str, port| Ok(Origin::Tcp { host: host.into(), port, tls: false });
         assert_eq!(parse_origin("http://Web.Example:8081/"), tcp("web.example", 8081));
         assert_eq!(parse_origin("HTTP://[::1]"), tcp("::1", 80));
         assert_eq!(parse_origin("http://127.0.0.1:8081"), tcp("127.0.0.1", 8081));
+        let tls = |host: &str, port| Ok(Origin::Tcp { host: host.into(), port, tls: true });
+        assert_eq!(parse_origin("https://A"), tls("a", 443));
+        assert_eq!(parse_origin("https://[::1]:80"), tls("::1", 80));
         for text in [
-            "https://a",
+            "https://",
             "ftp://a",
             "a:80",
             "http://",

@@ -150,7 +150,9 @@ impl ValueType {
             Self::ServiceName => ("NAME", "1 to 64 of the characters A-Z, a-z, 0-9, -, _ and ."),
             Self::HostName => ("NAME", "a host name"),
             Self::LogFile => ("FILE|off", "the path of a file, - for standard output, off"),
-            Self::Origin => ("URL", "http://HOST[:PORT], http://[IPV6][:PORT], unix:PATH"),
+            Self::Origin => {
+                ("URL", "http://HOST[:PORT], https://HOST[:PORT], HOST also as [IPV6], unix:PATH")
+            }
             Self::Cidr => ("CIDR", "ADDRESS, ADDRESS/BITS"),
             Self::Port => ("PORT", "a port from 1 to 65535, all"),
             Self::HostPattern => {

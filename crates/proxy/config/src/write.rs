@@ -7,7 +7,9 @@ use super::cache;
 use super::keywords;
 use super::toml_text::{basic_string, string_array, write_key};
 use super::value::{write_origin, write_port, write_statuses};
-use super::{CertificateFiles, Cidr, Config, Listener, Route, Service, ServiceRole, TargetRules};
+use super::{
+    CertificateFiles, Cidr, Config, Listener, OriginTls, Route, Service, ServiceRole, TargetRules,
+};
 use crate::limits::Limits;
 
 /// Writes the file of a configuration. The file does not contain the number of the snapshot, which
@@ -147,7 +149,25 @@ fn write_route(out: &mut String, route: &Route) {
         write_key(out, "check-status", basic_string(&write_statuses(check.statuses)));
     }
     write_key(out, "send-proxy", basic_string(keywords::SEND_PROXY.name(route.send_proxy)));
+    if let Some(tls) = &route.origin_tls {
+        write_origin_tls(out, tls);
+    }
     cache::write_route(out, route.cache.as_deref());
+}
+
+fn write_origin_tls(out: &mut String, tls: &OriginTls) {
+    let file = |path: &PathBuf| basic_string(&path.display().to_string());
+    write_key(out, "origin-verify", tls.verify);
+    if let Some(ca) = &tls.ca {
+        write_key(out, "origin-ca", file(ca));
+    }
+    if let Some(name) = &tls.name {
+        write_key(out, "origin-name", basic_string(name));
+    }
+    if let Some(CertificateFiles { chain, key }) = &tls.certificate {
+        write_key(out, "origin-certificate", file(chain));
+        write_key(out, "origin-key", file(key));
+    }
 }
 
 fn blocks(blocks: &[Cidr]) -> String {

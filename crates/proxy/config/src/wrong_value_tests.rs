@@ -33,7 +33,7 @@ fn wrong_values(value_type: ValueType) -> Vec<String> {
         ValueType::ServiceName => &["a b", ""],
         ValueType::HostName => &["10.0.0.1", "a..b"],
         ValueType::LogFile => &["", "a\tb", "false"],
-        ValueType::Origin => &["https://a", "a:80", "http://a/b"],
+        ValueType::Origin => &["ftp://a", "a:80", "http://a/b"],
         ValueType::Cidr => &["10.0.0.1/8", "x"],
         ValueType::Port => &["0", "70000", "http"],
         ValueType::HostPattern => &["a:80", "*"],

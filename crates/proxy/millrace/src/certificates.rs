@@ -1,37 +1,86 @@
-//! Loads the certificates of services with TLS. They are read together with the configuration, so
-//! that their errors are reported with it.
+//! Loads the certificates of services and of connections to origins with TLS. They are read
+//! together with the configuration, so that their errors are reported with it.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use millrace_config::{CertificateFiles, Config, ConfigError, RawConfig};
-use millrace_tls::{Aead, Certificate, CertificateError, Provider};
+use millrace_config::{
+    CertificateFiles, Config, ConfigError, OriginTls, OriginTlsContent, RawConfig, Service,
+};
+use millrace_tls::{Aead, Certificate, CertificateError, Provider, Roots};
 
 /// Read permission for users other than the owner and the group of a file.
 const READABLE_BY_OTHERS: u32 = 0o004;
 /// The most bytes of a certificate chain or a key.
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
-/// Reads the certificates of each service in `config` that uses TLS. `raw` is the source of
-/// `config`.
+/// Reads the certificates of each service and route in `config` that uses TLS. `raw` is the source
+/// of `config`.
 ///
 /// # Errors
 /// The first error, with the name of the file.
 pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigError> {
     let provider = Provider::new(Aead::fastest());
     for tls in config.services.iter_mut().filter_map(|service| service.tls.as_mut()) {
-        let certificates = tls.files.iter().map(|files| read(files, raw, &provider));
+        let options = ["certificate", "key"];
+        let certificates = tls.files.iter().map(|files| read(files, options, raw, &provider));
         tls.certificates = Some(certificates.collect::<Result<Arc<[_]>, _>>()?);
+    }
+    for route in config.services.iter_mut().flat_map(Service::routes_mut) {
+        if let Some(tls) = &mut route.origin_tls {
+            let content = read_origin_content(tls, raw, &provider)?;
+            Arc::make_mut(tls).content = Some(content);
+        }
     }
     Ok(())
 }
 
+/// Reads the files that connections to origins need.
+fn read_origin_content(
+    tls: &OriginTls,
+    raw: &RawConfig,
+    provider: &Provider,
+) -> Result<OriginTlsContent, ConfigError> {
+    let roots = match &tls.ca {
+        _ if !tls.verify => None,
+        Some(path) => {
+            let roots = read_file(path, 0)
+                .and_then(|pem| Roots::from_pem(&pem).map_err(|error| error.to_string()));
+            let place = format!("{} {}", raw.name_of("origin-ca"), path.display());
+            let expected = "a PEM file with certificates of authorities";
+            Some(roots.map_err(|problem| ConfigError::rule(place, problem, expected))?)
+        }
+        None => Some(system_roots(raw)?),
+    };
+    let certificate = tls.certificate.as_ref();
+    let options = ["origin-certificate", "origin-key"];
+    let certificate = certificate.map(|files| read(files, options, raw, provider)).transpose()?;
+    Ok(OriginTlsContent { roots, certificate })
+}
+
+/// Returns the authorities of the system. They are read once: after the start, the sandbox may hide
+/// them.
+fn system_roots(raw: &RawConfig) -> Result<Roots, ConfigError> {
+    static ROOTS: OnceLock<Roots> = OnceLock::new();
+    let roots = ROOTS.get_or_init(|| {
+        let found = rustls_native_certs::load_native_certs();
+        Roots::from_der(found.certs.into_iter().map(|certificate| certificate.to_vec()))
+    });
+    if roots.is_empty() {
+        let problem = "needs the authorities of the system, and none is installed";
+        let expected = format!("the package ca-certificates, or {}", raw.name_of("origin-ca"));
+        return Err(ConfigError::rule(raw.name_of("origins"), problem, expected));
+    }
+    Ok(roots.clone())
+}
+
 fn read(
     files: &CertificateFiles,
+    [chain_option, key_option]: [&str; 2],
     raw: &RawConfig,
     provider: &Provider,
 ) -> Result<Certificate, ConfigError> {
@@ -39,8 +88,8 @@ fn read(
         let place = format!("{} {}", raw.name_of(option), path.display());
         ConfigError::rule(place, problem, expected)
     };
-    let of_chain = |problem| error("certificate", &files.chain, problem, CHAIN_EXPECTED);
-    let of_key = |problem| error("key", &files.key, problem, KEY_EXPECTED);
+    let of_chain = |problem| error(chain_option, &files.chain, problem, CHAIN_EXPECTED);
+    let of_key = |problem| error(key_option, &files.key, problem, KEY_EXPECTED);
     let chain = read_file(&files.chain, 0).map_err(of_chain)?;
     let key = read_file(&files.key, READABLE_BY_OTHERS).map_err(of_key)?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

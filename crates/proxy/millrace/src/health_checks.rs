@@ -10,9 +10,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use millrace_config::limits::Limits;
-use millrace_config::{Config, Origin};
+use millrace_config::{Config, Origin, OriginTls};
 use millrace_proxy::SharedState;
 use millrace_proxy::shared_health::HealthCheck;
+use millrace_tls::{Aead, Clock, Provider, ServerName, Session, TlsError};
 
 use crate::active_config::ActiveConfig;
 use crate::console;
@@ -233,6 +234,11 @@ fn run_check(check: &HealthCheck, timeout: Duration) -> Result<(), String> {
 /// Sends the request of a check and returns the status code of the final response.
 fn request_status(check: &HealthCheck, timeout: Duration) -> std::io::Result<u16> {
     let mut connection = connect(&check.origin, Instant::now() + timeout)?;
+    connection.write_all(&check.proxy_header())?;
+    if let Some(tls) = &check.tls {
+        let session = begin_session(tls, &check.origin).map_err(std::io::Error::other)?;
+        connection.secure(session)?;
+    }
     connection.write_all(&check.request())?;
     let status = connection.read_origin_response()?.status();
     // Read the body so that the origin can close in order. An error does not change the result.
@@ -240,11 +246,21 @@ fn request_status(check: &HealthCheck, timeout: Duration) -> std::io::Result<u16
     Ok(status)
 }
 
+/// Begins a TLS session with an origin.
+fn begin_session(tls: &OriginTls, origin: &Origin) -> Result<Session, TlsError> {
+    let clock = Clock::default();
+    clock.set(millrace_sys::time_of_day());
+    let Origin::Tcp { host, .. } = origin else { unreachable!("a Unix socket has no TLS") };
+    let name = ServerName::parse(tls.name.as_deref().unwrap_or(host));
+    let name = name.expect("the configuration has checked the name");
+    millrace_proxy::client_settings(tls, &Provider::new(Aead::fastest()), &clock).connect(name)
+}
+
 /// Connects to an origin. The system's resolver looks the name up for each check; `deadline` does
 /// not bound the lookup.
 fn connect(origin: &Origin, deadline: Instant) -> std::io::Result<Connection> {
     match origin {
-        Origin::Tcp { host, port } => {
+        Origin::Tcp { host, port, .. } => {
             let addresses: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.collect();
             Connection::to_tcp(&addresses, deadline)
         }
@@ -263,12 +279,19 @@ mod tests {
 
     fn check(origin: Origin) -> HealthCheck {
         let (path, host) = ("/up?full".to_owned(), "app.example".to_owned());
-        HealthCheck { origin, path, host, send_proxy: SendProxy::Off, statuses: (200, 399) }
+        HealthCheck {
+            origin,
+            path,
+            host,
+            send_proxy: SendProxy::Off,
+            statuses: (200, 399),
+            tls: None,
+        }
     }
 
     fn here(listener: &TcpListener) -> Origin {
         let port = listener.local_addr().unwrap().port();
-        Origin::Tcp { host: "127.0.0.1".to_owned(), port }
+        Origin::Tcp { host: "127.0.0.1".to_owned(), port, tls: false }
     }
 
     /// Runs a check of an origin that sends `response`. Returns the result and the request.

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_http1::{Fields, HeadError, HeadLimits, HeadScan, RequestHead, ResponseHead};
+use millrace_tls::{Session, TlsError};
 
 /// The limits of all headers except those of origins. A larger header is an error that contains a
 /// [`HeadError`].
@@ -32,6 +33,8 @@ pub(crate) struct Connection {
     socket: Arc<Socket>,
     deadline: Instant,
     received: Vec<u8>,
+    /// TLS; `None` on a plain connection.
+    session: Option<Box<Session>>,
 }
 
 /// A connected socket in blocking mode.
@@ -52,7 +55,8 @@ impl Connection {
             Socket::Tcp(stream) => stream.set_nonblocking(false)?,
             Socket::Unix(stream) => stream.set_nonblocking(false)?,
         }
-        Ok(Self { socket: Arc::new(socket), deadline: Instant::now(), received: Vec::new() })
+        let (socket, deadline) = (Arc::new(socket), Instant::now());
+        Ok(Self { socket, deadline, received: Vec::new(), session: None })
     }
 
     /// Connects to the first of `addresses` that accepts. Each address gets a share of the
@@ -81,6 +85,25 @@ impl Connection {
         let (fd, connected) = millrace_sys::connect_unix(path)?;
         connected?;
         Ok(Self { deadline, ..Self::new(fd, true)? })
+    }
+
+    /// Secures the connection, whose bytes so far were plain, and completes the handshake.
+    ///
+    /// # Errors
+    /// Those of the socket; [`ErrorKind::InvalidData`] if the handshake fails.
+    pub(crate) fn secure(&mut self, session: Session) -> Result<()> {
+        let mut session = Box::new(session);
+        let mut output = Vec::new();
+        session.flush(&mut output).map_err(failed)?;
+        self.write_plain(&output)?;
+        let is_handshaking = |session: &Option<Box<Session>>| {
+            session.as_ref().is_some_and(|session| session.is_handshaking())
+        };
+        self.session = Some(session);
+        while is_handshaking(&self.session) {
+            self.receive()?;
+        }
+        Ok(())
     }
 
     /// Returns the socket, which another thread may shut down.
@@ -158,7 +181,14 @@ impl Connection {
     ///
     /// # Errors
     /// Those of the socket; [`ErrorKind::TimedOut`] after the deadline.
-    pub(crate) fn write_all(&mut self, mut bytes: &[u8]) -> Result<()> {
+    pub(crate) fn write_all(&mut self, bytes: &[u8]) -> Result<()> {
+        let Some(session) = &mut self.session else { return self.write_plain(bytes) };
+        let mut sealed = Vec::new();
+        session.seal(&[bytes], &mut Vec::new(), &mut sealed).map_err(failed)?;
+        self.write_plain(&sealed)
+    }
+
+    fn write_plain(&mut self, mut bytes: &[u8]) -> Result<()> {
         while !bytes.is_empty() {
             let sent = self.socket.write(bytes, time_left(self.deadline)?)?;
             bytes = &bytes[sent..];
@@ -188,16 +218,26 @@ impl Connection {
         Ok(())
     }
 
-    /// Appends at least one byte to `received`.
+    /// Appends bytes to `received`: at least one, unless TLS records without plaintext arrive.
     fn receive(&mut self) -> Result<()> {
         let mut part = [0; 4096];
-        match self.socket.read(&mut part, time_left(self.deadline)?)? {
-            0 => Err(ErrorKind::UnexpectedEof.into()),
-            count => {
-                self.received.extend_from_slice(&part[..count]);
-                Ok(())
-            }
+        let count = self.socket.read(&mut part, time_left(self.deadline)?)?;
+        if count == 0 {
+            return Err(ErrorKind::UnexpectedEof.into());
         }
+        let Some(session) = &mut self.session else {
+            self.received.extend_from_slice(&part[..count]);
+            return Ok(());
+        };
+        let (mut plaintext, mut output) = (vec![0; PLAINTEXT_BYTES], Vec::new());
+        let opened = session.open(&mut part[..count], &mut plaintext, &mut output);
+        let has_ended = session.has_peer_closed();
+        // An alert for the peer, or the next messages of the handshake.
+        let written = self.write_plain(&output);
+        let count = opened.map_err(failed)?;
+        written?;
+        self.received.extend_from_slice(&plaintext[..count]);
+        if count == 0 && has_ended { Err(ErrorKind::UnexpectedEof.into()) } else { Ok(()) }
     }
 }
 
@@ -253,6 +293,14 @@ pub(crate) fn percent_encoded(bytes: &[u8], is_plain: impl Fn(u8) -> bool) -> St
         }
         text
     })
+}
+
+/// The most plaintext of one read: that of a record which earlier reads began, and of the bytes
+/// read.
+const PLAINTEXT_BYTES: usize = 24 * 1024;
+
+fn failed(error: TlsError) -> Error {
+    Error::new(ErrorKind::InvalidData, error)
 }
 
 fn refused(why: HeadError) -> Error {

@@ -262,6 +262,10 @@ counters! {
     Counter tls_handshakes;
     /// TLS handshakes of clients that resumed an earlier session.
     Counter tls_handshakes_resumed;
+    /// TLS handshakes with origins that were completed.
+    Counter origin_tls_handshakes;
+    /// TLS handshakes with origins that resumed an earlier session.
+    Counter origin_tls_handshakes_resumed;
     /// Requests that wait for a connection to their origin.
     Gauge origin_requests_queued;
     /// Requests refused because the queue of their origin was full, or because they had waited too

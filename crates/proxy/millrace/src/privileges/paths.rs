@@ -79,8 +79,13 @@ impl Paths {
                 need(path, PathUse::Listener);
             }
         }
-        let routes = config.services.iter().flat_map(Service::routes);
-        for origin in routes.flat_map(|route| &route.origins) {
+        // A reload reads the certificates again.
+        let routes = || config.services.iter().flat_map(Service::routes);
+        for tls in routes().filter_map(|route| route.origin_tls.as_ref()) {
+            let files = tls.certificate.iter().flat_map(|files| [&files.chain, &files.key]);
+            files.chain(&tls.ca).for_each(|path| need(path, PathUse::Configuration));
+        }
+        for origin in routes().flat_map(|route| &route.origins) {
             if let Origin::Unix(path) = origin {
                 need(path, PathUse::Origin);
             }

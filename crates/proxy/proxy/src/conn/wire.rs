@@ -92,13 +92,20 @@ impl Wire {
     }
 
     /// Secures the wire. The unread bytes in the receive buffer are the first ones of the session.
+    /// The first bytes of the session for the peer become the connection's own bytes.
     pub(crate) fn secure(
         &mut self,
         session: Session,
         buffers: Rc<RefCell<SecureBuffers>>,
         hello: Option<ClientHello>,
     ) {
-        self.secure = Some(Box::new(SecureLayer::new(session, buffers, hello)));
+        let mut layer = Box::new(SecureLayer::new(session, buffers, hello));
+        let mut output = Vec::new();
+        layer.begin(&mut output);
+        if !output.is_empty() {
+            self.own_bytes().append(&mut output);
+        }
+        self.secure = Some(layer);
     }
 
     /// Ends the session without an announcement, after its handshake failed. Bytes are received

@@ -22,11 +22,12 @@ use crate::origin::OriginAddress;
 use crate::snapshot::Snapshot;
 use millrace_config::HostHeader;
 
-/// Writes the request for the origin at `address`. Returns whether it has an Upgrade field.
+/// Writes the request for the origin at `address`, the default port of whose scheme is
+/// `default_port`. Returns whether it has an Upgrade field.
 pub(crate) fn write_request(
     out: &mut impl HeaderWriter,
     exchange: &mut Exchange,
-    address: &OriginAddress,
+    (address, default_port): (&OriginAddress, u16),
 ) -> bool {
     let sent = exchange.origin_request();
     let request = sent.head();
@@ -39,7 +40,7 @@ pub(crate) fn write_request(
     out.request(request.method_bytes(), destination.path_and_query, |host| {
         match (host_sent, destination.authority) {
             (HostHeader::Client, Some(authority)) => OriginRequest::write_host(host, &authority),
-            _ => write_host(host, address),
+            _ => write_host(host, address, default_port),
         }
     });
     // A reverse proxy fetches the whole response for the requests that wait, even if this client
@@ -88,17 +89,18 @@ pub(crate) fn write_request(
 /// origin sends no more than the client requests.
 const CONDITIONS: NameSet = NameSet::new(&[FieldName::IfNoneMatch, FieldName::IfModifiedSince]);
 
-fn write_host(host: &mut Vec<u8>, address: &OriginAddress) {
+fn write_host(host: &mut Vec<u8>, address: &OriginAddress, default_port: u16) {
     match address {
         OriginAddress::Unix(_) => host.extend_from_slice(b"localhost"),
-        OriginAddress::Name(name, 80) => host.extend_from_slice(name),
         OriginAddress::Name(name, port) => {
             host.extend_from_slice(name);
-            write_port(host, *port);
+            if *port != default_port {
+                write_port(host, *port);
+            }
         }
         OriginAddress::Address(address) => {
             write_ip_host(host, address.ip());
-            if address.port() != 80 {
+            if address.port() != default_port {
                 write_port(host, address.port());
             }
         }
@@ -325,7 +327,7 @@ mod tests {
     fn a_request_is_written_in_any_encoding() {
         fn write(out: &mut impl HeaderWriter) {
             let address = OriginAddress::Name(b"origin"[..].into(), 80);
-            assert!(!write_request(out, &mut exchange(REQUEST, RESPONSE), &address));
+            assert!(!write_request(out, &mut exchange(REQUEST, RESPONSE), (&address, 80)));
         }
         let (text, list) = both(|out| write(out), write);
         let expected = "GET /a?b HTTP/1.1\r\nHost: shop\r\nAccept: */*\r\n\

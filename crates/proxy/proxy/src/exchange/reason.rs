@@ -108,6 +108,11 @@ reasons! {
     OriginUnreachable = 502 "origin-unreachable" "The network has no route to the origin.";
     /// No address accepted the connection within `connect_ms`.
     ConnectTimedOut = 504 "connect-timed-out" "The connection to the origin took too long.";
+    /// The TLS handshake with the origin failed.
+    OriginTlsFailed = 502 "origin-tls-failed" "The TLS handshake with the origin failed.";
+    /// The certificate of the origin is not valid, or the origin does not accept ours.
+    OriginCertificateInvalid = 502 "origin-certificate-invalid"
+        "The origin's certificate is not valid.";
     /// The origin closed or reset its connection before it responded.
     OriginClosed = 502 "origin-closed" "The origin closed the connection before it responded.";
     /// The response header did not arrive within `first_byte_ms`.
@@ -189,8 +194,16 @@ impl Reason {
         use Reason::*;
         match self {
             ClientClosed | ClientTimedOut | Shed | TunnelIdle | Draining => Failure::Client,
-            NameUnknown | NameFailed | NameTimedOut | ConnectFailed | OriginUnreachable
-            | ConnectTimedOut | TargetDenied | PortDenied => Failure::Connect,
+            NameUnknown
+            | NameFailed
+            | NameTimedOut
+            | ConnectFailed
+            | OriginUnreachable
+            | ConnectTimedOut
+            | OriginTlsFailed
+            | OriginCertificateInvalid
+            | TargetDenied
+            | PortDenied => Failure::Connect,
             OriginClosed => Failure::NoResponse,
             OriginTimedOut
             | MalformedResponse
@@ -229,6 +242,8 @@ impl Reason {
             OriginUnreachable => "destination_ip_unroutable",
             ConnectFailed => "connection_refused",
             ConnectTimedOut => "connection_timeout",
+            OriginTlsFailed => "tls_protocol_error",
+            OriginCertificateInvalid => "tls_certificate_error",
             OriginClosed => "connection_terminated",
             OriginBusy => "connection_limit_reached",
             OriginTimedOut => "connection_read_timeout",

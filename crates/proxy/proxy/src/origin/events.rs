@@ -156,6 +156,7 @@ fn event_of_receive(
 ) -> Option<Event> {
     let download = &exchange.download;
     match (exchange.transaction.phase, received) {
+        (Phase::Securing, received) => Some(event_of(received)),
         (Phase::Requesting, received) => {
             if received == ReceiveResult::Bytes && exchange.has_unsent_body() {
                 exchange.transaction.early_bytes = unread;
@@ -257,8 +258,10 @@ fn origin_deadline(exchange: &Exchange, limits: &Limits) -> Option<(Instant, Rea
     let first_byte = Duration::from_millis(limits.first_byte_ms);
     let response = Duration::from_millis(limits.response_ms);
     let has_response = transaction.phase == Phase::Responding;
+    let connect = Duration::from_millis(limits.connect_ms);
     let late = if has_response { Reason::ResponseTimedOut } else { Reason::OriginTimedOut };
     match transaction.phase {
+        Phase::Securing => Some((transaction.awaiting_since + connect, Reason::ConnectTimedOut)),
         _ if exchange.is_tunnel => None,
         _ if upload.state() == TransferState::AwaitingSink => {
             Some((upload.since() + first_byte, late))

@@ -18,6 +18,7 @@ mod reconfigure;
 pub(crate) mod release;
 mod retry_budget;
 mod rules;
+pub(crate) mod secure;
 pub mod shared_health;
 mod state;
 mod table;

@@ -123,7 +123,8 @@ mod tests {
         fn new(count: u16) -> Self {
             let shared_health = SharedHealth::default();
             let mut origins = Origins::new(100, &Thresholds::FIXED);
-            let ports = (1..=count).map(|port| Origin::Tcp { host: "a".to_owned(), port });
+            let ports =
+                (1..=count).map(|port| Origin::Tcp { host: "a".to_owned(), port, tls: false });
             let ids = ports
                 .map(|origin| origins.intern_configured(ConnectRulesId(0), &origin, &shared_health))
                 .collect();
@@ -141,7 +142,7 @@ mod tests {
         fn another_worker(&self) -> Origins {
             let mut origins = Origins::new(100, &Thresholds::FIXED);
             for port in 1..=self.route.origins.len() as u16 {
-                let origin = Origin::Tcp { host: "a".to_owned(), port };
+                let origin = Origin::Tcp { host: "a".to_owned(), port, tls: false };
                 origins.intern_configured(ConnectRulesId(0), &origin, &self.shared_health);
             }
             origins

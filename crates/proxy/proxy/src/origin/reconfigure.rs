@@ -18,11 +18,11 @@ impl Origins {
         earlier: &[Rc<Snapshot>],
     ) -> Vec<Key> {
         let in_use = || earlier.iter().map(|snapshot| &**snapshot).chain([present]);
-        self.rules.retain(|id| in_use().any(|snapshot| snapshot.rules.contains(&id)));
-        self.rules_in_force = present.rules.to_vec();
+        self.rules.retain(|id| in_use().any(|snapshot| snapshot.uses_rules(id)));
+        self.rules_in_force = present.all_rules().collect();
         for state in self.states.iter_mut().flatten() {
             state.is_configured = false;
-            state.is_in_force = state.is_from_client && present.rules.contains(&state.rules);
+            state.is_in_force = state.is_from_client && present.uses_rules(state.rules);
         }
         for id in in_use().flat_map(Snapshot::origins) {
             self.state_mut(id).is_configured = true;

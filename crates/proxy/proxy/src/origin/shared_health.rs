@@ -5,13 +5,15 @@
 //! configuration. A health check keeps its result while its request stays the same.
 
 use std::collections::HashMap;
-use std::hash::Hash;
+use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_config::limits::Limits;
-use millrace_config::{Config, HostHeader, Origin, Route, SendProxy, Service, write_origin};
+use millrace_config::{
+    Config, HostHeader, Origin, OriginTls, Route, SendProxy, Service, write_origin,
+};
 use millrace_engine::Instant;
 use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
@@ -86,7 +88,7 @@ pub(crate) struct PublishedHealth {
 }
 
 /// A health check: the request that is sent to an origin, and the responses that it accepts.
-#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HealthCheck {
     /// The origin that is checked.
     pub origin: Origin,
@@ -98,6 +100,16 @@ pub struct HealthCheck {
     pub send_proxy: SendProxy,
     /// The lowest and the highest status that the check accepts.
     pub statuses: (u16, u16),
+    /// The TLS settings; `None` if the origin is reached without TLS.
+    pub tls: Option<Arc<OriginTls>>,
+}
+
+impl Hash for HealthCheck {
+    /// Leaves the TLS settings out, which have no hash. Few checks differ only by them.
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        let Self { origin, path, host, send_proxy, statuses, tls: _ } = self;
+        (origin, path, host, send_proxy, statuses).hash(state);
+    }
 }
 
 impl HealthCheck {
@@ -112,6 +124,10 @@ impl HealthCheck {
                 host: host_sent(route, origin),
                 send_proxy: route.send_proxy,
                 statuses: check.statuses,
+                tls: route
+                    .origin_tls
+                    .clone()
+                    .filter(|_| matches!(origin, Origin::Tcp { tls: true, .. })),
             })
         })
     }
@@ -121,16 +137,21 @@ impl HealthCheck {
         write_origin(&self.origin)
     }
 
-    /// Returns the bytes to send on the connection of the check. The PROXY header, if there is one,
-    /// marks the connection as the proxy's own rather than a client's.
-    pub fn request(&self) -> Vec<u8> {
-        let proxy_header = ProxyHeader::default();
-        let mut request = Vec::new();
+    /// Returns the PROXY header with which the connection of the check begins, before TLS. It marks
+    /// the connection as the proxy's own rather than a client's. Empty if the route sends none.
+    pub fn proxy_header(&self) -> Vec<u8> {
+        let (proxy_header, mut bytes) = (ProxyHeader::default(), Vec::new());
         match self.send_proxy {
             SendProxy::Off => {}
-            SendProxy::V1 => proxy_header.write_v1(&mut request),
-            SendProxy::V2 => proxy_header.write_v2(&mut request),
+            SendProxy::V1 => proxy_header.write_v1(&mut bytes),
+            SendProxy::V2 => proxy_header.write_v2(&mut bytes),
         }
+        bytes
+    }
+
+    /// Returns the request of the check.
+    pub fn request(&self) -> Vec<u8> {
+        let mut request = Vec::new();
         let mut header = Http1Header::new(&mut request);
         header.request(b"GET", self.path.as_bytes(), |host| host.extend(self.host.bytes()));
         header.field(b"User-Agent", b"millrace-check");
@@ -158,8 +179,12 @@ fn host_sent(route: &Route, origin: &Origin) -> String {
     let named = route.host.as_ref().filter(|host| !host.starts_with('*'));
     match (named, route.host_header, origin) {
         (Some(host), HostHeader::Client, _) => bracketed(host),
-        (_, _, Origin::Tcp { host, port: 80 }) => bracketed(host),
-        (_, _, Origin::Tcp { host, port }) => format!("{}:{port}", bracketed(host)),
+        (
+            _,
+            _,
+            Origin::Tcp { host, port: 80, tls: false } | Origin::Tcp { host, port: 443, tls: true },
+        ) => bracketed(host),
+        (_, _, Origin::Tcp { host, port, .. }) => format!("{}:{port}", bracketed(host)),
         (_, _, Origin::Unix(_)) => "localhost".to_owned(),
     }
 }
@@ -408,7 +433,7 @@ mod tests {
     });
 
     fn origin(port: u16) -> Origin {
-        Origin::Tcp { host: "app.example".to_owned(), port }
+        Origin::Tcp { host: "app.example".to_owned(), port, tls: false }
     }
 
     #[test]
@@ -459,8 +484,9 @@ mod tests {
             ("--send-proxy=v2", b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0"),
         ] {
             let config = millrace_config::from_arguments(words(version)).unwrap();
-            let request = HealthCheck::of_config(&config)[0].request();
-            let request = request.strip_prefix(before).unwrap();
+            let check = &HealthCheck::of_config(&config)[0];
+            assert_eq!(check.proxy_header(), before, "{version}");
+            let request = check.request();
             let line = b"GET /up? HTTP/1.1\r\nHost: a:81\r\n";
             assert!(request.starts_with(line) && request.ends_with(b"\r\n\r\n"), "{version}");
         }
@@ -475,6 +501,7 @@ mod tests {
             host: host.to_owned(),
             send_proxy: SendProxy::Off,
             statuses: (200, 399),
+            tls: None,
         };
         let checks = [check("/a", "one"), check("/a", "two"), check("/b", "one")];
         let _marks = checks.each_ref().map(|check| health.register_check(check));
@@ -490,7 +517,8 @@ mod tests {
         let statuses = (200, 399);
         let (path, host) = ("/".to_owned(), "a".to_owned());
         let send_proxy = SendProxy::Off;
-        let check = HealthCheck { origin: origin(80), path, host, send_proxy, statuses };
+        let tls = None;
+        let check = HealthCheck { origin: origin(80), path, host, send_proxy, statuses, tls };
         health.set_check_result(&check, false);
         assert_eq!(health.version(), 0, "no snapshot uses it");
         let entry = health.register_check(&check);

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use millrace_config::Origin;
 use millrace_engine::{Instant, Key};
+use millrace_tls::ServerName;
 
 use crate::origin::{ConnectRulesId, Health, shared_health::SharedOrigin};
 
@@ -28,7 +29,7 @@ pub(crate) enum OriginAddress {
 impl From<&Origin> for OriginAddress {
     fn from(origin: &Origin) -> Self {
         match origin {
-            Origin::Tcp { host, port } => match host.parse::<IpAddr>() {
+            Origin::Tcp { host, port, .. } => match host.parse::<IpAddr>() {
                 Ok(ip) => Self::Address(SocketAddr::new(ip, *port)),
                 Err(_) => Self::Name(host.as_bytes().to_ascii_lowercase().into(), *port),
             },
@@ -44,6 +45,9 @@ pub(super) struct OriginState {
     pub(super) identity: Box<[u8]>,
     pub(super) rules: ConnectRulesId,
     pub(super) address: OriginAddress,
+    /// The name that the origin's certificate has to be valid for; `None` if connections to the
+    /// origin are plain.
+    pub(super) server_name: Option<ServerName>,
     /// Idle connections, in the order in which they became idle.
     pub(super) idle: Vec<Key>,
     /// Exchanges that use the origin or wait for it.

@@ -12,12 +12,17 @@ use crate::origin::shared_health::{OriginCounters, SharedHealth};
 use crate::origin::{
     ConnectRules, ConnectRulesId, Health, OriginAddress, OriginId, Origins, state::OriginState,
 };
-use millrace_config::Origin;
+use millrace_config::{Origin, OriginTls};
+use millrace_tls::{ClientSettings, ServerName};
 
 impl Origins {
-    /// Returns the id of these connect rules.
-    pub(crate) fn intern_rules(&mut self, rules: ConnectRules) -> ConnectRulesId {
-        self.rules.intern(rules)
+    /// Returns the id of these connect rules. `settings` creates the TLS settings of new rules.
+    pub(crate) fn intern_rules(
+        &mut self,
+        rules: ConnectRules,
+        settings: impl FnOnce(&OriginTls) -> ClientSettings,
+    ) -> ConnectRulesId {
+        self.rules.intern(rules, settings)
     }
 
     /// Returns the id of an origin that the configuration of a service names.
@@ -30,7 +35,7 @@ impl Origins {
         self.identity_buffer.clear();
         self.identity_buffer.extend_from_slice(&rules.0.to_be_bytes());
         match origin {
-            Origin::Tcp { host, port } => {
+            Origin::Tcp { host, port, .. } => {
                 self.identity_buffer.extend_from_slice(&port.to_be_bytes());
                 self.identity_buffer.extend(host.bytes().map(|byte| byte.to_ascii_lowercase()));
             }
@@ -40,7 +45,9 @@ impl Origins {
             }
         }
         let id = self.intern(rules, || origin.into());
+        let server_name = self.server_name(rules, origin);
         let state = self.state_mut(id);
+        state.server_name = server_name;
         state.is_configured = true;
         state.is_from_client = false;
         state.shared.get_or_insert_with(|| shared_health.register_origin(origin));
@@ -97,6 +104,7 @@ impl Origins {
             identity: identity.clone(),
             rules,
             address: address(),
+            server_name: None,
             idle: Vec::new(),
             outstanding: 0,
             open_count: 0,
@@ -115,6 +123,19 @@ impl Origins {
         self.states[id.0 as usize] = Some(state);
         self.by_identity.insert(identity, id);
         id
+    }
+
+    /// Returns the name that the certificate of an origin has to be valid for; `None` if
+    /// connections to it are plain.
+    fn server_name(&self, rules: ConnectRulesId, origin: &Origin) -> Option<ServerName> {
+        let Origin::Tcp { host, tls: true, .. } = origin else { return None };
+        let name = self.rules.server_name(rules).unwrap_or(host);
+        Some(ServerName::parse(name).expect("the configuration has checked the name"))
+    }
+
+    /// Returns the default port of the scheme by which the origin is reached.
+    pub(crate) fn default_port(&self, id: OriginId) -> u16 {
+        if self.state(id).server_name.is_some() { 443 } else { 80 }
     }
 
     #[inline]

@@ -13,6 +13,7 @@ use crate::origin::{Dial, OriginId, OriginUse, PickReason};
 /// ```text
 ///  Start                     ──> Requesting                over an idle connection
 ///  Start                     ──> Dialing, then Requesting  over a new connection
+///  Dialing                   ──> Securing, then Requesting over a new connection with TLS
 ///  Start                     ──> Resolving, then Dialing   the name is looked up first
 ///  Start                     ──> Queued, then Start        the origin has no free connection
 ///  Start, Resolving, Dialing ──> WaitListed                this process lacks resources
@@ -33,6 +34,8 @@ pub(crate) enum Phase {
     Resolving,
     /// A connection is being opened.
     Dialing,
+    /// The TLS handshake is in progress.
+    Securing,
     /// The request is being sent or was sent; the header of the final response is not complete.
     Requesting,
     /// The header of the final response was received.

@@ -48,6 +48,13 @@ impl SecureLayer {
         Self { session, buffers, held: None, receive_max: 0, hello }
     }
 
+    /// Appends the first bytes of the session for the peer: the ClientHello, if this side is the
+    /// client.
+    pub(crate) fn begin(&mut self, own: &mut Vec<u8>) {
+        // A failure shows when the handshake is continued.
+        let _ = self.session.flush(own);
+    }
+
     pub(crate) fn session(&self) -> &Session {
         &self.session
     }

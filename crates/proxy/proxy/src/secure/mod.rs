@@ -8,8 +8,9 @@ use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
+use millrace_config::OriginTls;
 use millrace_engine::Key;
-use millrace_tls::Clock;
+use millrace_tls::{ClientOptions, ClientSettings, Clock, Provider};
 
 use crate::secure::layer::SecureBuffers;
 
@@ -70,4 +71,16 @@ impl SecureContext {
     pub(crate) fn skip_waiting(&mut self) {
         self.waiting.pop_front();
     }
+}
+
+/// Creates the settings of connections to origins. The certificates must have been read.
+pub fn client_settings(tls: &OriginTls, provider: &Provider, clock: &Clock) -> ClientSettings {
+    let content = tls.content.as_ref().expect("read before workers get the settings");
+    let options = ClientOptions {
+        roots: content.roots.clone(),
+        certificate: content.certificate.clone(),
+        alpn: vec![b"http/1.1".to_vec()],
+    };
+    let settings = ClientSettings::new(options, provider, clock);
+    settings.expect("authorities were found when their file was read")
 }

@@ -18,10 +18,11 @@ use crate::counters::PerStatus;
 use crate::exchange::RequestPlan;
 use crate::origin::shared_health::{CheckResult, HealthCheck, SharedHealth};
 use crate::origin::{ConnectRules, ConnectRulesId, OriginId, Origins, RetryBudget};
+use crate::secure::client_settings;
 use crate::shared::SharedState;
 use millrace_config::{
-    Balance, CacheRoute, Config, Listener, RetryOn, Route, SendProxy, Service, ServiceRole, Tls,
-    limits::Limits,
+    Balance, CacheRoute, Config, Listener, Origin, OriginTls, RetryOn, Route, SendProxy, Service,
+    ServiceRole, Tls, limits::Limits,
 };
 
 /// A numbered configuration with the state that a worker derives from it.
@@ -74,6 +75,8 @@ struct ServiceState {
 #[derive(Debug)]
 pub(crate) struct RouteOrigins {
     pub(crate) origins: Vec<OriginId>,
+    /// The connect rules of origins by `https://`; `None` if the route has none.
+    secure_rules: Option<ConnectRulesId>,
     /// How an origin is picked.
     pub(crate) balance: Balance,
     /// The number of picks, retries included, plus an offset at the start.
@@ -94,6 +97,7 @@ impl RouteOrigins {
     pub(crate) fn new(origins: Vec<OriginId>) -> Self {
         Self {
             origins,
+            secure_rules: None,
             balance: Balance::RoundRobin,
             picks: Cell::new(0),
             budget: RefCell::default(),
@@ -106,17 +110,19 @@ impl RouteOrigins {
     /// Creates the origins of a configured route. `first_pick` is the offset of the round robin.
     fn of(
         route: &Route,
-        rules: ConnectRulesId,
+        (rules, secure_rules): (ConnectRulesId, Option<ConnectRulesId>),
         (now, first_pick): (Instant, usize),
         origins: &mut Origins,
         shared_health: &SharedHealth,
     ) -> Self {
-        let of_route = route
-            .origins
-            .iter()
-            .map(|origin| origins.intern_configured(rules, origin, shared_health));
+        let of_route = route.origins.iter().map(|origin| {
+            let is_secured = matches!(origin, Origin::Tcp { tls: true, .. });
+            let rules = secure_rules.filter(|_| is_secured).unwrap_or(rules);
+            origins.intern_configured(rules, origin, shared_health)
+        });
         Self {
             origins: of_route.collect(),
+            secure_rules,
             balance: route.balance,
             gateway_errors_fail: route.eject_on_errors,
             retry_on: route.retry_on.clone(),
@@ -150,16 +156,22 @@ impl Snapshot {
         let derive = |service: &Service| {
             let congestion = [&service.congestion, &service.origin_congestion]
                 .map(|choice| CongestionSetting::new(choice, shared.system_congestion.as_ref()));
-            let rules = origins.intern_rules(ConnectRules::of(service, &own, &congestion[1]));
-            let mut of_route =
-                |route| RouteOrigins::of(route, rules, (now, first_pick), origins, &shared.health);
+            let rules = ConnectRules::of(service, &own, &congestion[1]);
+            let client = |tls: &OriginTls| client_settings(tls, &shared.tls_provider, clock);
+            let plain = origins.intern_rules(rules.clone(), client);
+            let mut of_route = |route: &Route| {
+                let tls = route.origin_tls.clone().map(|tls| rules.clone().with_tls(tls));
+                let secured = tls.map(|rules| origins.intern_rules(rules, client));
+                let rules = (plain, secured);
+                RouteOrigins::of(route, rules, (now, first_pick), origins, &shared.health)
+            };
             let (routes, target_filter) = match &service.role {
                 ServiceRole::Boost(routes) => (routes.iter().map(&mut of_route).collect(), None),
                 ServiceRole::Forward(rules) => (Vec::new(), Some(TargetFilter::new(rules))),
             };
             let requests = shared.requests.of(service.name.as_str(), shared.counters.len());
             let tls = service.tls.as_ref().map(|tls| server_settings(tls, shared, clock));
-            (rules, ServiceState { requests, congestion, routes, target_filter, tls })
+            (plain, ServiceState { requests, congestion, routes, target_filter, tls })
         };
         let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(derive).unzip();
         let mut routes = config.services.iter().flat_map(Service::routes);
@@ -197,6 +209,16 @@ impl Snapshot {
             sends_proxy: routes.any(|route| route.send_proxy != SendProxy::Off),
             config,
         }
+    }
+
+    /// Returns all connect rules.
+    pub(crate) fn all_rules(&self) -> impl Iterator<Item = ConnectRulesId> {
+        self.rules.iter().copied().chain(self.routes().filter_map(|route| route.secure_rules))
+    }
+
+    /// Returns whether connections of this configuration are opened under these rules.
+    pub(crate) fn uses_rules(&self, id: ConnectRulesId) -> bool {
+        self.all_rules().any(|rules| rules == id)
     }
 
     /// Returns the TLS settings of a service; `None` if no listener of it uses TLS.

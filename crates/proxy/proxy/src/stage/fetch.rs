@@ -21,7 +21,7 @@ use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
 use crate::origin::{
     self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, events,
-    pick, pinned, release,
+    pick, pinned, release, secure,
 };
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, WantedResource};
@@ -213,6 +213,29 @@ fn handle_lookup<E: Engine>(
 /// Handles progress of the connection attempts.
 fn handle_dial_progress<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     match dial::advance(core, key) {
+        Ok(true) => use_new_connection(core, key),
+        Ok(false) => NextStep::Wait,
+        Err(reason) => handle_connect_failure(core, key, reason),
+    }
+}
+
+/// Sends the request over a connection that was just opened, after the PROXY header and the TLS
+/// handshake that it needs.
+fn use_new_connection<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    if pinned::required_client(core.exchange(key)).is_some() {
+        pinned::write_header(core, key);
+    }
+    match secure::begin(core, key) {
+        Ok(false) => send_request(core, key),
+        Ok(true) => NextStep::Wait,
+        Err(reason) => handle_connect_failure(core, key, reason),
+    }
+}
+
+/// Continues the TLS handshake with the origin.
+#[inline(never)]
+fn continue_handshake<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    match secure::advance(core, key) {
         Ok(true) => send_request(core, key),
         Ok(false) => NextStep::Wait,
         Err(reason) => handle_connect_failure(core, key, reason),
@@ -230,16 +253,14 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         return NextStep::Advance(Stage::Deliver);
     }
     exchange.caching.request_ms = now_ms(engine);
-    if !exchange.transaction.is_reused && pinned::required_client(exchange).is_some() {
-        pinned::write_header(core, key);
-    }
     let Core { engine, exchanges, origins, out, .. } = core;
     let now = engine.now();
     let exchange = exchanges.get_mut(key).expect("the exchange has a connection");
     let id =
         exchange.transaction.origin.expect("the origin is picked before a connection is opened");
     out.clear();
-    let upgrade = headers::write_request(&mut h1::header(out), exchange, origins.address(id));
+    let origin = (origins.address(id), origins.default_port(id));
+    let upgrade = headers::write_request(&mut h1::header(out), exchange, origin);
     let transaction = &mut exchange.transaction;
     transaction.upgrade_sent = upgrade;
     transaction.phase = Phase::Requesting;
@@ -262,6 +283,9 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// connection.
 #[inline(never)]
 fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    if core.exchange(key).transaction.phase == Phase::Securing {
+        return continue_handshake(core, key);
+    }
     loop {
         let ExchangeParts { engine, exchange, client, origin, .. } = core.parts(key);
         let Some(origin) = origin else { unreachable!("a response arrives on a connection") };
@@ -369,6 +393,9 @@ fn pass_interim<E: Engine>(core: &mut Core<E>, key: Key) {
 /// wait.
 #[inline(never)]
 fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    if core.exchange(key).transaction.phase == Phase::Securing {
+        return handle_connect_failure(core, key, Reason::OriginTlsFailed);
+    }
     let ExchangeParts { client, origin, .. } = core.parts(key);
     let waits = client.is_some_and(|client| !client.may_send(key));
     if waits && origin.is_some_and(|origin| !origin.wire.recv_buffer.is_empty()) {

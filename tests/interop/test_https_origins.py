@@ -1,0 +1,171 @@
+"""Origins by https://: verified certificates, mutual TLS, and origins that end their streams in
+every way."""
+
+import socket
+import ssl
+import threading
+
+from support import pattern, tls, wire
+from support.case import InteropCase
+
+SIZES = (0, 1, 16383, 16384, 16385, 65536, 1_000_000, 5_000_000)
+
+
+class TlsOrigin:
+    """An origin that serves each connection by a function of its TLS socket."""
+
+    def __init__(self, context, respond):
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.url = f"https://127.0.0.1:{self.port}"
+        self.context, self.respond = context, respond
+        self.thread = threading.Thread(target=self._serve)
+        self.thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                plain, _ = self.listener.accept()
+            except OSError:
+                return
+            with plain:
+                plain.settimeout(60)
+                try:
+                    with self.context.wrap_socket(plain, server_side=True) as secured:
+                        while b"\r\n\r\n" not in secured.recv(4096):
+                            pass
+                        self.respond(secured)
+                except OSError:
+                    pass
+
+    def stop(self):
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        self.thread.join()
+
+
+class HttpsOrigins(InteropCase):
+    programs = ("openssl", "curl")
+
+    def setUp(self):
+        super().setUp()
+        self.authority, self.pair = tls.certificate(self.folder)
+        self.trusted = ("--origin-ca", str(self.authority))
+
+    def secured_nginx(self, **how):
+        return self.nginx(certificate=self.pair, **how)
+
+    def status_of(self, proxy, target="/"):
+        """Returns the status and the Proxy-Status error of a response."""
+        response = wire.get(proxy.address, target)
+        return response.status, response.fields.get("proxy-status", "")
+
+    def test_bodies_of_every_size_arrive_over_a_reused_connection(self):
+        for size in SIZES:
+            pattern.write(self.site / f"body-{size}", size)
+        origin = self.secured_nginx()
+        proxy = self.boost(origin.url, *self.trusted, "--workers", "1", "--cache-ttl", "origin")
+        for _ in range(2):
+            for size in SIZES:
+                response = wire.get(proxy.address, f"/body-{size}")
+                wanted = pattern.of_file(self.site / f"body-{size}")
+                self.assertEqual((response.length, response.digest), (size, wanted))
+        requests = origin.requests(2 * len(SIZES))
+        connections = {request["connection"] for request in requests}
+        self.assertEqual(len(connections), 1, "one connection serves all requests in turn")
+
+    def test_a_certificate_that_is_not_valid_is_a_502(self):
+        origin = self.secured_nginx()
+        (self.folder / "other").mkdir()
+        other, _ = tls.certificate(self.folder / "other")
+        wrong = "certificate"
+        for options, error in (
+            (("--origin-ca", str(other)), wrong),
+            ((*self.trusted, "--origin-name", "shop.example"), wrong),
+        ):
+            proxy = self.boost(origin.url, *options, "--no-cache", "--proxy-status", "on")
+            status, reported = self.status_of(proxy)
+            self.assertEqual(status, 502, options)
+            self.assertIn(f"tls_{error}_error", reported)
+        for options in ((*self.trusted, "--origin-name", "localhost"), ("--origin-verify", "off")):
+            proxy = self.boost(origin.url, *options, "--no-cache")
+            (self.site / "index.html").write_text("here")
+            self.assertEqual(wire.get(proxy.address, "/").body, b"here", options)
+        self.assertEqual({request["status"] for request in origin.requests(2)}, {"200"})
+
+    def test_a_client_certificate_is_sent_to_the_origin(self):
+        (self.site / "index.html").write_text("here")
+        wanted = f"ssl_client_certificate {self.authority}; ssl_verify_client on;"
+        origin = self.secured_nginx(extra=wanted)
+        without = self.boost(origin.url, *self.trusted, "--no-cache")
+        self.assertEqual(wire.get(without.address, "/").status, 400)
+        chain, key = map(str, self.pair)
+        mutual = ("--origin-certificate", chain, "--origin-key", key)
+        proxy = self.boost(origin.url, *self.trusted, *mutual, "--no-cache")
+        self.assertEqual(wire.get(proxy.address, "/").body, b"here")
+
+    def test_a_proxy_header_precedes_the_handshake(self):
+        (self.site / "index.html").write_text("here")
+        origin = self.secured_nginx(listen_more="proxy_protocol")
+        proxy = self.boost(origin.url, *self.trusted, "--no-cache", "--send-proxy", "v2")
+        self.assertEqual(wire.get(proxy.address, "/").body, b"here")
+
+    def test_origins_that_do_not_speak_tls_are_a_502_or_504(self):
+        (self.site / "index.html").write_text("here")
+        plain = self.nginx()
+        url = f"https://127.0.0.1:{plain.port}"
+        proxy = self.boost(url, *self.trusted, "--no-cache", "--proxy-status", "on")
+        status, reported = self.status_of(proxy)
+        self.assertEqual(status, 502)
+        self.assertIn("tls_protocol_error", reported)
+        with socket.create_server(("127.0.0.1", 0)) as silent:
+            port = silent.getsockname()[1]
+            proxy = self.boost(
+                f"https://127.0.0.1:{port}", *self.trusted, "--no-cache",
+                *("--limit", "connect_ms=300", "--limit", "retries=0"),
+            )
+            self.assertEqual(self.status_of(proxy)[0], 504)
+
+    def end_of_body(self, end):
+        """Returns curl's status and the number of requests that three requests for a body cause
+        whose end is the end of the stream."""
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(*self.pair)
+        seen = []
+
+        def respond(secured):
+            seen.append(1)
+            header = b"HTTP/1.1 200 OK\r\nCache-Control: max-age=60\r\n\r\n"
+            secured.sendall(header + b"x" * 70000)
+            end(secured)
+
+        origin = TlsOrigin(server, respond)
+        self.addCleanup(origin.stop)
+        proxy = self.boost(origin.url, *self.trusted, "--limit", "retries=0")
+        bodies = []
+        for _ in range(3):
+            try:
+                bodies.append(wire.get(proxy.address, "/").body)
+            except (ConnectionError, ValueError, EOFError):
+                bodies.append(None)
+        return bodies, len(seen)
+
+    def test_an_announced_end_completes_a_body_and_another_end_cuts_it(self):
+        whole, requests = self.end_of_body(lambda secured: secured.unwrap())
+        self.assertEqual(whole, [b"x" * 70000] * 3)
+        self.assertEqual(requests, 1, "the body was stored")
+        cut, requests = self.end_of_body(lambda secured: secured.shutdown(socket.SHUT_RDWR))
+        self.assertEqual(cut, [None] * 3, "the client sees that the body is cut")
+        self.assertEqual(requests, 3, "a cut body is not stored")
+
+    def test_health_checks_use_the_same_settings(self):
+        (self.site / "up").write_text("")
+        origin = self.secured_nginx()
+        quick = ("--check", "/up", "--limit", "check_interval_ms=100", "--limit", "check_fails=1")
+        good = self.boost(origin.url, *self.trusted, *quick, "--no-cache")
+        self.wait_until("it was checked", lambda: origin.requests())
+        self.assertEqual(wire.get(good.address, "/up").status, 200)
+        failed = f"millrace: health check of {origin.url} /up"
+        self.assertEqual([line for line in good.lines if line.startswith(failed)], [])
+        bad = self.boost(origin.url, *self.trusted, *quick, "--origin-name", "a.b", "--no-cache")
+        self.wait_until("a failure", lambda: [it for it in bad.lines if it.startswith(failed)])
