@@ -14,6 +14,7 @@
 
 mod handover;
 mod succession;
+mod ticket_rotation;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -39,6 +40,7 @@ use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest, Supervisor
 use crate::worker_pool::WorkerPool;
 use crate::{cache, console, hot_bodies, outages, panics, splice_thresholds, uselectd_watch};
 use succession::Succession;
+use ticket_rotation::TicketRotation;
 
 /// Interval at which a draining process checks whether its workers have ended. It only decides how
 /// soon the process exits after the last one.
@@ -74,6 +76,7 @@ pub(crate) struct Running {
     admin: Option<Arc<Admin>>,
     requests: SupervisorRequests,
     succession: Succession,
+    tickets: TicketRotation,
     log: LogSink,
     disks: Disks,
     /// The prefault thread of the cache. It runs until this is dropped.
@@ -102,6 +105,7 @@ impl Running {
         let admin_listeners = AdminListeners::open(&mut config.admin, &mut inherited)?;
         let copies = hot_bodies.as_ref().map_or(HotCopies::NONE, |selection| selection.copies);
         let shared = create_shared(&config, copies)?;
+        let tickets = TicketRotation::start(&shared, takeover.as_ref())?;
         let start = ActiveConfig::open(
             requested_config,
             config,
@@ -140,6 +144,7 @@ impl Running {
             admin: None,
             requests,
             succession,
+            tickets,
             log,
             disks,
             _prefault: prefault,
@@ -177,12 +182,16 @@ impl Running {
         loop {
             let timeout = match draining {
                 Some(_) => DRAIN_POLL_INTERVAL,
-                None => interval.unwrap_or(IDLE_WAIT).min(self.succession.time_left()),
+                None => {
+                    let waits = [self.succession.time_left(), self.tickets.time_left()];
+                    waits.into_iter().fold(interval.unwrap_or(IDLE_WAIT), Duration::min)
+                }
             };
             let signal =
                 self.signals.wait(timeout).map_err(|error| start_error("signals", error))?;
             observe(&self.shared.counters);
             self.feed_watchdog();
+            self.tickets.rotate_if_due(&self.shared);
             match signal {
                 Some(Signal::HangUp) => {
                     // `reload` has logged its result.

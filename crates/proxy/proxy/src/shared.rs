@@ -10,6 +10,7 @@ use millrace_tls::{Aead, Provider};
 use crate::counters::{Counters, Requests};
 use crate::origin::shared_health::SharedHealth;
 use crate::overload::per_client::SharedClientCounts;
+use crate::secure::tickets::SharedTicketKeys;
 
 /// State that all workers of a process share.
 #[derive(Debug)]
@@ -35,6 +36,8 @@ pub struct SharedState {
     pub cache: Option<Arc<Cache>>,
     /// The cryptography of TLS.
     pub tls_provider: Provider,
+    /// The keys of session tickets.
+    pub ticket_keys: SharedTicketKeys,
     pub(crate) all_clients: SharedClientCounts,
     /// Whether the operator was informed that accepting pauses.
     pub(crate) pause_reported: AtomicBool,
@@ -60,6 +63,7 @@ impl SharedState {
             requests: Requests::default(),
             cache,
             tls_provider: Provider::new(Aead::fastest()),
+            ticket_keys: SharedTicketKeys::default(),
             all_clients: SharedClientCounts::default(),
             pause_reported: AtomicBool::new(false),
         })

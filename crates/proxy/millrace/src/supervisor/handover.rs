@@ -45,6 +45,7 @@ impl Running {
             clients,
             admin: admin_listeners.duplicate_sockets()?,
             notify: systemd.config().clone(),
+            ticket_keys: self.shared.ticket_keys.keys(),
         })
     }
 

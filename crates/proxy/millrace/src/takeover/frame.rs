@@ -33,10 +33,12 @@ pub(crate) enum FrameKind {
     HandedOver = 8,
     /// The takeover fails; the text is the reason.
     Refused = 9,
+    /// The keys of session tickets, so that clients resume their sessions.
+    TicketKeys = 10,
 }
 
 impl FrameKind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Clients,
         Self::ClientsBorrowed,
         Self::Admin,
@@ -46,6 +48,7 @@ impl FrameKind {
         Self::Ready,
         Self::HandedOver,
         Self::Refused,
+        Self::TicketKeys,
     ];
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use millrace_config::{Config, ConfigError, ListenAddress};
 use millrace_http1::{HeadScan, HeaderWriter, Http1Header, ResponseHead};
+use millrace_tls::TicketKeys;
 
 use super::frame::{Frame, FrameKind};
 use super::{PATH, PROTOCOL, SOCKETS_MAX, STEP_TIMEOUT, TakeoverChannel};
@@ -28,6 +29,8 @@ pub(crate) struct Takeover {
     channel: TakeoverChannel,
     /// The notification settings of the running process.
     pub(crate) manager: NotifyConfig,
+    /// The keys of session tickets of the running process.
+    pub(crate) ticket_keys: TicketKeys,
 }
 
 impl Takeover {
@@ -63,6 +66,11 @@ impl Takeover {
                 FrameKind::NotifyConfig => {
                     takeover.manager =
                         parse_notify_config(&frame.text).ok_or_else(|| failed(malformed()))?;
+                    continue;
+                }
+                FrameKind::TicketKeys => {
+                    takeover.ticket_keys =
+                        TicketKeys::from_bytes(&frame.text).ok_or_else(|| failed(malformed()))?;
                     continue;
                 }
                 FrameKind::OfferEnd if frame.text == count.to_string().as_bytes() => {
@@ -151,7 +159,11 @@ fn connect(path: &Path) -> Result<Takeover> {
         received.push(byte[0]);
     }
     if head.status() == 101 {
-        return Ok(Takeover { channel, manager: NotifyConfig::default() });
+        return Ok(Takeover {
+            channel,
+            manager: NotifyConfig::default(),
+            ticket_keys: TicketKeys::default(),
+        });
     }
     let mut message = String::new();
     let _ = stream.take(REFUSAL_BYTES_MAX).read_to_string(&mut message);

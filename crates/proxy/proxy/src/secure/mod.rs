@@ -3,6 +3,7 @@
 
 pub(crate) mod failure;
 pub(crate) mod layer;
+pub(crate) mod tickets;
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -20,6 +21,8 @@ pub(crate) struct SecureContext {
     /// The time of day for certificates and tickets; set before a handshake is continued.
     pub(crate) clock: Clock,
     pub(crate) buffers: Rc<RefCell<SecureBuffers>>,
+    /// The version of the ticket keys that the settings have.
+    pub(crate) ticket_version: u64,
     /// Client connections whose handshake is in progress.
     pub(crate) in_progress: usize,
     /// Handshakes computed in this turn; `computed <= COMPUTED_PER_TURN`.

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use millrace_engine::Instant;
 use millrace_http1::{HeadLimits, Http1Header};
-use millrace_tls::{Clock, ServerOptions, ServerSettings};
+use millrace_tls::{Clock, ServerOptions, ServerSettings, TicketKeys};
 
 use crate::admission::TargetFilter;
 use crate::congestion::CongestionSetting;
@@ -182,7 +182,7 @@ impl Snapshot {
             fields_max: fields as usize,
             target_bytes_max: limits.target_bytes as usize,
         };
-        Self {
+        let snapshot = Self {
             listeners: by_number(&config.listeners),
             rules: rules.into(),
             services: services.into(),
@@ -208,7 +208,9 @@ impl Snapshot {
             sends_proxy_status: config.services.iter().any(|service| service.proxy_status),
             sends_proxy: routes.any(|route| route.send_proxy != SendProxy::Off),
             config,
-        }
+        };
+        snapshot.set_ticket_keys(&shared.ticket_keys.keys());
+        snapshot
     }
 
     /// Returns all connect rules.
@@ -219,6 +221,15 @@ impl Snapshot {
     /// Returns whether connections of this configuration are opened under these rules.
     pub(crate) fn uses_rules(&self, id: ConnectRulesId) -> bool {
         self.all_rules().any(|rules| rules == id)
+    }
+
+    /// Applies the ticket keys to all services with TLS.
+    pub(crate) fn set_ticket_keys(&self, keys: &TicketKeys) {
+        for (service, config) in self.services.iter().zip(&self.config.services) {
+            if let Some(tls) = &service.tls {
+                tls.set_ticket_keys(keys, config.name.as_str());
+            }
+        }
     }
 
     /// Returns the TLS settings of a service; `None` if no listener of it uses TLS.

@@ -50,6 +50,7 @@ fn start_session<E: Engine>(
     key: Key,
     hello: ClientHello,
 ) -> Result<(), TlsError> {
+    update_ticket_keys(core);
     let listener = core.conn(key).listener;
     let (snapshot, service) = core.service_of_listener(listener);
     let snapshot = snapshot.clone();
@@ -59,6 +60,16 @@ fn start_session<E: Engine>(
     let buffers = core.secure.buffers.clone();
     core.conn(key).wire.secure(session, buffers, Some(hello));
     Ok(())
+}
+
+/// Applies the ticket keys if the supervisor has changed them.
+fn update_ticket_keys<E: Engine>(core: &mut Core<E>) {
+    let version = core.shared.ticket_keys.version();
+    if core.secure.ticket_version != version {
+        core.secure.ticket_version = version;
+        // Retired listeners continue with the keys of their last snapshot.
+        core.snapshot.set_ticket_keys(&core.shared.ticket_keys.keys());
+    }
 }
 
 /// Continues the handshake with the bytes that have arrived.
