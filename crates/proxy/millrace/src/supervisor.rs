@@ -97,8 +97,8 @@ impl Running {
         let (mut inherited, takeover, systemd) = collect_inherited(&config, upgrade)?;
         let mut engine = engines::select_engine(&config)?;
         let thresholds = splice_thresholds::select_thresholds(config.splice, engine.engine);
-        let hot_bodies =
-            config.cache.as_ref().map(|cache| hot_bodies::select_hot_copies(cache.send));
+        let cache = config.cache.as_ref();
+        let hot_bodies = cache.map(|cache| hot_bodies::select_hot_copies(cache.send));
         let log = LogSink::without_file();
         let (requested_config, mut config) = (config.clone(), config);
         let access_rules = admin_access_rules(&config)?;
@@ -115,13 +115,10 @@ impl Running {
             log.clone(),
         )?;
         let (active_config, sockets) = (Arc::new(start.0), start.1);
-        drop_privileges(&active_config, engine.engine, &systemd, &log)
+        let prefault = drop_privileges(&active_config, engine.engine, &systemd, &log)
+            .and_then(|()| uselectd_watch::start_for(engine.engine))
+            .and_then(|()| cache::start_prefault(shared.cache.as_ref()))
             .inspect_err(|_| active_config.close_listeners())?;
-        let prefault = cache::start_prefault(shared.cache.as_ref())
-            .inspect_err(|_| active_config.close_listeners())?;
-        if engine.engine == Engine::Uselect {
-            uselectd_watch::start().inspect_err(|_| active_config.close_listeners())?;
-        }
         let (waker, cache) = (Arc::new(DiskWaker::default()), shared.cache.as_ref());
         let disks = Disks::open(&active_config.config(), cache, &waker, takeover.is_some());
         let disks = disks.inspect_err(|_| active_config.close_listeners())?;

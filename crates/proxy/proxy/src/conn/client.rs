@@ -216,6 +216,23 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
+/// Closes a connection whose last exchange has ended in order. If a secured connection cannot
+/// announce its end yet, it lingers until then, and at most `linger_ms`.
+pub(crate) fn finish<E: Engine>(core: &mut Core<E>, key: Key) {
+    let Core { engine, conns, timers, snapshot, .. } = core;
+    let linger = Duration::from_millis(snapshot.limits().linger_ms);
+    match conns.get_mut(key) {
+        Some(conn) if conn.wire.delays_end() && !linger.is_zero() => {
+            let now = engine.now();
+            conn.set_state(ConnState::Lingering, now);
+            conn.wire.shutdown(engine);
+            timers.set(conn.timer, now + linger);
+            receive(core, key);
+        }
+        _ => close(core, key),
+    }
+}
+
 /// Sends no further bytes, and resets the connection once the client has everything that was sent.
 pub(crate) fn reset_when_delivered<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, .. } = core;

@@ -5,7 +5,8 @@
 //! A wire sends two kinds of bytes. Most belong to exchanges. The connection's own bytes, such as
 //! the PROXY protocol header at the beginning of an origin connection, are sent before the next
 //! bytes of an exchange. If a completion has been handled and no exchange has sent bytes, they are
-//! sent alone. Their completion is passed to no exchange.
+//! sent alone. Their completion is passed to no exchange. Bytes that an exchange sends meanwhile
+//! are queued behind them, so an exchange never waits for the connection's own bytes.
 //!
 //! A secured wire (TLS) opens what it receives and seals what it sends. During the handshake the
 //! receive buffer has the bytes as they arrived; later it has plaintext, so that exchanges and
@@ -16,7 +17,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use millrace_engine::{
-    Buffer, Engine, Error, Fd, HeldBytes, PathEstimate, SharedBytes, ShutdownHow, Token,
+    Buffer, Charge, Engine, Error, Fd, HeldBytes, PathEstimate, SharedBytes, ShutdownHow, Token,
 };
 use millrace_splice::{FillResult, Pipe};
 use millrace_tls::{ClientHello, Session, TlsError};
@@ -164,9 +165,11 @@ impl Wire {
         self.is_receiving
     }
 
-    /// Returns whether a send is outstanding.
+    /// Returns whether a send of an exchange is outstanding or queued.
     pub(crate) fn is_sending(&self) -> bool {
-        self.pending_send != PendingSend::None
+        let is_outstanding =
+            matches!(self.pending_send, PendingSend::Exchange | PendingSend::Unsealed);
+        is_outstanding || self.own.as_ref().is_some_and(|own| own.queued.is_some())
     }
 
     /// Returns whether the peer ended its stream.
@@ -281,7 +284,12 @@ impl Wire {
         if !output.is_empty() {
             self.own_bytes().append(&mut output);
         }
-        if opened.is_err() {
+        // A peer that takes no bytes, but causes more, is not worth the memory.
+        let is_excessive = self
+            .own
+            .as_ref()
+            .is_some_and(|own| own.queued.is_none() && own.bytes.len() > OWN_BYTES_MAX);
+        if opened.is_err() || is_excessive {
             engine.recycle(buffer);
             self.is_broken = true;
             return Some(ReceiveResult::Broken);
@@ -361,9 +369,10 @@ impl Wire {
         let Some(mut own) = self.own.take_if(|_| self.pending_send == PendingSend::None) else {
             return;
         };
-        if !own.bytes.is_empty() {
+        if !own.bytes.is_empty() || own.queued.is_some() {
             engine.send(&self.fd, &[&own.bytes], self.token);
-            self.pending_send = PendingSend::Own;
+            let queued = own.queued.take().map(|(pending, _)| pending);
+            self.pending_send = queued.unwrap_or(PendingSend::Own);
             own.bytes.clear();
             self.own = own.ends_stream.then_some(own);
         } else if own.ends_stream {
@@ -394,21 +403,33 @@ impl Wire {
     #[inline(never)]
     fn seal<E: Engine>(&mut self, engine: &mut E, parts: &[&[u8]]) {
         let mut secure = self.secure.take().expect("the caller has checked that it is secured");
-        let sealed = secure.seal(parts, |sealed| {
-            self.send_after_own(&[sealed], |fd, parts, token| engine.send(fd, parts, token));
+        let result = secure.seal(parts, |sealed| {
+            self.send_sealed(engine, sealed, PendingSend::Exchange);
         });
         self.secure = Some(secure);
-        if sealed.is_err() {
+        if result.is_err() {
             // The session has failed, or its keys are used up.
-            self.send_after_own(&[], |fd, parts, token| engine.send(fd, parts, token));
-            self.pending_send = PendingSend::Unsealed;
+            self.send_sealed(engine, &[], PendingSend::Unsealed);
         }
+    }
+
+    /// Sends records of an exchange, or queues them behind the connection's own bytes.
+    fn send_sealed<E: Engine>(&mut self, engine: &mut E, sealed: &[u8], pending: PendingSend) {
+        if self.pending_send != PendingSend::Own {
+            self.send_after_own(&[sealed], |fd, parts, token| engine.send(fd, parts, token));
+            self.pending_send = pending;
+            return;
+        }
+        let own = self.own.get_or_insert_default();
+        assert!(own.queued.is_none() && !own.ends_stream, "an exchange sends once at a time");
+        own.bytes.extend_from_slice(sealed);
+        own.queued = Some((pending, engine.budget().charge(sealed.len())));
     }
 
     /// Ends the stream to the peer (FIN), after the connection's own bytes. A secured wire
     /// announces the end first (close_notify).
     pub(crate) fn shutdown<E: Engine>(&mut self, engine: &mut E) {
-        if self.secure.is_none() && self.own.is_none() && !self.is_sending() {
+        if self.secure.is_none() && self.own.is_none() && self.pending_send == PendingSend::None {
             engine.shutdown(&self.fd, ShutdownHow::Write);
             return;
         }
@@ -421,6 +442,12 @@ impl Wire {
     fn announce_end(&mut self) {
         let Some(secure) = &mut self.secure else { return };
         secure.close(&mut self.own.get_or_insert_default().bytes);
+    }
+
+    /// Returns whether the end of the stream has to be announced, and cannot be yet because a send
+    /// is outstanding.
+    pub(crate) fn delays_end(&self) -> bool {
+        self.secure.is_some() && !self.is_broken && self.pending_send != PendingSend::None
     }
 
     /// Closes the connection.
@@ -437,7 +464,7 @@ impl Wire {
     #[cold]
     #[inline(never)]
     fn send_last<E: Engine>(&mut self, engine: &mut E) {
-        if self.is_sending() || self.is_broken {
+        if self.pending_send != PendingSend::None || self.is_broken {
             return;
         }
         self.announce_end();
@@ -453,7 +480,7 @@ impl Wire {
     /// Returns the number of sent bytes that the peer's kernel has not acknowledged. A reset would
     /// lose them.
     pub(crate) fn undelivered<E: Engine>(&self, engine: &E) -> u32 {
-        let bytes = engine.unsent_bytes(&self.fd) + engine.unacknowledged_bytes(&self.fd);
+        let bytes = self.unsent(engine) + engine.unacknowledged_bytes(&self.fd);
         u32::try_from(bytes).unwrap_or(u32::MAX)
     }
 
@@ -475,14 +502,21 @@ impl Wire {
     /// Returns the bytes of the outstanding send that the kernel has not taken. 0 if no send is
     /// outstanding.
     pub(crate) fn unsent<E: Engine>(&self, engine: &E) -> usize {
-        engine.unsent_bytes(&self.fd)
+        let queued = self.own.as_ref().filter(|own| own.queued.is_some());
+        engine.unsent_bytes(&self.fd) + queued.map_or(0, |own| own.bytes.len())
     }
 }
+
+/// The most bytes of a session, such as replies to KeyUpdates, that wait for a peer.
+const OWN_BYTES_MAX: usize = 8 * 1024;
 
 /// The connection's own bytes. Boxed, since most connections have none.
 #[derive(Debug, Default)]
 struct OwnBytes {
     bytes: Vec<u8>,
+    /// Set if sealed bytes of an exchange are the last ones of `bytes`: their kind, and their
+    /// charge to the budget.
+    queued: Option<(PendingSend, Charge)>,
     /// Whether the stream to the peer ends after them.
     ends_stream: bool,
 }
@@ -519,7 +553,7 @@ impl<E: Engine> TransferSink<E> for Wire {
     }
 
     fn unsent(&self, engine: &E) -> usize {
-        engine.unsent_bytes(&self.fd)
+        Wire::unsent(self, engine)
     }
 
     #[inline]

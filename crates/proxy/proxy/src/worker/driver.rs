@@ -147,7 +147,7 @@ fn end_connection<E: Engine>(core: &mut Core<E>, key: Key, afterwards: AfterExch
         AfterExchange::Linger => client::linger(core, key),
         AfterExchange::Reset => client::reset(core, key),
         AfterExchange::ResetWhenDelivered => client::reset_when_delivered(core, key),
-        AfterExchange::Close | AfterExchange::Continue => client::close(core, key),
+        AfterExchange::Close | AfterExchange::Continue => client::finish(core, key),
     }
 }
 
