@@ -35,16 +35,19 @@ pub fn invalidated_paths(
 
 #[cfg(test)]
 mod tests {
-    use millrace_http1::Authority;
+    use millrace_http1::{Authority, Scheme};
 
-    use super::super::key::Scheme;
     use super::super::test_messages::{request, response};
     use super::*;
 
     fn paths(method: &str, status: u16, fields: &str) -> Vec<String> {
+        paths_at(Scheme::Http, method, status, fields)
+    }
+
+    fn paths_at(scheme: Scheme, method: &str, status: u16, fields: &str) -> Vec<String> {
         let request = request(&format!("{method} /a/b?c HTTP/1.1"), "");
         let authority = Authority::parse(b"example.com").unwrap();
-        let site = UriOrigin { scheme: Scheme::Http, authority };
+        let site = UriOrigin { scheme, authority };
         let paths = invalidated_paths(&request, &response(status, fields), &site);
         paths.into_iter().map(|path| String::from_utf8(path).unwrap()).collect()
     }
@@ -80,5 +83,9 @@ mod tests {
         let fields =
             "Location: http://other.example/d\r\nContent-Location: https://example.com/\r\n";
         assert_eq!(paths("POST", 201, fields), ["/a/b?c"]);
+        let fields = "Location: https://example.com:443/d\r\nContent-Location: //example.com/e\r\n";
+        assert_eq!(paths_at(Scheme::Https, "POST", 201, fields), ["/a/b?c", "/d", "/e"]);
+        let fields = "Location: http://example.com/d\r\n";
+        assert_eq!(paths_at(Scheme::Https, "POST", 201, fields), ["/a/b?c"]);
     }
 }

@@ -12,7 +12,7 @@ use std::fmt::{self, Write};
 use std::hash::Hasher;
 
 use memchr::{memchr, memrchr};
-use millrace_http1::{Authority, FieldName, Host, OriginRequest};
+use millrace_http1::{Authority, FieldName, Host, OriginRequest, Scheme};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::features::put_cookies;
@@ -61,44 +61,6 @@ impl Hasher for KeyHasher {
 
     fn write_u128(&mut self, number: u128) {
         self.0 = self.0.rotate_left(23) ^ (number as u64);
-    }
-}
-
-/// The scheme of a target URI.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
-pub enum Scheme {
-    /// `http`
-    #[default]
-    Http,
-    /// `https`
-    Https,
-}
-
-impl Scheme {
-    /// Returns the scheme as it is written in a URI.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Http => "http",
-            Self::Https => "https",
-        }
-    }
-
-    /// Splits a scheme and `://` off the start of a URI; `None` if it does not begin with one of
-    /// the schemes.
-    pub(super) fn split_off(uri: &[u8]) -> Option<(Self, &[u8])> {
-        [Self::Http, Self::Https].into_iter().find_map(|scheme| {
-            let (name, rest) = uri.split_at_checked(scheme.as_str().len())?;
-            let is_scheme = name.eq_ignore_ascii_case(scheme.as_str().as_bytes());
-            rest.strip_prefix(b"://").filter(|_| is_scheme).map(|rest| (scheme, rest))
-        })
-    }
-
-    /// Returns the default port of the scheme.
-    pub fn port(self) -> u16 {
-        match self {
-            Self::Http => 80,
-            Self::Https => 443,
-        }
     }
 }
 
@@ -153,8 +115,23 @@ pub struct KeyParts {
     /// Cookies whose values are added: names, or prefixes of names followed by `*`. A `Cookie` line
     /// that parsers may read differently is added as a whole.
     pub cookies: Vec<Box<[u8]>>,
+    /// Whether `http` and `https` share responses: the key has the scheme `http` for both.
+    pub shares_schemes: bool,
     /// The key space of the service.
     pub space: Space,
+}
+
+impl KeyParts {
+    /// Returns the origin that the keys of requests to `site` have.
+    pub fn keyed_site<'a>(&self, site: UriOrigin<'a>) -> UriOrigin<'a> {
+        let port = site.authority.port.filter(|port| *port != site.scheme.port());
+        // Port 80 is the default port of `http` only. The origin receives it in the Host of an
+        // `https` request, so that request shares no response.
+        if !self.shares_schemes || port == Some(Scheme::Http.port()) {
+            return site;
+        }
+        UriOrigin { scheme: Scheme::Http, authority: Authority { port, ..site.authority } }
+    }
 }
 
 /// The key space of a service. The default is for a single service. Two services may use different
@@ -275,7 +252,7 @@ fn put(
     request: &OriginRequest<'_>,
     parts: &KeyParts,
 ) {
-    site.put(sink);
+    parts.keyed_site(*site).put(sink);
     if parts.ignores_query || !parts.ignored_parameters.is_empty() {
         let query_at = memchr(b'?', path_and_query).unwrap_or(path_and_query.len());
         sink.put(&path_and_query[..query_at]);
@@ -366,6 +343,19 @@ mod tests {
     }
 
     #[test]
+    fn an_operator_may_share_responses_between_schemes() {
+        let parts = KeyParts { shares_schemes: true, ..KeyParts::default() };
+        let of = |scheme, authority| text(scheme, authority, "/a", &parts);
+        for authority in ["a", "A:443"] {
+            assert_eq!(of(Scheme::Https, authority), "http://a/a", "{authority}");
+        }
+        assert_eq!(of(Scheme::Http, "a:80"), "http://a/a");
+        assert_eq!(of(Scheme::Http, "a:443"), "http://a:443/a");
+        assert_eq!(of(Scheme::Https, "a:8443"), "http://a:8443/a");
+        assert_eq!(of(Scheme::Https, "a:80"), "https://a:80/a");
+    }
+
+    #[test]
     fn the_path_is_part_of_the_key_as_sent() {
         for path in ["/a/../b", "/%7ea", "/%7Ea", "/~a", "//a", "/a/", "/a?", "/a?x&y", "/a?y&x"] {
             assert_eq!(plain("a", path), format!("http://a{path}"));
@@ -401,7 +391,7 @@ mod tests {
             let head = get("X-Forwarded-Proto: https\r\nX-Host: B\r\n");
             let forwarding =
                 Forwarding::Gateway { client: None, is_trusted, always_forwarded: &[] };
-            let request = OriginRequest::new(&head, forwarding);
+            let request = OriginRequest::new(&head, Scheme::Http, forwarding);
             let mut text = Vec::new();
             Key::write(&mut text, &site(Scheme::Http, "a"), b"/", &request, parts);
             String::from_utf8(text).unwrap()
@@ -463,5 +453,8 @@ mod tests {
         assert!(!http("a").is_same(&http("b")));
         assert!(!http("a").is_same(&site(Scheme::Https, "a:80")));
         assert!(http("[::1]").is_same(&http("[0:0::1]")));
+        let keyed = text(Scheme::Https, "a:444", "/b", &KeyParts::default()) + "\nx-kind:a b";
+        let origin = UriOrigin::from_key_text(keyed.as_bytes()).unwrap();
+        assert!(origin.is_same(&site(Scheme::Https, "a:444")) && !origin.is_same(&http("a:444")));
     }
 }

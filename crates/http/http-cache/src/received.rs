@@ -1,9 +1,9 @@
 //! A received response, with everything that determines whether it is stored.
 
-use millrace_http1::{RequestHead, ResponseHead};
+use millrace_http1::{RequestHead, ResponseHead, Scheme};
 
 use super::directives::ResponseDirectives;
-use super::key::{HashKey, Scheme};
+use super::key::HashKey;
 use super::policy::CachePolicy;
 
 /// The circumstances of a response's arrival.

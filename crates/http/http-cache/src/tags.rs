@@ -4,11 +4,11 @@
 use std::hash::Hasher;
 use std::sync::Arc;
 
-use millrace_http1::{FieldName, RequestHead, ResponseHead, destination, split_tokens};
+use millrace_http1::{FieldName, RequestHead, ResponseHead, split_tokens};
 use siphasher::sip128::Hasher128;
 
 use super::field_lines::reparse_lines;
-use super::key::{HashKey, Scheme, Space, UriOrigin};
+use super::key::{HashKey, Space, UriOrigin};
 use super::key_sink::KeySink;
 use super::limits::{TAG_BYTES_MAX, TAGS_MAX};
 use super::structured::{combined, strings};
@@ -70,16 +70,14 @@ pub fn tags(response: &ResponseHead) -> Vec<Tag> {
 
 /// Returns the hashes of a response's tags: one for each operator's tag, and two for each group. An
 /// operator purges a group of an origin wherever it is stored ([`tag_hash`]); an origin invalidates
-/// it in its own service only ([`group_hash`]).
+/// it in its own service only ([`group_hash`]). `site` is the origin in the cache key.
 pub fn tag_hashes(
     hash: &HashKey,
     space: &Space,
-    request: &RequestHead,
+    site: Option<&UriOrigin<'_>>,
     response: &ResponseHead,
 ) -> Arc<[TagHash]> {
-    let authority = destination(request).ok().and_then(|it| it.authority);
-    let site = authority.map(|authority| UriOrigin { scheme: Scheme::Http, authority });
-    let hashes = |tag: Tag| match (&tag, &site) {
+    let hashes = |tag: Tag| match (&tag, site) {
         (Tag::Group(group), Some(site)) => {
             let of_service = group_hash(hash, space, site, group);
             [Some(tag_hash(hash, Some(site), group)), Some(of_service)]
@@ -94,13 +92,13 @@ pub fn tag_hashes(
 pub fn updated_tags(
     hash: &HashKey,
     space: &Space,
-    request: &RequestHead,
+    site: Option<&UriOrigin<'_>>,
     response: &ResponseHead,
     head: &[u8],
 ) -> Option<Arc<[TagHash]>> {
     let names = [FieldName::CacheGroups, FieldName::SurrogateKey, FieldName::CacheTag];
     let has_tags = names.into_iter().any(|name| response.find(name).is_some());
-    has_tags.then(|| tag_hashes(hash, space, request, &reparse_lines(head)))
+    has_tags.then(|| tag_hashes(hash, space, site, &reparse_lines(head)))
 }
 
 /// Returns the groups of the origin that a response invalidates (RFC 9875 section 3): with any
@@ -148,9 +146,8 @@ fn parse_string_list(response: &ResponseHead, name: FieldName) -> Vec<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_http1::Authority;
+    use millrace_http1::{Authority, Scheme};
 
-    use super::super::key::Scheme;
     use super::super::test_messages::{HASH, request, response};
     use super::*;
 
@@ -202,17 +199,16 @@ mod tests {
 
     #[test]
     fn a_group_is_invalidated_in_one_service_and_purged_in_all() {
-        let request = request("GET / HTTP/1.1", "");
         let response = response(200, "Cache-Groups: \"a\"\r\nCache-Tag: t\r\n");
-        let of = |space: &str| tag_hashes(&HASH, &Space::named(space), &request, &response);
+        let authority = Authority::parse(b"example.com").unwrap();
+        let site = UriOrigin { scheme: Scheme::Https, authority };
+        let of = |space: &str| tag_hashes(&HASH, &Space::named(space), Some(&site), &response);
         let (one, other) = (of("one"), of("other"));
         assert_eq!((one.len(), one[0], one[2]), (3, other[0], other[2]));
         assert_ne!(one[1], other[1]);
-        let site = UriOrigin {
-            scheme: Scheme::Http,
-            authority: Authority::parse(b"example.com").unwrap(),
-        };
         assert_eq!(one[0], tag_hash(&HASH, Some(&site), b"a"));
         assert_eq!(one[1], group_hash(&HASH, &Space::named("one"), &site, b"a"));
+        let plain = UriOrigin { scheme: Scheme::Http, authority };
+        assert_ne!(one[0], tag_hash(&HASH, Some(&plain), b"a"));
     }
 }

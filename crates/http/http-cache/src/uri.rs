@@ -1,11 +1,11 @@
 //! Resolving URI references in responses: `Location` and `Content-Location` (RFC 3986 section 5).
 
 use memchr::memchr;
-use millrace_http1::Authority;
 use millrace_http1::path::{remove_dot_segments, split_query};
 use millrace_http1::target::push_encoded;
+use millrace_http1::{Authority, Scheme};
 
-use super::key::{Scheme, UriOrigin};
+use super::key::UriOrigin;
 
 /// Resolves a reference against its base (RFC 3986 section 5.2.2): the origin `site`, and a path
 /// and query that begins with `/`. Returns the path and query in the form of request targets;

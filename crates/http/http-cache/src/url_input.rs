@@ -1,9 +1,10 @@
 //! URLs that operators enter to select stored responses.
 
-use millrace_http1::Authority;
+use memchr::memchr;
 use millrace_http1::target::push_encoded;
+use millrace_http1::{Authority, Scheme};
 
-use super::key::{Scheme, UriOrigin};
+use super::key::UriOrigin;
 
 /// Returns the first line of the keys of a URL: the scheme, the host in lower case, the port unless
 /// it is the default, and the path and query, in which bytes from 0x80 are percent-encoded. The
@@ -22,6 +23,13 @@ pub fn normalise_url(text: &[u8]) -> Option<Vec<u8>> {
 /// Returns the origin of a URL, of which only the host is required; `None` if it is malformed.
 pub fn parse_uri_origin(text: &[u8]) -> Option<UriOrigin<'_>> {
     split_url(text).map(|(site, _)| site)
+}
+
+impl<'a> UriOrigin<'a> {
+    /// Returns the origin at the beginning of a key's text; `None` if it is no such text.
+    pub fn from_key_text(text: &'a [u8]) -> Option<Self> {
+        parse_uri_origin(&text[..memchr(b'\n', text).unwrap_or(text.len())])
+    }
 }
 
 /// Splits a URL into its origin, and its path and query as written, without a fragment.

@@ -355,7 +355,7 @@ fn preferred_language<'a>(request: &OriginRequest<'a>) -> Option<&'a [u8]> {
 
 #[cfg(test)]
 mod tests {
-    use millrace_http1::Forwarding;
+    use millrace_http1::{Forwarding, Scheme};
 
     use super::super::test_messages::{HASH, get, response};
     use super::*;
@@ -490,7 +490,7 @@ mod tests {
             let names = names(vary).unwrap().unwrap();
             let (head, client) = (get(fields), client.parse().ok());
             let forwarding = Forwarding::Gateway { client, is_trusted, always_forwarded: &[] };
-            let request = OriginRequest::new(&head, forwarding);
+            let request = OriginRequest::new(&head, Scheme::Http, forwarding);
             (names.raw_hash(&HASH, &request), names.key(&HASH, &request).exact)
         };
         for vary in ["X-Forwarded-For", "Forwarded"] {

@@ -209,7 +209,7 @@ fn append_number(out: &mut Vec<u8>, number: u64) {
 mod tests {
     use super::*;
     use crate::test_heads::request;
-    use crate::{Forwarding, NameSet, OriginRequest, destination};
+    use crate::{Forwarding, NameSet, OriginRequest, Scheme, destination};
 
     fn text(write: impl FnOnce(&mut Http1Header<'_>)) -> String {
         let mut out = Vec::new();
@@ -248,11 +248,11 @@ mod tests {
         let head = request(format!("{head}Connection: TE\r\n\r\n")).unwrap();
         let client = Some("2001:db8::1".parse().unwrap());
         let gateway = Forwarding::Gateway { client, is_trusted: false, always_forwarded: &[] };
-        let sent = OriginRequest::new(&head, gateway);
+        let sent = OriginRequest::new(&head, Scheme::Http, gateway);
         let to = destination(&head).unwrap();
         let authority = to.authority.unwrap();
         out.request(head.method_bytes(), to.path_and_query, |value| {
-            OriginRequest::write_host(value, &authority);
+            sent.write_host(value, &authority);
         });
         sent.lines(NameSet::default()).for_each(|run| out.field_run(run));
         sent.write_forwarding(out, Some(&authority));

@@ -57,6 +57,7 @@ pub mod path;
 mod proxy_header;
 mod request;
 mod response;
+mod scheme;
 pub mod target;
 mod trailer;
 mod upgrade;
@@ -87,6 +88,7 @@ pub use origin_request::{
 pub use proxy_header::{ProxyHeader, ProxyHeaderError, fuzz_proxy_header, parse_proxy_header};
 pub use request::{RequestHead, destination};
 pub use response::ResponseHead;
+pub use scheme::Scheme;
 pub use target::{Authority, Destination, Host, TargetError, TargetForm};
 pub use upgrade::{is_upgrade_accepted, is_websocket_upgrade, upgrade_protocols};
 

@@ -123,6 +123,7 @@ names! {
     SecWebsocketExtensions = "sec-websocket-extensions",
     CacheGroupInvalidation = "cache-group-invalidation",
     ProxyAuthenticationInfo = "proxy-authentication-info",
+    StrictTransportSecurity = "strict-transport-security",
 }
 
 impl FieldName {

@@ -11,7 +11,7 @@ use crate::fields::is_forwarded;
 use crate::format::{write_ip, write_normalised_authority};
 use crate::{
     Authority, FieldLine, FieldName, FieldRun, HeaderWriter, Host, Http1Header, NameSet,
-    RequestHead, Version, destination, forwarded_runs, has_token, split_list,
+    RequestHead, Scheme, Version, destination, forwarded_runs, has_token, split_list,
 };
 
 /// How a proxy treats the fields that describe the client and its request.
@@ -35,6 +35,7 @@ pub enum Forwarding<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct OriginRequest<'a> {
     head: &'a RequestHead,
+    scheme: Scheme,
     forwarding: Forwarding<'a>,
 }
 
@@ -82,18 +83,17 @@ pub const REMOVED_UNLESS_TRUSTED: NameSet = CLIENT_ADDRESS_FIELDS.union(&URL_FIE
 /// change the response.
 pub const FORWARDING_FIELDS: NameSet = GENERATED.union(&REMOVED_UNLESS_TRUSTED);
 
-/// The default port of `http`, the scheme of all clients' requests.
-const DEFAULT_PORT: u16 = 80;
-
 impl<'a> OriginRequest<'a> {
-    /// Creates the origin's view of a request, given how the proxy forwards it.
-    pub fn new(head: &'a RequestHead, forwarding: Forwarding<'a>) -> Self {
-        Self { head, forwarding }
+    /// Creates the origin's view of a request, given the scheme of its target URI and how the proxy
+    /// forwards it.
+    pub fn new(head: &'a RequestHead, scheme: Scheme, forwarding: Forwarding<'a>) -> Self {
+        Self { head, scheme, forwarding }
     }
 
-    /// Creates the origin's view of a request that is forwarded as received, as by a forward proxy.
+    /// Creates the origin's view of a request for `http` that is forwarded as received, as by a
+    /// forward proxy.
     pub fn as_received(head: &'a RequestHead) -> Self {
-        Self::new(head, Forwarding::Proxy)
+        Self::new(head, Scheme::Http, Forwarding::Proxy)
     }
 
     /// Returns the request as the client sent it.
@@ -149,9 +149,15 @@ impl<'a> OriginRequest<'a> {
         always_forwarded.iter().any(|other| name.eq_ignore_ascii_case(other))
     }
 
+    /// Returns the scheme of the target URI: that of the client connection, or of an absolute
+    /// target.
+    pub fn scheme(&self) -> Scheme {
+        self.scheme
+    }
+
     /// Appends the value of `Host`: an authority in the normalised form that cache keys have.
-    pub fn write_host(out: &mut Vec<u8>, authority: &Authority<'_>) {
-        write_normalised_authority(out, authority, DEFAULT_PORT);
+    pub fn write_host(&self, out: &mut Vec<u8>, authority: &Authority<'_>) {
+        write_normalised_authority(out, authority, self.scheme.port());
     }
 
     /// Writes the forwarding fields that a gateway adds: `Forwarded` (RFC 7239) and its
@@ -174,17 +180,18 @@ impl<'a> OriginRequest<'a> {
             let is_v6 = client.is_some_and(|ip| ip.is_ipv6());
             value.extend_from_slice(if is_v6 { b"\"[" } else { b"" });
             value.extend_from_within(client_at);
-            value.extend_from_slice(if is_v6 { b"]\";proto=http" } else { b";proto=http" });
+            value.extend_from_slice(if is_v6 { b"]\";proto=" } else { b";proto=" });
+            value.extend_from_slice(self.scheme.as_str().as_bytes());
             authority.map(|authority| {
                 value.extend_from_slice(b";host=\"");
                 let start = value.len();
-                Self::write_host(value, authority);
+                self.write_host(value, authority);
                 let host_at = start..value.len();
                 value.push(b'"');
                 host_at
             })
         });
-        out.field(b"X-Forwarded-Proto", self.scheme());
+        out.field(b"X-Forwarded-Proto", self.reported_scheme());
         match (self.trusted_value(FieldName::XForwardedHost), host_at) {
             (Some(first), _) => out.field(b"X-Forwarded-Host", first),
             (None, Some(host_at)) => {
@@ -210,9 +217,10 @@ impl<'a> OriginRequest<'a> {
         if self.is_trusted() { self.head.values(known).next() } else { None }
     }
 
-    /// Returns the scheme that a gateway reports: the one that a trusted peer reported, or `http`.
-    fn scheme(&self) -> &'a [u8] {
-        self.trusted_value(FieldName::XForwardedProto).unwrap_or(b"http")
+    /// Returns the scheme that a gateway reports: the one that a trusted peer reported, or that of
+    /// the target URI.
+    fn reported_scheme(&self) -> &'a [u8] {
+        self.trusted_value(FieldName::XForwardedProto).unwrap_or(self.scheme.as_str().as_bytes())
     }
 
     fn is_gateway(&self) -> bool {
@@ -258,7 +266,7 @@ impl<'a> OriginRequest<'a> {
     pub fn generated_value(&self, known: FieldName, put: impl FnOnce(&[u8])) {
         match known {
             FieldName::Te if self.accepts_trailers() => put(b"trailers"),
-            FieldName::XForwardedProto if self.is_gateway() => put(self.scheme()),
+            FieldName::XForwardedProto if self.is_gateway() => put(self.reported_scheme()),
             _ if GENERATED.contains(known) && self.is_gateway() => {
                 let mut added = Vec::with_capacity(ADDED_BYTES);
                 let header = &mut Http1Header::new(&mut added);
@@ -306,7 +314,7 @@ impl<'a> OriginRequest<'a> {
                     seen = seen.union(&NameSet::new(&[known]));
                     let is_own = match known {
                         FieldName::XForwardedHost => self.is_own_host(value),
-                        _ => value == b"http",
+                        _ => value == self.scheme.as_str().as_bytes(),
                     };
                     if !is_own {
                         put(name, value);
@@ -327,12 +335,14 @@ impl<'a> OriginRequest<'a> {
     fn is_own_host(&self, value: &[u8]) -> bool {
         match self.authority() {
             // The common case, compared without a copy.
-            Some(Authority { host: Host::Name(name), port: None | Some(DEFAULT_PORT) }) => {
+            Some(Authority { host: Host::Name(name), port })
+                if port.is_none_or(|port| port == self.scheme.port()) =>
+            {
                 value.iter().copied().eq(name.iter().map(u8::to_ascii_lowercase))
             }
             Some(authority) => {
                 let mut own = Vec::with_capacity(value.len());
-                Self::write_host(&mut own, &authority);
+                self.write_host(&mut own, &authority);
                 own == value
             }
             None => value.is_empty(),
@@ -410,7 +420,7 @@ mod tests {
 
     /// Returns the fields that an origin receives, as lines.
     fn sent(head: &RequestHead, forwarding: Forwarding<'_>) -> String {
-        let request = OriginRequest::new(head, forwarding);
+        let request = OriginRequest::new(head, Scheme::Http, forwarding);
         let mut out = Vec::new();
         let mut header = Http1Header::new(&mut out);
         request.lines(NameSet::default()).for_each(|run| header.field_run(run));
@@ -420,7 +430,7 @@ mod tests {
 
     fn keyed(head: &RequestHead, forwarding: Forwarding<'_>) -> Vec<String> {
         let mut fields = Vec::new();
-        OriginRequest::new(head, forwarding).for_each_key_field(|name, value| {
+        OriginRequest::new(head, Scheme::Http, forwarding).for_each_key_field(|name, value| {
             fields.push(String::from_utf8([name, b":", value].concat()).unwrap());
         });
         fields
@@ -510,6 +520,38 @@ mod tests {
     }
 
     #[test]
+    fn a_request_over_tls_is_described_as_https() {
+        let of = |host: &str, fields: &str, is_trusted: bool| {
+            let head = request(format!("GET /a HTTP/1.1\r\nHost: {host}\r\n{fields}\r\n")).unwrap();
+            let forwarding =
+                Forwarding::Gateway { client: None, is_trusted, always_forwarded: &[] };
+            let sent = OriginRequest::new(&head, Scheme::Https, forwarding);
+            let (mut out, mut keyed) = (Vec::new(), Vec::new());
+            let authority = sent.authority().unwrap();
+            sent.write_host(&mut out, &authority);
+            out.push(b'\n');
+            sent.write_forwarding(&mut Http1Header::new(&mut out), Some(&authority));
+            sent.for_each_key_field(|name, value| keyed.extend([name, b"=", value].concat()));
+            (String::from_utf8(out).unwrap(), String::from_utf8(keyed).unwrap())
+        };
+        let own = "shop\nX-Forwarded-For: unknown\r\n\
+                   Forwarded: for=unknown;proto=https;host=\"shop\"\r\n\
+                   X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop\r\n";
+        assert_eq!(of("Shop:443", "", false), (own.to_owned(), String::new()));
+        assert!(of("shop:80", "", false).0.starts_with("shop:80\n"));
+        let same = "X-Forwarded-Proto: https\r\nX-Forwarded-Host: shop\r\n";
+        assert_eq!(of("shop:443", same, true), (own.to_owned(), String::new()));
+        let (sent, keyed) = of("shop", "X-Forwarded-Proto: http\r\n", true);
+        assert!(sent.contains("proto=https") && sent.contains("X-Forwarded-Proto: http\r\n"));
+        assert_eq!(keyed, "X-Forwarded-Proto=http");
+        assert_eq!(of("shop", "X-Forwarded-Proto: http\r\n", false).1, "");
+        assert_eq!(
+            of("shop", "X-Forwarded-Host: shop:443\r\n", true).1,
+            "X-Forwarded-Host=shop:443"
+        );
+    }
+
+    #[test]
     fn configured_fields_are_forwarded_and_keyed_for_every_peer() {
         let head = head(DESCRIBED);
         let always_forwarded = [(*b"x-real-ip").into(), (*b"x-forwarded-prefix").into()];
@@ -539,7 +581,7 @@ mod tests {
                                   X-Own: 1\r\nX-Other: 2\r\n"
         ));
         let of = |forwarding, name: &str| {
-            let request = OriginRequest::new(&head, forwarding);
+            let request = OriginRequest::new(&head, Scheme::Http, forwarding);
             let known = FieldName::from_bytes(name.as_bytes());
             let mut all = Vec::new();
             request.generated_value(known, |value| all.push(value.to_vec()));

@@ -176,9 +176,9 @@ impl RequestHead {
 ///
 /// # Errors
 /// Returns a [`TargetError`] if the method does not allow the form of the target, if the scheme is
-/// not `http`, or if the host is missing, invalid or ambiguous.
+/// neither `http` nor `https`, or if the host is missing, invalid or ambiguous.
 pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
-    let DestinationSpans { authority, path_and_query } = head.line.destination?;
+    let DestinationSpans { scheme, authority, path_and_query } = head.line.destination?;
     let view = |span: Span| span.slice(&head.fields.bytes);
     let authority_bytes = authority.map_or(&[][..], |at| view(at.span));
     let authority = authority.map(|AuthoritySpan { span, host, port }| {
@@ -189,7 +189,8 @@ pub fn destination(head: &RequestHead) -> Result<Destination<'_>, TargetError> {
         };
         Authority { host, port }
     });
-    Ok(Destination { authority, authority_bytes, path_and_query: view(path_and_query) })
+    let path_and_query = view(path_and_query);
+    Ok(Destination { scheme, authority, authority_bytes, path_and_query })
 }
 
 impl Default for RequestLine {

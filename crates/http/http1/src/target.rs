@@ -34,6 +34,7 @@ use crate::head::Fields;
 use crate::limits::{HOST_BYTES_MAX, LABEL_BYTES_MAX};
 use crate::method::{Method, Version};
 use crate::name::FieldName;
+use crate::scheme::Scheme;
 
 /// The form of a request target (RFC 9112 section 3.2).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -73,6 +74,8 @@ pub enum Host<'a> {
 /// The destination of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Destination<'a> {
+    /// The scheme of an absolute target; `None` if the target has another form.
+    pub scheme: Option<Scheme>,
     /// The authority of the target, or of `Host` if the target has none. `None` only for an
     /// HTTP/1.0 request without `Host`. The port is always present for CONNECT.
     pub authority: Option<Authority<'a>>,
@@ -86,6 +89,7 @@ pub struct Destination<'a> {
 /// The ranges of a header from which a [`Destination`] is built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DestinationSpans {
+    pub(crate) scheme: Option<Scheme>,
     pub(crate) authority: Option<AuthoritySpan>,
     /// A range of the bytes of the header; it may be after the received bytes.
     pub(crate) path_and_query: Span,
@@ -115,7 +119,7 @@ pub enum TargetError {
     /// The method does not allow the form of the target: `*` without OPTIONS, `host:port` without
     /// CONNECT, or another form with CONNECT. Or the target has none of the four forms.
     FormInvalid,
-    /// An absolute target has a scheme other than `http`.
+    /// An absolute target has a scheme other than `http` and `https`.
     SchemeUnsupported,
     /// An HTTP/1.1 request has no `Host`.
     HostMissing,
@@ -137,7 +141,7 @@ impl fmt::Display for TargetError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::FormInvalid => "the request target's form does not fit the method",
-            Self::SchemeUnsupported => "the request target's scheme is not http",
+            Self::SchemeUnsupported => "the request target's scheme is neither http nor https",
             Self::HostMissing => "the request has no Host field",
             Self::HostDuplicate => "the request has more than one Host field",
             Self::HostEmpty => "the host is empty",
@@ -231,24 +235,24 @@ pub(crate) fn locate_destination(
         TargetForm::Authority if is_connect => {
             let authority = parse_authority(fields, target, host)?;
             authority.port.ok_or(TargetError::PortMissing)?;
-            Ok(DestinationSpans { authority: Some(authority), path_and_query: Span::default() })
+            let (authority, path_and_query) = (Some(authority), Span::default());
+            Ok(DestinationSpans { scheme: None, authority, path_and_query })
         }
         TargetForm::Authority => Err(TargetError::FormInvalid),
         _ if is_connect => Err(TargetError::FormInvalid),
         TargetForm::Asterisk if method != Method::Options => Err(TargetError::FormInvalid),
         TargetForm::Origin | TargetForm::Asterisk => {
-            Ok(DestinationSpans { authority: host, path_and_query: target })
+            Ok(DestinationSpans { scheme: None, authority: host, path_and_query: target })
         }
         TargetForm::Absolute => {
-            let (scheme, authority) = split_absolute(target.slice(&fields.bytes));
-            if !scheme.eq_ignore_ascii_case(b"http") {
-                return Err(TargetError::SchemeUnsupported);
-            }
-            let start = target.start as usize + scheme.len() + "://".len();
+            let (name, authority) = split_absolute(target.slice(&fields.bytes));
+            let scheme = Scheme::from_name(name).ok_or(TargetError::SchemeUnsupported)?;
+            let start = target.start as usize + name.len() + "://".len();
             let path = start + authority.len()..(target.start + target.len) as usize;
             let authority = parse_authority(fields, Span::new(start..path.start), host)?;
             let path_and_query = locate_path(method, path, &mut fields.bytes);
-            Ok(DestinationSpans { authority: Some(authority), path_and_query })
+            let authority = Some(authority);
+            Ok(DestinationSpans { scheme: Some(scheme), authority, path_and_query })
         }
     }
 }
@@ -472,7 +476,14 @@ mod tests {
             let resolved = resolve(&format!("{line} HTTP/1.1"), "Host: h\r\n");
             assert_eq!(resolved, Err(TargetError::FormInvalid), "{line}");
         }
-        assert_eq!(get("https://x/"), Err(TargetError::SchemeUnsupported));
+        let scheme = |target: &str| {
+            let head = request(format!("GET {target} HTTP/1.1\r\nHost: h\r\n\r\n")).unwrap();
+            destination(&head).map(|destination| destination.scheme)
+        };
+        assert_eq!(scheme("HTTPS://x/"), Ok(Some(Scheme::Https)));
+        assert_eq!(scheme("http://x/"), Ok(Some(Scheme::Http)));
+        assert_eq!(scheme("/https://x/"), Ok(None));
+        assert_eq!(get("httpss://x/"), Err(TargetError::SchemeUnsupported));
         assert_eq!(get("ftp://x/"), Err(TargetError::SchemeUnsupported));
         let connect = |target| resolve(&format!("CONNECT {target} HTTP/1.1"), "Host: h\r\n");
         assert_eq!(connect("x"), Err(TargetError::PortMissing));

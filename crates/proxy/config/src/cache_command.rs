@@ -71,7 +71,7 @@ const ACTIONS: &[CacheAction] = &[
             argument(
                 "prefix",
                 ArgumentForm::Positional("URL"),
-                "Only URLs with this prefix: http://HOST[:PORT] and the beginning of a path",
+                "Only URLs with this prefix: http[s]://HOST[:PORT] and the beginning of a path",
             ),
             argument(
                 "limit",
@@ -101,7 +101,7 @@ const ACTIONS: &[CacheAction] = &[
             argument(
                 "prefix",
                 ArgumentForm::Option("URL"),
-                "All URLs with this prefix: http://HOST[:PORT] and the beginning of a path",
+                "All URLs with this prefix: http[s]://HOST[:PORT] and the beginning of a path",
             ),
             argument(
                 "tag",
@@ -116,7 +116,7 @@ const ACTIONS: &[CacheAction] = &[
             argument(
                 "site",
                 ArgumentForm::Option("URL"),
-                "The site of --group: http://HOST[:PORT]",
+                "The site of --group: http[s]://HOST[:PORT]",
             ),
             argument("all", ArgumentForm::Flag, "All responses"),
             argument(
@@ -220,7 +220,7 @@ pub(super) fn read(matches: &ArgMatches) -> Result<AdminRequest, ConfigError> {
 
 /// Checks the values by the rules of the running process, so that errors name the option.
 fn check_query(action: &CacheAction, query: &[(&'static str, String)]) -> Result<(), ConfigError> {
-    const SITE: &str = "http://HOST[:PORT]";
+    const SITE: &str = "http[s]://HOST[:PORT]";
     const LIMIT: ValueType = ValueType::Number { least: 1, most: LIST_OBJECTS_MAX };
     for (name, text) in query {
         let bytes = text.as_bytes();
@@ -255,7 +255,7 @@ fn check_purge(query: &[(&'static str, String)]) -> Result<(), ConfigError> {
     for (option, missing) in [("group", "site"), ("site", "group")] {
         if has(option) && !has(missing) {
             let (location, problem) = (format!("--{option}"), format!("needs --{missing}"));
-            let expected = "--group GROUP --site http://HOST[:PORT]";
+            let expected = "--group GROUP --site http[s]://HOST[:PORT]";
             return Err(ConfigError::rule(location, problem, expected));
         }
     }
@@ -366,8 +366,11 @@ mod tests {
             ("cache purge a/b --all", &["has more than one selection", "exactly one of URL"]),
             ("cache purge --group a", &["--group: needs --site (expected: --group GROUP --site"]),
             ("cache purge --site http://a", &["--site: needs --group "]),
-            ("cache purge --group a --site /", &["--site: \"/\" is not a site (expected: http:"]),
-            ("cache purge /a.html", &["URL: \"/a.html\" is not a URL (expected: http://HOST"]),
+            (
+                "cache purge --group a --site /",
+                &["--site: \"/\" is not a site (expected: http[s]:"],
+            ),
+            ("cache purge /a.html", &["URL: \"/a.html\" is not a URL (expected: http[s]://HOST"]),
             ("cache show /", &["URL: \"/\" is not a URL"]),
             ("cache purge --prefix /", &["--prefix: \"/\" is not the beginning of a URL"]),
             ("cache list --limit 0", &["--limit: \"0\" is too small (expected: a whole number"]),

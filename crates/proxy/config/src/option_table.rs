@@ -462,6 +462,13 @@ impl OptionRow {
                 "URLs that differ only in this parameter share a stored response. The origin still \
                  receives the parameter.",
             ),
+        row(Cache, Caching, "share-schemes", ValueType::Switch, "off")
+            .summary("Store one response for http:// and https://")
+            .detail(
+                "For origins that respond alike to both. Such a response is listed and purged by \
+                 its http:// URL. Requests with a port that is not the default share only if both \
+                 schemes have the same port.",
+            ),
         row(Cache, Caching, "cache-bypass", ValueType::FieldOrCookie, "(none)")
             .repeatable(64)
             .summary("Bypass the cache for requests with this header field or cookie")

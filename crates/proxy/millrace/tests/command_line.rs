@@ -133,7 +133,7 @@ fn errors_of_cache_and_boost_are_one_line_with_status_2() {
     for (words, parts) in [
         (
             "cache purge /a.html",
-            &["URL: \"/a.html\" is not a URL (expected: http://HOST[:PORT]/PATH)"][..],
+            &["URL: \"/a.html\" is not a URL (expected: http[s]://HOST[:PORT]/PATH)"][..],
         ),
         (
             "cache list --limit 0",

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use millrace_disk::PurgeTarget;
 use millrace_http_cache::{
-    CachedHeader, Freshened, Key, ReceivedResponse, Space, TagHash, VaryNames, freshen_by_head,
-    updated_tags,
+    CachedHeader, Freshened, Key, ReceivedResponse, Space, TagHash, UriOrigin, VaryNames,
+    freshen_by_head, updated_tags,
 };
 use millrace_http1::{OriginRequest, ResponseHead};
 
@@ -31,8 +31,8 @@ impl Cache {
             let vary = new.stored.vary.as_ref();
             new.variant = vary.map(|names| names.response_key(&self.hash, request, response));
         }
-        let space = Space::from_key_text(&old.name);
-        if let Some(tags) = updated_tags(&self.hash, &space, request.head(), response, new.header())
+        let (space, site) = (Space::from_key_text(&old.name), UriOrigin::from_key_text(&old.name));
+        if let Some(tags) = updated_tags(&self.hash, &space, site.as_ref(), response, new.header())
         {
             new.tags = tags;
         }

@@ -218,6 +218,7 @@ fn build_key_parts(
         ignores_query,
         fields: keyed.fields,
         cookies: keyed.cookies,
+        shares_schemes: values.one_or_default("share-schemes", parse_switch)?,
         space: space.clone(),
     })
 }
@@ -276,6 +277,7 @@ cache-set-cookie = "shared"
 cache-request-directives = false
 cache-target = ["Millrace-Cache-Control", "CDN-Cache-Control"]
 cache-ignore-query = ["utm_*", "fbclid", "utm_*"]
+share-schemes = true
 cache-bypass = ["cookie:session*", "field:Authorization"]
 cache-finish = "off"
 cache-status = "off"
@@ -337,6 +339,7 @@ cache = false
             ignores_query: false,
             fields: names(&["x-device"]),
             cookies: names(&["Lang"]),
+            shares_schemes: true,
             space: Space::named("boost"),
         };
         assert_eq!(first.key, parts);

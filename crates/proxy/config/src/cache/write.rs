@@ -61,6 +61,7 @@ pub(crate) fn write_route(out: &mut String, route: Option<&CacheRoute>) {
         "cache-ignore-query",
         if key.ignores_query { basic_string("*") } else { parameters },
     );
+    write_key(out, "share-schemes", key.shares_schemes);
     write_key(out, "cache-bypass", features(&bypass.fields, &bypass.cookies));
     write_key(out, "cache-finish", finishes_fetch);
     write_key(out, "cache-status", adds_cache_status);

@@ -68,7 +68,7 @@ pub(super) fn show(
     let query = Query::parse(request.query, &["url", "format"])?;
     let is_text = wants_text(&query)?;
     let url = query.get("url").ok_or_else(|| {
-        bad_request("missing parameter url (expected: url=http://HOST[:PORT]/PATH)")
+        bad_request("missing parameter url (expected: url=http[s]://HOST[:PORT]/PATH)")
     })?;
     let (objects, is_more) = find(cache, &self::parse_url(url)?, SHOW_OBJECTS_MAX);
     if objects.is_empty() {
@@ -187,8 +187,9 @@ fn parse_selection(cache: &Cache, query: &Query<'_>) -> Result<Selector, AdminRe
     found.extend(query.get("tag").map(|text| Selector::tag(cache.hash(), text)));
     if let (Some(site), Some(text)) = (query.get("site"), query.get("group")) {
         let group = Selector::group(cache.hash(), site, text);
-        found
-            .push(group.ok_or_else(|| bad_request("invalid site (expected: http://HOST[:PORT])"))?);
+        found.push(
+            group.ok_or_else(|| bad_request("invalid site (expected: http[s]://HOST[:PORT])"))?,
+        );
     }
     if query.flag("all")? {
         found.push(Selector::All);
@@ -200,14 +201,15 @@ fn parse_selection(cache: &Cache, query: &Query<'_>) -> Result<Selector, AdminRe
 }
 
 fn parse_url(text: &[u8]) -> Result<Selector, AdminResponse> {
-    let wrong = || format!("invalid url {} (expected: http://HOST[:PORT]/PATH)", printable(text));
+    let wrong =
+        || format!("invalid url {} (expected: http[s]://HOST[:PORT]/PATH)", printable(text));
     Selector::url(text).ok_or_else(|| bad_request(&wrong()))
 }
 
 fn parse_prefix(text: &[u8]) -> Result<Selector, AdminResponse> {
     let wrong = || {
         let text = printable(text);
-        format!("invalid prefix {text} (expected: http://HOST[:PORT] and the start of a path)")
+        format!("invalid prefix {text} (expected: http[s]://HOST[:PORT] and the start of a path)")
     };
     Selector::prefix(text).ok_or_else(|| bad_request(&wrong()))
 }

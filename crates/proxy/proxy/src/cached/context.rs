@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use millrace_engine::{Engine, Instant, Key};
 use millrace_http_cache::{
-    CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, Scheme, UriOrigin,
+    CacheStatus, Forward, HashKey, Key as CacheKey, KeyParts, Remainder, UriOrigin,
 };
 use millrace_http1::{OriginRequest, destination};
 use millrace_store::{Cache, FetchLease, Object, WaiterId};
@@ -175,7 +175,7 @@ pub(crate) fn key_of(
     parts: &KeyParts,
 ) -> Option<CacheKey> {
     let destination = destination(request.head()).ok()?;
-    let site = UriOrigin { scheme: Scheme::Http, authority: destination.authority? };
+    let site = UriOrigin { scheme: request.scheme(), authority: destination.authority? };
     Some(CacheKey::from_request(hash, &site, destination.path_and_query, request, parts))
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{
     self as rules, CachedHeader, Forward, Key as CacheKey, NotStored, Receipt, ReceivedResponse,
-    Scheme, Selection, SetCookie, UriOrigin, combine, freshen, group_hash, group_invalidations,
+    Selection, SetCookie, UriOrigin, combine, freshen, group_hash, group_invalidations,
     invalidated_paths, is_failure, is_not_modified, is_same_strongly, parse_content_range,
     select_ranges, tag_hashes, updated_tags,
 };
@@ -55,12 +55,13 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
         return true;
     };
     let (status, request_ms) = (exchange.response.status(), exchange.caching.request_ms);
+    let scheme = exchange.sender.scheme;
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.cache(exchange.service, exchange.plan);
     let route = route.expect("an exchange with a key has a cache");
     let cache = &core.cache().clone();
     let response_ms = now_ms(&core.engine);
-    let receipt = &Receipt { request_ms, response_ms, scheme: Scheme::Http, hash: *cache.hash() };
+    let receipt = &Receipt { request_ms, response_ms, scheme, hash: *cache.hash() };
     let context = StoreContext { cache, route, receipt, cache_key };
     let exchange = core.exchange(key);
     let is_ambiguous = exchange.transaction.is_ambiguous;
@@ -240,14 +241,15 @@ fn new_entry(
     stored: CachedHeader,
     declared: Option<u64>,
 ) -> NewEntry {
-    let Exchange { request, response, caching, .. } = exchange;
+    let Exchange { response, caching, .. } = exchange;
     let sent = &exchange.origin_request();
     let variant = stored.vary.as_ref().map(|it| it.response_key(cache.hash(), sent, response));
     let space = &route.key.space;
     let old = caching.object.as_deref().filter(|_| caching.remainder.is_some());
+    let site = site_of(sent).map(|site| route.key.keyed_site(site));
     let tags = match old {
-        None => tag_hashes(cache.hash(), space, request, response),
-        Some(old) => updated_tags(cache.hash(), space, request, response, &stored.head)
+        None => tag_hashes(cache.hash(), space, site.as_ref(), response),
+        Some(old) => updated_tags(cache.hash(), space, site.as_ref(), response, &stored.head)
             .unwrap_or_else(|| old.tags.clone()),
     };
     let name = object_name(sent, route);
@@ -402,8 +404,7 @@ fn invalidate(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
     }
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
     let sent = origin_request(request, *sender, *service, *plan, snapshot);
-    let Some(authority) = destination(request).ok().and_then(|it| it.authority) else { return };
-    let site = UriOrigin { scheme: Scheme::Http, authority };
+    let Some(site) = site_of(&sent) else { return };
     let is_normalised = snapshot
         .route_of(*service, *plan)
         .is_some_and(|route| route.path_forward == PathForward::Normalised);
@@ -418,20 +419,26 @@ fn invalidate(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
             caching.own_invalidation = number;
         }
     }
+    let keyed_site = route.key.keyed_site(site);
     for group in group_invalidations(request, response) {
-        cache.invalidate_tag(group_hash(cache.hash(), &route.key.space, &site, &group));
+        cache.invalidate_tag(group_hash(cache.hash(), &route.key.space, &keyed_site, &group));
     }
 }
 
 fn object_name(request: &OriginRequest<'_>, route: &CacheRoute) -> Arc<[u8]> {
     let mut name = Vec::with_capacity(NAME_BYTES);
     if let Ok(destination) = destination(request.head())
-        && let Some(authority) = destination.authority
+        && let Some(site) = site_of(request)
     {
-        let site = UriOrigin { scheme: Scheme::Http, authority };
         CacheKey::write(&mut name, &site, destination.path_and_query, request, &route.key);
     }
     name.into()
+}
+
+/// Returns the origin of the target URI; `None` if the target names no authority.
+fn site_of<'a>(request: &OriginRequest<'a>) -> Option<UriOrigin<'a>> {
+    let authority = destination(request.head()).ok()?.authority?;
+    Some(UriOrigin { scheme: request.scheme(), authority })
 }
 
 /// The capacity that is enough for most names.

@@ -8,9 +8,8 @@ use std::sync::Arc;
 use millrace_http_cache::write_validation;
 use millrace_http1::format::{write_ip_host, write_number, write_port};
 use millrace_http1::{
-    FieldName, FieldRun, Framing, HeaderWriter, Http1Header, Method, NameSet, OriginRequest,
-    RequestHead, Version, declared_length, destination, forwarded_runs, parse_decimal,
-    upgrade_protocols,
+    FieldName, FieldRun, Framing, HeaderWriter, Http1Header, Method, NameSet, RequestHead, Version,
+    declared_length, destination, forwarded_runs, parse_decimal, upgrade_protocols,
 };
 use millrace_store::Object;
 
@@ -39,7 +38,7 @@ pub(crate) fn write_request(
     let host_sent = route.map_or(HostHeader::Client, |route| route.host_header);
     out.request(request.method_bytes(), destination.path_and_query, |host| {
         match (host_sent, destination.authority) {
-            (HostHeader::Client, Some(authority)) => OriginRequest::write_host(host, &authority),
+            (HostHeader::Client, Some(authority)) => sent.write_host(host, &authority),
             _ => write_host(host, address, default_port),
         }
     });
@@ -292,7 +291,7 @@ mod tests {
         let mut exchange = Exchange {
             snapshot: Some(Rc::new(snapshot)),
             plan: RequestPlan::Route(0),
-            sender: Sender { client: Some([192, 0, 2, 1].into()), is_trusted: false },
+            sender: Sender { client: Some([192, 0, 2, 1].into()), ..Sender::default() },
             has_request: true,
             ..Exchange::default()
         };

@@ -42,7 +42,8 @@ pub(crate) struct Exchange {
     /// The index of the service in the configuration.
     pub(crate) service: u16,
     pub(crate) plan: RequestPlan,
-    /// The client, set by the route stage. A refresh copies it from the exchange that caused it.
+    /// The client, set by the parse and route stages. A refresh copies it from the exchange that
+    /// caused it.
     pub(crate) sender: Sender,
     pub(crate) request: RequestHead,
     /// Whether `request` holds a valid header. False if the header was refused.
@@ -183,7 +184,7 @@ impl Exchange {
 /// separately.
 pub(crate) fn origin_request<'a>(
     request: &'a RequestHead,
-    Sender { client, is_trusted }: Sender,
+    Sender { scheme, client, is_trusted }: Sender,
     service: u16,
     plan: RequestPlan,
     snapshot: &'a Snapshot,
@@ -194,5 +195,5 @@ pub(crate) fn origin_request<'a>(
         }
         None => Forwarding::Proxy,
     };
-    OriginRequest::new(request, forwarding)
+    OriginRequest::new(request, scheme, forwarding)
 }

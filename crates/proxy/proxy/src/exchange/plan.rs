@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use millrace_http1::Scheme;
+
 use crate::exchange::Reason;
 
 /// How a request is served.
@@ -31,9 +33,12 @@ pub(crate) enum OwnResponse {
     Trace,
 }
 
-/// The sender of a request.
+/// The sender of a request, and how the request reached the proxy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sender {
+    /// The scheme of the target URI: of a reverse proxy that of the client connection, of a forward
+    /// proxy that of the target.
+    pub(crate) scheme: Scheme,
     /// The client's address. `None` for a Unix socket.
     pub(crate) client: Option<IpAddr>,
     /// Whether the peer is trusted to describe the client and the request in header fields.

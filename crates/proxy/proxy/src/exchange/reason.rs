@@ -83,8 +83,13 @@ reasons! {
     /// A request in origin-form reached a forward proxy. A web browser sent it, not a proxy client.
     NotAProxyRequest = 400 "not-a-proxy-request"
         "This is a proxy: send an absolute http:// URL or CONNECT.";
-    /// An absolute target whose scheme is not http.
+    /// An absolute target whose scheme is not http, nor https on a secured connection of a reverse
+    /// proxy.
     SchemeUnsupported = 400 "scheme-unsupported" "This proxy serves only http:// URLs and CONNECT.";
+    /// The request is for another server than the one of its connection (RFC 9110 sections 7.4 and
+    /// 15.5.20).
+    Misdirected = 421 "misdirected"
+        "This connection does not serve the host or the scheme of the request; use another one.";
     /// CONNECT to a reverse proxy.
     ConnectRefused = 405 "connect-refused" "This server does not serve CONNECT.";
     /// No route matches host and path.
@@ -218,7 +223,7 @@ impl Reason {
             | TargetTooLong | HeadTooLarge | CodingUnknown | VersionUnsupported
             | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut | ClientDenied
             | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed | NotAProxyRequest
-            | SchemeUnsupported | ConnectRefused | NoRoute | OnlyIfCached | Loop => {
+            | SchemeUnsupported | Misdirected | ConnectRefused | NoRoute | OnlyIfCached | Loop => {
                 Failure::Request
             }
         }
@@ -293,6 +298,7 @@ pub const fn phrase(status: u16) -> &'static str {
         408 => "Request Timeout",
         414 => "URI Too Long",
         417 => "Expectation Failed",
+        421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
         501 => "Not Implemented",
         502 => "Bad Gateway",

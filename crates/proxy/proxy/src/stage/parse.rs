@@ -1,8 +1,9 @@
 //! Stage parse: turns bytes from a client into an exchange, or into a refusal with the exact
 //! reason.
 
+use millrace_config::ServiceRole;
 use millrace_engine::{Engine, Key};
-use millrace_http1::{FramingError, HeadError, request_framing};
+use millrace_http1::{FramingError, HeadError, Scheme, request_framing};
 
 use crate::conn::{ConnState, client, h1};
 use crate::core::Core;
@@ -75,8 +76,12 @@ fn begin<E: Engine>(
     exchange.conn = Some(conn_key);
     // The header may have arrived in pieces. Its first byte arrived when `RequestHeader` began.
     let started = if conn.state == ConnState::RequestHeader { conn.since } else { now };
-    let listener = conn.listener;
+    let (listener, is_secure) = (conn.listener, conn.wire.tls().is_some());
     let (snapshot, service) = core.service_of_listener(listener);
+    // The connection to a forward proxy says nothing about the target URI.
+    if is_secure && matches!(snapshot.service(service).role, ServiceRole::Boost(_)) {
+        exchange.sender.scheme = Scheme::Https;
+    }
     (exchange.snapshot, exchange.service) = (Some(snapshot.clone()), service);
     exchange.started = Some(started);
     let refused = refused.or_else(|| match request_framing(&exchange.request) {

@@ -2,7 +2,7 @@
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{
-    Destination, Expectation, FieldName, Framing, Host, Method, TargetError, TargetForm,
+    Destination, Expectation, FieldName, Framing, Host, Method, Scheme, TargetError, TargetForm,
     destination, expectation, parse_decimal, path, split_list,
 };
 
@@ -34,7 +34,8 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
     // After a PROXY header, the client that it names wrote the request, not the trusted peer.
-    exchange.sender = Sender { client, is_trusted: admission::is_trusted(service, client) };
+    let is_trusted = admission::is_trusted(service, client);
+    exchange.sender = Sender { client, is_trusted, ..exchange.sender };
     if !admission::may_use(service, client) {
         return NextStep::End(Reason::ClientDenied);
     }
@@ -91,6 +92,7 @@ fn plan(
         TargetError::SchemeUnsupported => Reason::SchemeUnsupported,
         _ => Reason::MalformedTarget,
     })?;
+    check_scheme(&service.role, exchange.sender.scheme, destination.scheme)?;
     match &service.role {
         ServiceRole::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
         ServiceRole::Boost(routes) => select(routes, service, &destination).map(RequestPlan::Route),
@@ -104,6 +106,19 @@ fn plan(
             snapshot.target_filter(exchange.service).check(rules, &authority)?;
             Ok(plan)
         }
+    }
+}
+
+/// Checks the scheme of an absolute target. `own` is the scheme of the client connection.
+///
+/// RFC 9110 section 7.4: a request for an `https` URI has to arrive over a secured connection. A
+/// request for an `http` URI that arrives over one is for the plain port of that host.
+fn check_scheme(role: &ServiceRole, own: Scheme, target: Option<Scheme>) -> Result<(), Reason> {
+    match (role, own, target) {
+        (ServiceRole::Boost(_), Scheme::Https, Some(Scheme::Http)) => Err(Reason::Misdirected),
+        (ServiceRole::Boost(_), Scheme::Https, Some(Scheme::Https)) => Ok(()),
+        (_, _, Some(Scheme::Https)) => Err(Reason::SchemeUnsupported),
+        (_, _, Some(Scheme::Http) | None) => Ok(()),
     }
 }
 
@@ -218,6 +233,7 @@ mod tests {
                 unreachable!("the role is boost")
             };
             let destination = Destination {
+                scheme: None,
                 authority: None,
                 authority_bytes: b"",
                 path_and_query: path.as_bytes(),
