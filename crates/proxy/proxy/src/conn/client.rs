@@ -87,7 +87,7 @@ pub(crate) fn handle_completion<E: Engine>(
 /// Closes a connection that the client has closed.
 fn close_by_client<E: Engine>(core: &mut Core<E>, key: Key) {
     if core.conn(key).state == ConnState::Handshake {
-        failure::record(core, key, TlsErrorKind::Closed);
+        failure::record(core, key, TlsErrorKind::Closed, None);
     }
     close(core, key);
 }

@@ -291,6 +291,8 @@ impl Wire {
             .is_some_and(|own| own.queued.is_none() && own.bytes.len() > OWN_BYTES_MAX);
         if opened.is_err() || is_excessive {
             engine.recycle(buffer);
+            // Nothing is sent once the wire is broken, so the alert has to go first.
+            self.settle_own(engine);
             self.is_broken = true;
             return Some(ReceiveResult::Broken);
         }

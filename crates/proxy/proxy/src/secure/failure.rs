@@ -1,7 +1,7 @@
 //! TLS in the access log, and the record of a handshake that failed.
 
 use millrace_engine::{Engine, Key};
-use millrace_tls::TlsErrorKind;
+use millrace_tls::{ClientHello, TlsErrorKind};
 
 use crate::core::Core;
 use crate::exchange::access_log::{LogBuffer, LoggedTls, Record, write_record};
@@ -9,32 +9,46 @@ use crate::secure::layer::SecureLayer;
 
 /// Returns the properties of a session for the access log.
 pub(crate) fn logged(tls: &SecureLayer) -> LoggedTls<'_> {
-    let hello = tls.hello.as_deref();
-    let offered = || hello.and_then(|hello| hello.alpn.first()).map(Vec::as_slice);
-    let handshake = tls.session().handshake();
-    LoggedTls {
-        handshake,
-        server_name: hello.and_then(|hello| hello.server_name.as_deref()),
-        alpn: if handshake.is_some() { tls.session().alpn() } else { offered() },
+    let requested = tls.hello.as_deref().map_or_else(LoggedTls::default, logged_hello);
+    match tls.session().handshake() {
+        None => requested,
+        handshake => LoggedTls { handshake, alpn: tls.session().alpn(), ..requested },
     }
 }
 
-/// Counts a TLS handshake that failed, and records it as a request without a request line.
+/// Returns what a client asked for in its ClientHello.
+fn logged_hello(hello: &ClientHello) -> LoggedTls<'_> {
+    LoggedTls {
+        handshake: None,
+        server_name: hello.server_name.as_deref(),
+        alpn: hello.alpn.first().map(Vec::as_slice),
+    }
+}
+
+/// Counts a TLS handshake that failed, and records it as a request without a request line. `hello`
+/// is the ClientHello, if it is complete and no session has it.
 #[inline(never)]
-pub(crate) fn record<E: Engine>(core: &mut Core<E>, key: Key, kind: TlsErrorKind) {
+pub(crate) fn record<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    kind: TlsErrorKind,
+    hello: Option<&ClientHello>,
+) {
     core.counters.tls_handshakes_failed.add(kind);
     let (snapshot, _) = core.service_of_listener(core.conns.get(key).map_or(0, |it| it.listener));
     let Some(format) = snapshot.config.access_log.as_ref().map(|log| log.format) else { return };
     let Core { conns, log, engine, .. } = core;
     let LogBuffer { records, dates } = log;
     let Some(conn) = conns.get(key) else { return };
+    let requested = || hello.map_or_else(LoggedTls::default, logged_hello);
+    let tls = conn.wire.tls().map_or_else(requested, logged);
     let duration = engine.read_clock().since(conn.since);
     let record = Record {
         client: conn.client_address.map(|address| address.ip()),
         time_of_day: engine.time_of_day().saturating_sub(duration),
         duration,
         client_path: conn.wire.path_estimate(engine),
-        tls: Some(conn.wire.tls().map_or_else(LoggedTls::default, logged)),
+        tls: Some(tls),
         close_reason: kind.word(),
         ..Record::default()
     };

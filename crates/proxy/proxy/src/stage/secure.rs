@@ -14,7 +14,7 @@ use crate::secure::failure;
 /// Handles an event of a connection whose handshake is in progress.
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     if event == Event::TimedOut {
-        return fail(core, key, TlsErrorKind::TimedOut);
+        return fail(core, key, TlsErrorKind::TimedOut, None);
     }
     let has_session = core.conn(key).wire.tls().is_some();
     if !has_session && let Err(step) = begin(core, key) {
@@ -36,19 +36,24 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), NextStep> {
         Peek::Hello(hello) => hello,
         Peek::Failed { error, alert } => {
             core.conn(key).wire.own_bytes().extend_from_slice(&alert);
-            return Err(fail(core, key, error.kind));
+            return Err(fail(core, key, error.kind, None));
         }
     };
     if !core.secure.try_compute(key) {
         return Err(NextStep::Wait);
     }
-    start_session(core, key, hello).map_err(|error| fail(core, key, error.kind))
+    start_session(core, key, &hello).map_err(|error| {
+        if error.kind == TlsErrorKind::UnknownName {
+            core.conn(key).wire.own_bytes().extend_from_slice(UNRECOGNIZED_NAME);
+        }
+        fail(core, key, error.kind, Some(&hello))
+    })
 }
 
 fn start_session<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    hello: ClientHello,
+    hello: &ClientHello,
 ) -> Result<(), TlsError> {
     update_ticket_keys(core);
     let listener = core.conn(key).listener;
@@ -56,9 +61,9 @@ fn start_session<E: Engine>(
     let snapshot = snapshot.clone();
     let settings = snapshot.tls(service).expect("a listener with TLS has settings");
     core.secure.clock.set(core.engine.time_of_day());
-    let session = settings.accept(&hello)?;
+    let session = settings.accept(hello)?;
     let buffers = core.secure.buffers.clone();
-    core.conn(key).wire.secure(session, buffers, Some(hello));
+    core.conn(key).wire.secure(session, buffers, Some(hello.clone()));
     Ok(())
 }
 
@@ -92,14 +97,20 @@ fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             client::receive(core, key);
             NextStep::Wait
         }
-        Err(error) => fail(core, key, error.kind),
+        Err(error) => fail(core, key, error.kind, None),
     }
 }
 
 /// Ends a connection whose handshake failed, after the client got an alert or, if it speaks HTTP
 /// without TLS, a response.
-fn fail<E: Engine>(core: &mut Core<E>, key: Key, kind: TlsErrorKind) -> NextStep {
-    failure::record(core, key, kind);
+/// `hello` is the ClientHello, if it is complete and no session has it.
+fn fail<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    kind: TlsErrorKind,
+    hello: Option<&ClientHello>,
+) -> NextStep {
+    failure::record(core, key, kind, hello);
     core.secure.in_progress -= 1;
     let now = core.engine.now();
     let conn = core.conn(key);
@@ -114,10 +125,13 @@ fn fail<E: Engine>(core: &mut Core<E>, key: Key, kind: TlsErrorKind) -> NextStep
     NextStep::Wait
 }
 
+/// The fatal alert unrecognized_name in a record (RFC 8446 section 6.2).
+const UNRECOGNIZED_NAME: &[u8] = &[21, 3, 3, 0, 2, 2, 112];
+
 /// The response to a request without TLS.
 const PLAIN_HTTP_RESPONSE: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
-    Content-Length: 54\r\n\
+    Content-Length: 55\r\n\
     Connection: close\r\n\
     \r\n\
     This port speaks HTTPS: use https:// instead of http://";
