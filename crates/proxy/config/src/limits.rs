@@ -102,6 +102,9 @@ limits! {
     /// Client connections of the process whose TLS handshake is in progress; divided among the
     /// workers. A further connection to a `tls://` address is closed at once.
     handshakes: 16384 in 1..=1000000 "connections";
+    /// Interval at which the files of certificates and keys are looked at. If one has changed, the
+    /// configuration is reloaded.
+    certificate_check_ms: 60000 in 100..=86400000 "milliseconds";
     /// Time between two requests of a client connection. After it, the connection is closed.
     idle_ms: 75000 in 100..=86400000 "milliseconds";
     /// Time without a byte of a request body. After it, the client gets a 408 response, and the

@@ -102,6 +102,11 @@ impl ActiveConfig {
         self.lock().config.clone()
     }
 
+    /// Returns whether the configuration comes from a file.
+    pub(crate) fn can_reload(&self) -> bool {
+        self.source.is_some()
+    }
+
     /// Returns the counters of reloads.
     pub(crate) fn reload_counters(&self) -> Arc<ReloadCounters> {
         self.counts.clone()

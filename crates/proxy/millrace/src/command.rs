@@ -7,8 +7,8 @@ use millrace_config::{self as config, Command, ConfigError};
 use crate::config_source::ConfigSource;
 use crate::program_error::ProgramError;
 use crate::{
-    cache_cli, certificates, congestion, console, demo, doctor, metrics, preflight, supervisor,
-    users,
+    cache_cli, certificates, congestion, console, demo, doctor, metrics, preflight, privileges,
+    supervisor, users,
 };
 
 /// Runs the command line `words`. The first word is the name of the program.
@@ -35,7 +35,10 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Progr
             let source = ConfigSource { file, overrides };
             let config = source.read()?;
             preflight::check(&config, &source.overrides)?;
-            config::notes(&config).iter().for_each(|note| console::log(note));
+            let file_notes = privileges::file_notes(&config, &source.file);
+            let notes = [config::notes(&config), certificates::notes(&config), file_notes].concat();
+            notes.iter().for_each(|note| console::log(note));
+            certificates::validity(&config).iter().for_each(|line| console::log(line));
             let settings = config::to_toml(&config);
             console::write_result(&format!("{settings}\n# The configuration is valid.\n"))
         }

@@ -11,6 +11,7 @@ use millrace_config::{Config, EngineChoice};
 use millrace_engine::ReservedRing;
 use millrace_proxy::pipes_max;
 use millrace_splice::limits::PIPE_BYTES;
+use millrace_tls::Aead;
 use uselect::{Backend, Tracker};
 
 use crate::engines::{self, Engine, Engine::Epoll, EngineSelection};
@@ -142,6 +143,7 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         congestion(machine),
         backlog(machine),
         tracking(machine, config),
+        records(),
     ];
     findings.extend(privileges::report(config));
     findings
@@ -224,6 +226,12 @@ fn memory(machine: &Machine, config: &Config) -> Finding {
     let is_short = machine.memory_bytes.is_some_and(|bytes| bytes < config.memory_bytes);
     let note = is_short.then_some("less memory is free than --memory allows");
     Finding::ok_or_note("memory", value, note)
+}
+
+/// Reports the implementation that seals and opens the records of TLS.
+fn records() -> Finding {
+    let detail = "sealed by the implementation that is faster on this processor";
+    Finding::new("TLS records", Severity::Ok, Aead::fastest().to_string(), detail)
 }
 
 /// Compares RLIMIT_MEMLOCK with the memory of all io_uring rings that a start reserves.

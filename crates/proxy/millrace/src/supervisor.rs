@@ -12,6 +12,7 @@
 //! While a successor takes over, reloads are refused, and draining starts only after the takeover
 //! has succeeded or failed.
 
+mod certificate_watch;
 mod handover;
 mod succession;
 mod ticket_rotation;
@@ -38,7 +39,10 @@ use crate::program_error::ProgramError;
 use crate::startup::collect_inherited;
 use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest, SupervisorRequests};
 use crate::worker_pool::WorkerPool;
-use crate::{cache, console, hot_bodies, outages, panics, splice_thresholds, uselectd_watch};
+use crate::{
+    cache, certificates, console, hot_bodies, outages, panics, splice_thresholds, uselectd_watch,
+};
+use certificate_watch::CertificateWatch;
 use succession::Succession;
 use ticket_rotation::TicketRotation;
 
@@ -176,19 +180,23 @@ impl Running {
     ) -> Result<(), ProgramError> {
         let mut interrupts = 0;
         let mut draining = None;
+        let mut watch = CertificateWatch::new(&self.active_config);
         loop {
             let timeout = match draining {
                 Some(_) => DRAIN_POLL_INTERVAL,
-                None => {
-                    let waits = [self.succession.time_left(), self.tickets.time_left()];
-                    waits.into_iter().fold(interval.unwrap_or(IDLE_WAIT), Duration::min)
-                }
+                None => interval.unwrap_or(IDLE_WAIT).min(self.succession.time_left()),
             };
+            let timeout = timeout.min(watch.time_left()).min(self.tickets.time_left());
             let signal =
                 self.signals.wait(timeout).map_err(|error| start_error("signals", error))?;
             observe(&self.shared.counters);
             self.feed_watchdog();
             self.tickets.rotate_if_due(&self.shared);
+            if watch.poll_changed(&self.active_config) && draining.is_none() {
+                console::log("certificate files have changed");
+                // `reload` has logged its result.
+                let _ = self.reload(false);
+            }
             match signal {
                 Some(Signal::HangUp) => {
                     // `reload` has logged its result.
@@ -271,6 +279,9 @@ impl Running {
         }
         if let Some(confinement) = self.active_config.confinement() {
             console::log(&confinement.line());
+        }
+        for note in certificates::notes(&config) {
+            console::log(&note);
         }
         for address in &config.admin {
             console::log(&format!("admin at {address}"));

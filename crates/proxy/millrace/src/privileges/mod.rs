@@ -98,6 +98,12 @@ pub(crate) fn drop_privileges(
     Ok(confinement)
 }
 
+/// Returns, for a process of root, what the user to whom a start changes could not do with the
+/// files of a configuration in `file`.
+pub(crate) fn file_notes(config: &Config, file: &Path) -> Vec<String> {
+    user::notes(&config.user, &Paths::from_config(config, Some(file)))
+}
+
 /// Creates missing disk folders and gives them to the later user of the process, which could not
 /// create them.
 fn make_disks(config: &Config, owner: Identity) -> Result<(), ProgramError> {

@@ -63,6 +63,12 @@ impl Paths {
         if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
             need(&log.path, PathUse::Log);
         }
+        // A reload reads certificates and keys again. A command line is never reloaded.
+        let secured = config.services.iter().filter(|_| file.is_some());
+        for files in secured.filter_map(|service| service.tls.as_ref()).flat_map(|tls| &tls.files) {
+            need(&files.chain, PathUse::Configuration);
+            need(&files.key, PathUse::Configuration);
+        }
         // A reload reads the user files again.
         for auth in config.services.iter().filter_map(|service| service.auth.as_ref()) {
             need(&auth.path, PathUse::Configuration);
@@ -254,6 +260,16 @@ mod tests {
         assert_eq!(paths.of_configuration(), [("/dev/null".into(), Grant::Append)]);
         let config = millrace_config::from_arguments(["forward", "--access-log=-"]);
         assert!(Paths::from_config(&config.unwrap(), None).of_configuration().is_empty());
+    }
+
+    #[test]
+    fn a_reload_needs_the_folders_of_certificates_and_keys() {
+        let words = "boost --origin=http://a --listen=tls://[::1]:1 --certificate=/c/a --key=/k/a";
+        let config = millrace_config::from_arguments(words.split(' ')).unwrap();
+        let paths = Paths::from_config(&config, Some(Path::new("/f/millrace.toml")));
+        let folders = ["/f", "/c", "/k"].map(|folder| (folder.into(), Grant::Read));
+        assert_eq!(paths.of_configuration(), folders);
+        assert!(Paths::from_config(&config, None).of_configuration().is_empty());
     }
 
     #[test]

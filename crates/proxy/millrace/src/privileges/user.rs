@@ -59,11 +59,39 @@ pub(super) fn choose(
     }
 }
 
+/// Returns the missing permissions of the user to whom a process of root will change, as sentences.
+/// Nothing if this process is not root or the user is unknown.
+pub(super) fn notes(wanted: &ProcessUser, paths: &Paths) -> Vec<String> {
+    if Identity::current().user != 0 {
+        return Vec::new();
+    }
+    let (passwd, groups) = (text("/etc/passwd"), text("/etc/group"));
+    let (identity, outcome) = match wanted {
+        ProcessUser::Named { user, group } => {
+            let Ok(found) = find(&passwd, &groups, user, group.as_deref()) else {
+                return Vec::new();
+            };
+            (found, "")
+        }
+        ProcessUser::Auto => {
+            (automatic(&passwd).1, "; it stays root (select a user by --user NAME)")
+        }
+    };
+    let problems = identity.run_as(|| paths.problems()).unwrap_or_default();
+    let user = describe(identity);
+    problems.iter().map(|problem| format!("{user} {problem}{outcome}")).collect()
+}
+
+/// Returns the name and the identity for `auto`.
+fn automatic(passwd: &str) -> (&'static str, Identity) {
+    let found = AUTO_USERS.iter().find_map(|name| Some((*name, find_user(passwd, name)?)));
+    found.unwrap_or(("nobody", OVERFLOW))
+}
+
 /// Returns the identity for `auto` in a process of root; `None` if an unprivileged user could not
 /// do what the configuration needs. The process then stays root without capabilities.
 fn choose_automatically(passwd: &str, paths: &Paths) -> Option<Identity> {
-    let found = AUTO_USERS.iter().find_map(|name| Some((*name, find_user(passwd, name)?)));
-    let (name, identity) = found.unwrap_or(("nobody", OVERFLOW));
+    let (name, identity) = automatic(passwd);
     let obstacle = match identity.run_as(|| paths.problems().into_iter().next()) {
         Ok(None) => return Some(identity),
         Ok(Some(problem)) => format!("user {name} {problem}"),
