@@ -1,28 +1,61 @@
-"""A certificate authority for one test, created by openssl."""
+"""Certificate authorities for tests, created by openssl."""
 
+import itertools
 import ssl
 import subprocess
+
+KINDS = {
+    "ecdsa": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
+    "rsa": ["-newkey", "rsa:2048"],
+    "weak": ["-newkey", "rsa:1024"],
+}
+
+
+class Authority:
+    """An authority in `folder`. `path` is the file of its certificate."""
+
+    def __init__(self, folder, name="authority"):
+        self.folder, self._number = folder, itertools.count(1)
+        self.path, self._key = folder / f"{name}.pem", folder / f"{name}.key"
+        openssl(
+            *["req", "-x509", *KINDS["ecdsa"], "-nodes", "-subj", f"/CN=interop {name}"],
+            *["-addext", "basicConstraints=critical,CA:TRUE", "-days", "3650"],
+            *["-keyout", self._key, "-out", self.path],
+        )
+
+    def issue(self, *names, kind="ecdsa", since=None, until=None, days=90):
+        """Issues a certificate for names (`DNS:...`, `IP:...`). It is valid for `days` from now, or
+        from `since` to `until` (YYYYMMDDHHMMSSZ). Returns the files (certificate, key)."""
+        number = next(self._number)
+        stem = self.path.with_suffix("").name
+        signed, key = (self.folder / f"{stem}-{number}.{end}" for end in ("pem", "key"))
+        request, settings = (self.folder / f"{stem}-{number}.{end}" for end in ("csr", "cnf"))
+        for file in ("index", "index.attr"):
+            (self.folder / f"{stem}-{number}.{file}").write_text("")
+        settings.write_text(
+            "[ca]\ndefault_ca = it\n[it]\nrand_serial = yes\ndefault_md = sha256\n"
+            f"policy = names\ndatabase = {self.folder}/{stem}-{number}.index\n"
+            f"new_certs_dir = {self.folder}\nx509_extensions = site\n"
+            "[names]\ncommonName = supplied\n"
+            f"[site]\nsubjectAltName = {', '.join(names)}\nbasicConstraints = CA:FALSE\n"
+        )
+        openssl(
+            *["req", *KINDS[kind], "-nodes", "-subj", f"/CN={names[0].partition(':')[2]}"],
+            *["-keyout", key, "-out", request],
+        )
+        times = ["-startdate", since, "-enddate", until] if since else ["-days", str(days)]
+        openssl(
+            *["ca", "-batch", "-notext", "-config", settings, "-in", request, "-out", signed],
+            *["-cert", self.path, "-keyfile", self._key, *times],
+        )
+        return signed, key
 
 
 def certificate(folder):
     """Creates an authority, and a certificate for 127.0.0.1 and localhost. Returns the files
     (authority, (certificate, key))."""
-    authority, authority_key = folder / "authority.pem", folder / "authority.key"
-    request, signed, key = folder / "site.csr", folder / "site.pem", folder / "site.key"
-    names = folder / "names"
-    names.write_text("subjectAltName = IP:127.0.0.1, DNS:localhost\nbasicConstraints = CA:FALSE\n")
-    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    openssl(
-        *["req", "-x509", *curve, "-subj", "/CN=interop authority", "-days", "2"],
-        *["-addext", "basicConstraints=critical,CA:TRUE"],
-        *["-keyout", authority_key, "-out", authority],
-    )
-    openssl("req", *curve, "-subj", "/CN=127.0.0.1", "-keyout", key, "-out", request)
-    openssl(
-        *["x509", "-req", "-in", request, "-CA", authority, "-CAkey", authority_key],
-        *["-CAcreateserial", "-days", "2", "-extfile", names, "-out", signed],
-    )
-    return authority, (signed, key)
+    authority = Authority(folder)
+    return authority.path, authority.issue("IP:127.0.0.1", "DNS:localhost")
 
 
 def contexts(folder):
@@ -35,5 +68,8 @@ def contexts(folder):
 
 
 def openssl(*arguments):
-    """Runs openssl. Its output is shown if it fails."""
-    subprocess.run(["openssl", *arguments], check=True, capture_output=True)
+    """Runs openssl and returns its output, which is shown if it fails."""
+    done = subprocess.run(["openssl", *map(str, arguments)], capture_output=True)
+    if done.returncode:
+        raise RuntimeError(f"openssl {arguments[0]} failed: {done.stderr.decode()}")
+    return done.stdout

@@ -65,7 +65,11 @@ class Frames:
 
 def connect(address, target="/echo", host="interop.test"):
     """Opens a WebSocket, checks Sec-WebSocket-Accept, and returns the frames."""
-    stream = socket.create_connection(address, 120)
+    return open_on(socket.create_connection(address, 120), target, host)
+
+
+def open_on(stream, target="/echo", host="interop.test"):
+    """Like `connect`, on a connection that is open already."""
     key = base64.b64encode(os.urandom(16)).decode()
     request = (
         f"GET {target} HTTP/1.1\r\nHost: {host}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -1,0 +1,309 @@
+"""Certificates and keys in files: bad ones at `millrace check`, at a start and at a reload, their
+replacement under load, their expiry, and their permissions."""
+
+import os
+import pwd
+import shutil
+import signal
+import ssl
+import subprocess
+import threading
+import time
+
+from support import tls
+from support.millrace import program
+from support.secure import NAME, Connection, SecureCase
+
+
+def stamp(days):
+    """Returns the time `days` from now in the form of certificates."""
+    return time.strftime("%Y%m%d%H%M%SZ", time.gmtime(time.time() + days * 86_400))
+
+
+class Case(SecureCase):
+    def setUp(self):
+        super().setUp()
+        self.folder.chmod(0o755)
+        self.chain, self.key = self.folder / "chain.pem", self.folder / "key.pem"
+        self.config = self.folder / "millrace.toml"
+        self.upstream = self.origin()
+        self.use(self.pair)
+
+    def use(self, pair):
+        """Replaces the certificate and the key, as `mv` does."""
+        for source, target in zip(pair, (self.chain, self.key)):
+            new = target.with_suffix(".new")
+            shutil.copyfile(source, new)
+            new.chmod(0o600)
+            os.replace(new, target)
+
+    def write(self, user="root"):
+        """Writes a configuration with these files."""
+        self.config.write_text(
+            f'user = "{user}"\nlimits = {{ certificate_check_ms = 100 }}\n[boost]\n'
+            f'listen = "tls://127.0.0.1:0"\ncertificate = "{self.chain}"\nkey = "{self.key}"\n'
+            f'[[boost.route]]\norigins = "{self.upstream.url}"\n'
+        )
+
+    def check(self):
+        """Runs `millrace check`. Returns its status and its lines on standard error."""
+        done = subprocess.run(
+            [program(), "check", self.config], capture_output=True, text=True, timeout=60
+        )
+        return done.returncode, done.stderr.splitlines()
+
+    def serial(self, proxy):
+        """Returns the serial number of the certificate that a new client gets."""
+        client = Connection(proxy.address, self.context)
+        try:
+            return client.tls.getpeercert()["serialNumber"]
+        finally:
+            client.close()
+
+    def serial_of(self, pair):
+        return tls.openssl("x509", "-noout", "-serial", "-in", pair[0]).decode().strip()[7:]
+
+
+class BadFiles(Case):
+    def bad_files(self):
+        """Yields (name, certificate, key, the text that the error must have)."""
+        good, key = self.pair
+        other = self.authority.issue(f"DNS:{NAME}")
+        folder = self.folder / "folder"
+        folder.mkdir()
+
+        def made(name, data, mode=0o600):
+            path = self.folder / name
+            path.write_bytes(data)
+            path.chmod(mode)
+            return path
+
+        def converted(name, *arguments):
+            tls.openssl(*arguments, "-out", self.folder / name)
+            (self.folder / name).chmod(0o600)
+            return self.folder / name
+
+        chain = f"certificate {self.folder}/"
+        yield "another key", good, other[1], "does not fit the certificate"
+        yield "missing certificate", self.folder / "no", key, chain + "no: No such file"
+        yield "missing key", good, self.folder / "no", f"key {self.folder}/no: No such file"
+        yield "folder as certificate", folder, key, "folder: is not a regular file"
+        yield "folder as key", good, folder, "folder: is not a regular file"
+        yield "empty certificate", made("empty", b""), key, "empty: is not PEM"
+        yield "empty key", good, made("empty-key", b""), "empty-key: is not PEM"
+        yield "text", made("text", b"hello\n"), key, "text: is not PEM"
+        yield "key as certificate", key, key, "contains no certificate"
+        yield "certificate as key", good, made("as-key", good.read_bytes()), "contains no private key"
+        damaged = good.read_bytes().replace(b"MII", b"M!I", 1)
+        yield "damaged base64", made("damaged", damaged), key, "damaged: is not PEM"
+        cut = good.read_bytes()[:200]
+        yield "cut certificate", made("cut", cut), key, "cut: is not complete PEM"
+        der = converted("der", "x509", "-in", good, "-outform", "DER")
+        yield "DER", der, key, "is DER; convert it with: openssl x509 -inform DER"
+        der_key = converted("der-key", "pkey", "-in", key, "-outform", "DER")
+        yield "DER key", good, der_key, "is DER; convert it with: openssl pkey -inform DER"
+        p12 = converted("p12", "pkcs12", "-export", "-in", good, "-inkey", key, "-passout", "pass:x")
+        yield "PKCS#12", p12, key, "is PKCS#12; convert it with: openssl pkcs12"
+        secret = converted("secret", "pkey", "-in", key, "-aes128", "-passout", "pass:x")
+        yield "encrypted key", good, secret, "is encrypted; decrypt it with: openssl pkey"
+        readable = made("readable", key.read_bytes(), 0o604)
+        yield "readable key", good, readable, "is readable by other users (mode 604)"
+        weak = self.authority.issue(f"DNS:{NAME}", kind="weak")
+        yield "weak key", *weak, "weak RSA key of 1024 bits"
+        expired = self.authority.issue(f"DNS:{NAME}", since=stamp(-20), until=stamp(-10))
+        yield "expired", *expired, "expired "
+        early = self.authority.issue(f"DNS:{NAME}", since=stamp(10), until=stamp(20))
+        yield "not yet valid", *early, "is not valid before"
+        gap = made("gap", good.read_bytes() + tls.Authority(self.folder, "b").path.read_bytes())
+        yield "gap in the chain", gap, key, "has a gap"
+        large = made("large", good.read_bytes() + b"\n" * (1 << 20))
+        yield "large", large, key, "has more than 1048576 bytes"
+
+    def test_check_start_and_reload_refuse_them(self):
+        """One line with the option, the file and the problem; status 2; and after a refused reload
+        the old certificate serves on."""
+        self.write()
+        running = self.millrace("run", self.config)
+        serial = self.serial(running)
+        count = 0
+        for name, chain, key, text in self.bad_files():
+            with self.subTest(name):
+                count += 1
+                self.write()
+                written = self.config.read_text()
+                old = f'certificate = "{self.chain}"\nkey = "{self.key}"'
+                self.assertIn(old, written)
+                self.config.write_text(
+                    written.replace(old, f'certificate = "{chain}"\nkey = "{key}"')
+                )
+                status, lines = self.check()
+                self.assertEqual((status, len(lines)), (2, 1), lines)
+                self.assertIn(text, lines[0])
+                self.assertIn("(expected: a PEM file", lines[0])
+                start = ["boost", "--origin", "http://a", "--listen", "tls://127.0.0.1:0"]
+                done = subprocess.run(
+                    [program(), *start, "--certificate", chain, "--key", key],
+                    capture_output=True, text=True, timeout=60,
+                )
+                self.assertEqual(done.returncode, 2, done.stderr)
+                self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+                self.assertIn(text, done.stderr)
+                self.assertIn("--key" if f"key {key}" in lines[0] else "--certificate", done.stderr)
+                running.process.send_signal(signal.SIGHUP)
+                self.wait_until(
+                    "the reload is refused",
+                    lambda: sum("reload refused" in line for line in running.lines) == count,
+                )
+                self.assertIn(text, [x for x in running.lines if "reload refused" in x][-1])
+                self.assertEqual(self.serial(running), serial)
+                self.config.write_text(written)
+
+    def test_notes_about_certificates(self):
+        """A certificate that expires soon, and an RSA key, are reported at check and at start."""
+        for pair, expected in [
+            (self.authority.issue(f"DNS:{NAME}", days=90), []),
+            (self.authority.issue(f"DNS:{NAME}", days=6), []),
+            (self.authority.issue(f"DNS:{NAME}", since=stamp(-60), until=stamp(13)),
+             [" expires in 12 days"]),
+            (self.authority.issue(f"DNS:{NAME}", since=stamp(-60), until=stamp(16)), []),
+            (self.authority.issue(f"DNS:{NAME}", since=stamp(-5), until=stamp(2)),
+             [" expires in 47 hours"]),
+            (self.authority.issue(f"DNS:{NAME}", kind="rsa"), [" has an RSA key"]),
+        ]:
+            with self.subTest(expected=expected):
+                self.use(pair)
+                self.write()
+                status, lines = self.check()
+                self.assertEqual(status, 0, lines)
+                self.assertEqual(sum(f" for {NAME}: expires in " in line for line in lines), 1)
+                running = self.millrace("run", self.config)
+                for shown in (lines, running.lines):
+                    found = [line for line in shown if f"certificate {self.chain} " in line]
+                    found = [line for line in found if f" for {NAME}" not in line]
+                    self.assertEqual(len(found), len(expected), shown)
+                    for text in expected:
+                        self.assertIn(text, found[0])
+                running.stop()
+
+    def test_doctor_names_the_implementation(self):
+        done = subprocess.run([program(), "doctor"], capture_output=True, text=True)
+        self.assertRegex(done.stdout, r"ok +TLS records +(ring|aws-lc-rs)\n")
+
+
+class Replaced(Case):
+    def wait_for(self, proxy, pair):
+        """Waits until new clients get a certificate."""
+        expected = self.serial_of(pair)
+        self.wait_until("the certificate is served", lambda: self.serial(proxy) == expected)
+
+    def test_replaced_files_are_noticed(self):
+        """Without a signal. A half-replaced pair is refused, and noticed when it is complete."""
+        self.write()
+        running = self.millrace("run", self.config)
+        self.wait_for(running, self.pair)
+        for _ in range(3):
+            pair = self.authority.issue(f"DNS:{NAME}")
+            self.use(pair)
+            self.wait_for(running, pair)
+        last = self.authority.issue(f"DNS:{NAME}")
+        self.use((last[0], self.key))
+        self.wait_until(
+            "it is refused", lambda: any("does not fit" in line for line in running.lines)
+        )
+        self.assertEqual(self.serial(running), self.serial_of(pair))
+        self.use(last)
+        self.wait_for(running, last)
+
+    def test_200_reloads_under_load(self):
+        """Clients on old and new connections see no failure, and each reload is applied."""
+        self.write()
+        running = self.millrace("run", self.config)
+        pairs = [self.authority.issue(f"DNS:{NAME}") for _ in range(4)]
+        failed, counts, ending = [], [], threading.Event()
+
+        def load(is_kept):
+            count, client = 0, None
+            while not ending.is_set():
+                try:
+                    client = client or Connection(running.address, self.context)
+                    client.get("/bytes/20000", extra="" if is_kept else "Connection: close\r\n")
+                    if client.read_response().length != 20_000:
+                        failed.append("another length")
+                    if not is_kept:
+                        client.close()
+                        client = None
+                    count += 1
+                except (OSError, EOFError) as error:
+                    failed.append(repr(error))
+                    client = None
+            counts.append(count)
+            if client:
+                client.close()
+
+        threads = [threading.Thread(target=load, args=(kept,)) for kept in (True, False) * 2]
+        for thread in threads:
+            thread.start()
+        try:
+            for number in range(1, 201):
+                self.use(pairs[number % 4])
+                before = sum("is in force" in line for line in running.lines)
+                running.process.send_signal(signal.SIGHUP)
+                self.wait_until(
+                    "the reload is applied",
+                    lambda: sum("is in force" in line for line in running.lines) > before,
+                )
+            self.wait_for(running, pairs[200 % 4])
+        finally:
+            ending.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(failed, [])
+        self.assertGreater(min(counts), 10)
+
+
+class Permissions(Case):
+    def setUp(self):
+        super().setUp()
+        if os.getuid() != 0:
+            self.skipTest("only root has privileges to drop")
+
+    def test_a_key_of_the_group_is_read_again(self):
+        """The user of the service may read the key: a reload works after root was given up."""
+        nobody = pwd.getpwnam("nobody")
+        self.write(user="nobody")
+        self.chain.chmod(0o644)
+        self.key.chmod(0o640)
+        os.chown(self.key, 0, nobody.pw_gid)
+        self.assertEqual([x for x in self.check()[1] if "may not read" in x], [])
+        running = self.millrace("run", self.config)
+        running.process.send_signal(signal.SIGHUP)
+        self.wait_until(
+            "it is reloaded", lambda: any("2 is in force" in line for line in running.lines)
+        )
+
+    def test_a_key_of_root_is_reported(self):
+        """At check, and at start; a reload is refused, and the old certificate serves on."""
+        self.write(user="nobody")
+        self.chain.chmod(0o644)
+        text = f"may not read {self.key}, so a reload will fail"
+        status, lines = self.check()
+        self.assertEqual(status, 0, lines)
+        self.assertEqual(sum(text in line for line in lines), 1, lines)
+        running = self.millrace("run", self.config)
+        self.assertEqual(sum(text in line for line in running.lines), 1, running.lines)
+        running.process.send_signal(signal.SIGHUP)
+        self.wait_until(
+            "it is refused",
+            lambda: any(f"key {self.key}: Permission denied" in x for x in running.lines),
+        )
+        self.assertEqual(self.serial(running), self.serial_of(self.pair))
+
+    def test_the_automatic_user_stays_root_for_it(self):
+        self.write(user="auto")
+        self.chain.chmod(0o644)
+        self.assertEqual(sum("it stays root" in line for line in self.check()[1]), 1)
+        running = self.millrace("run", self.config)
+        running.process.send_signal(signal.SIGHUP)
+        self.wait_until(
+            "it is reloaded", lambda: any("2 is in force" in line for line in running.lines)
+        )
