@@ -139,7 +139,10 @@ fn errors_of_cache_and_boost_are_one_line_with_status_2() {
             "cache list --limit 0",
             &["--limit: \"0\" is too small (expected: a whole number from 1 to"],
         ),
-        ("cache purge --group g", &["--group: needs --site (expected: --group GROUP --site http:"]),
+        (
+            "cache purge --group g",
+            &["--group: needs --site (expected: --group GROUP --site http[s]:"],
+        ),
         ("boost", &["--origin is missing", "http://HOST"]),
         ("reverse", &["--origin is missing", "http://HOST"]),
         ("reverse --origi a", &["reverse: unknown option \"--origi\"", "\"--origin\"?"]),
