@@ -78,15 +78,14 @@ class HttpsOrigins(InteropCase):
         origin = self.secured_nginx()
         (self.folder / "other").mkdir()
         other, _ = tls.certificate(self.folder / "other")
-        wrong = "certificate"
-        for options, error in (
-            (("--origin-ca", str(other)), wrong),
-            ((*self.trusted, "--origin-name", "shop.example"), wrong),
+        for options in (
+            ("--origin-ca", str(other)),
+            (*self.trusted, "--origin-name", "shop.example"),
         ):
             proxy = self.boost(origin.url, *options, "--no-cache", "--proxy-status", "on")
             status, reported = self.status_of(proxy)
             self.assertEqual(status, 502, options)
-            self.assertIn(f"tls_{error}_error", reported)
+            self.assertIn("tls_certificate_error", reported)
         for options in ((*self.trusted, "--origin-name", "localhost"), ("--origin-verify", "off")):
             proxy = self.boost(origin.url, *options, "--no-cache")
             (self.site / "index.html").write_text("here")

@@ -60,7 +60,10 @@ pub(crate) fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, R
 
 fn reason_of(error: &TlsError) -> Reason {
     match error.kind {
-        TlsErrorKind::Certificate => Reason::OriginCertificateInvalid,
+        TlsErrorKind::Certificate
+        | TlsErrorKind::CertificateTime
+        | TlsErrorKind::UnknownIssuer
+        | TlsErrorKind::WrongName => Reason::OriginCertificateInvalid,
         _ => Reason::OriginTlsFailed,
     }
 }
