@@ -4,6 +4,7 @@ use millrace_http1::{FieldName, FieldRun, HeaderWriter, RequestHead};
 
 use super::cached_header::CachedHeader;
 use super::date::http_date;
+use super::field_lines::StoredFieldLine;
 use super::meta::Meta;
 
 /// Evaluates the conditions of a GET or HEAD request against a stored response that may be reused,
@@ -40,8 +41,12 @@ fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
 
 /// Writes the status and the fields of a 304 response for a stored response. RFC 9110 section
 /// 15.4.5: metadata of the body, which is not sent, is left out, and so is `Last-Modified` if there
-/// is an entity tag.
-pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &CachedHeader) {
+/// is an entity tag. Fields for which `keep` is false are left out too.
+pub fn write_not_modified(
+    out: &mut impl HeaderWriter,
+    stored: &CachedHeader,
+    keep: impl Fn(&StoredFieldLine<'_>) -> bool,
+) {
     out.response(304, b"Not Modified");
     for line in stored.lines() {
         let is_omitted = match line.known {
@@ -54,7 +59,7 @@ pub fn write_not_modified(out: &mut impl HeaderWriter, stored: &CachedHeader) {
             FieldName::Other => line.name.eq_ignore_ascii_case(b"content-md5"),
             _ => false,
         };
-        if !is_omitted {
+        if !is_omitted && keep(&line) {
             out.field_run(FieldRun::Lines(line.bytes));
         }
     }
@@ -147,20 +152,20 @@ mod tests {
             ),
         );
         let mut head = Vec::new();
-        write_not_modified(&mut Http1Header::new(&mut head), &stored);
+        write_not_modified(&mut Http1Header::new(&mut head), &stored, |_| true);
         let expected = format!(
             "HTTP/1.1 304 Not Modified\r\n{DATE}Cache-Control: max-age=60\r\n{TAG}Vary: Foo\r\n\
              Content-Location: /a\r\nContent-Security-Policy: x\r\nTest: 1\r\n"
         );
         assert_eq!(String::from_utf8(head).unwrap(), expected);
         let mut list = FieldList::default();
-        write_not_modified(&mut list, &stored);
+        write_not_modified(&mut list, &stored, |_| true);
         let names: Vec<_> = list.fields().iter().map(|(name, _)| name.as_str()).collect();
         assert_eq!(names[..3], [":status", "date", "cache-control"]);
         assert_eq!(names[3..6], ["etag", "vary", "content-location"]);
         let stored = stored_header(200, MODIFIED);
         let mut head = Vec::new();
-        write_not_modified(&mut Http1Header::new(&mut head), &stored);
+        write_not_modified(&mut Http1Header::new(&mut head), &stored, |_| true);
         assert!(String::from_utf8(head).unwrap().contains("Last-Modified"));
     }
 }

@@ -130,7 +130,7 @@ fn fuzz_use(request: &RequestHead, stored: &CachedHeader) {
     }
     let is_lookup = bypass(request, &CachePolicy::default()).is_none();
     is_not_modified(request, stored);
-    write_not_modified(&mut Http1Header::new(&mut Vec::new()), stored);
+    write_not_modified(&mut Http1Header::new(&mut Vec::new()), stored, |_| true);
     let status = CacheStatus { ttl_s: Some(meta.ttl_s(now_ms)), ..CacheStatus::default() };
     status.write(&mut Vec::new(), "fuzz");
     let (start, end) = match meta.stored_range {

@@ -215,6 +215,8 @@ fn build_service(
         denied_clients,
         auth: build_auth(values)?,
         tls: build_tls(values, listeners)?,
+        redirect_port: build_redirect_port(values, listeners)?,
+        hsts_s: build_hsts(values, listeners)?,
         trusted,
         proxy_status: values.one_or_default("proxy-status", value::parse_switch)?,
         path_strict: values.one_or_default("path-strict", value::parse_switch)?,
@@ -273,6 +275,44 @@ fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, C
     let files = chains.into_iter().zip(keys);
     let files = files.map(|(chain, key)| CertificateFiles { chain, key }).collect();
     Ok(Some(Tls { files, versions, unknown_name, certificates: None }))
+}
+
+/// Returns the port to which plain requests are redirected: 443 if a listener with TLS has it,
+/// otherwise the port of the first one.
+fn build_redirect_port(
+    values: &RawTable,
+    listeners: &[Listener],
+) -> Result<Option<u16>, ConfigError> {
+    if !values.one_or_default("redirect-https", value::parse_switch)? {
+        return Ok(None);
+    }
+    let secured = listeners.iter().filter(|listener| listener.tls);
+    let ports = secured.filter_map(|listener| match listener.address {
+        ListenAddress::Tcp(address) => Some(address.port()),
+        ListenAddress::Unix(_) => None,
+    });
+    match ports.filter(|port| *port != 0).min_by_key(|port| *port != 443) {
+        Some(port) => Ok(Some(port)),
+        None => {
+            let problem = "no listener of the service has TLS and a port other than 0";
+            let expected = format!("{} tls://ADDRESS:PORT", values.name_of("listen"));
+            Err(ConfigError::rule(values.location_of("redirect-https"), problem, expected))
+        }
+    }
+}
+
+/// Returns the seconds of `hsts`.
+fn build_hsts(values: &RawTable, listeners: &[Listener]) -> Result<Option<u32>, ConfigError> {
+    let hsts_s = values.one_or_default("hsts", |text| match text {
+        "off" => Ok(None),
+        _ => cache::parse_seconds(text).map(Some),
+    })?;
+    if hsts_s.is_some() && !listeners.iter().any(|listener| listener.tls) {
+        let expected = format!("{} tls://ADDRESS:PORT", values.name_of("listen"));
+        let problem = "no listener of the service has TLS";
+        return Err(ConfigError::rule(values.location_of("hsts"), problem, expected));
+    }
+    Ok(hsts_s)
 }
 
 fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, ConfigError> {

@@ -336,3 +336,32 @@ fn tls_listeners_need_certificates_with_keys() {
         assert!(error.contains(message), "{words}: {error}");
     }
 }
+
+#[test]
+fn redirects_and_hsts_need_a_listener_with_tls() {
+    let boost = |options: &str| {
+        let words = format!("boost --origin http://a {options}");
+        from_arguments(words.split_whitespace())
+    };
+    let tls = "--certificate=a --key=b --listen=[::1]:80 --listen=tls://[::1]";
+    let service = |options: &str| boost(options).unwrap().services.remove(0);
+    let plain = service("");
+    assert_eq!((plain.redirect_port, plain.hsts_s), (None, None));
+    let both =
+        service(&format!("{tls}:444 --listen=tls://[::1]:443 --redirect-https=on --hsts=1d"));
+    assert_eq!((both.redirect_port, both.hsts_s), (Some(443), Some(86_400)));
+    assert_eq!(service(&format!("{tls}:444 --redirect-https=on")).redirect_port, Some(444));
+    assert_eq!(service(&format!("{tls}:444 --hsts=off")).hsts_s, None);
+    for (options, expected) in [
+        ("--redirect-https=on", "--redirect-https: no listener of the service has TLS"),
+        (&format!("{tls}:0 --redirect-https=on"), "a port other than 0 (expected: --listen tls://"),
+        ("--hsts=1d", "--hsts: no listener of the service has TLS (expected: --listen tls://"),
+    ] {
+        let message = boost(options).unwrap_err().to_string();
+        assert!(message.contains(expected), "{message}");
+    }
+    let toml = "[[boost]]\nlisten = ['tls://[::1]:1']\ncertificate = 'a'\nkey = 'b'\n\
+                redirect-https = true\nhsts = '365d'\n[[boost.route]]\norigins = 'http://a'\n";
+    let config = from_toml(toml).unwrap();
+    assert_eq!(from_toml(&to_toml(&config)).unwrap(), config);
+}

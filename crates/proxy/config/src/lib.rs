@@ -323,6 +323,12 @@ pub struct Service {
     pub auth: Option<Auth>,
     /// The TLS settings of the listeners; `None` if none of them uses TLS.
     pub tls: Option<Tls>,
+    /// The port of the `https` URLs to which requests on plain listeners are redirected; `None` if
+    /// they are served.
+    pub redirect_port: Option<u16>,
+    /// The `max-age` of Strict-Transport-Security in responses over TLS, in seconds; `None` if the
+    /// field of the origin is passed on.
+    pub hsts_s: Option<u32>,
     /// The peers whose Forwarded, X-Forwarded-* and PROXY headers are trusted.
     pub trusted: Vec<Cidr>,
     /// Whether responses that are passed on get a Proxy-Status field.

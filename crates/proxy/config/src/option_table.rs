@@ -128,6 +128,18 @@ impl OptionRow {
         row(Service, Tls, "unknown-name", ValueType::Keyword(&["first", "refuse"]), "first")
             .summary("Certificate of a client that asks for an unknown name")
             .detail("first: the first certificate. refuse: a fatal alert."),
+        row(Boost, Tls, "redirect-https", ValueType::Switch, "off")
+            .summary("Redirect requests on plain listeners of the service to https://")
+            .detail(
+                "GET and HEAD get 301, which every client follows; other methods get 308, which \
+                 keeps the method. The URL has the port of the tls:// listener: 443, if one has \
+                 it. A request that a trusted peer received over https is not redirected.",
+            ),
+        row(Boost, Tls, "hsts", ValueType::DurationOrOff, "off")
+            .summary("Send Strict-Transport-Security with this max-age in responses over TLS")
+            .detail(
+                "It replaces the field of the origin. 0s makes browsers forget an earlier value.",
+            ),
         row(Route, Origins, "origins", ValueType::Origin, "(none; at least one is required)")
             .flag("origin")
             .repeatable(256)

@@ -132,6 +132,12 @@ fn value(kind: ValueType) -> Value {
             pattern("^/[^\\u0000-\\u001f\\u007f-\\u009f]*:[0-9]+[KMGTkmgt]?$")
         }
         ValueType::Duration => any([pattern(&format!("^{TIME}$")), json!({"const": 0})]),
+        ValueType::DurationOrOff => any([
+            pattern(&format!("^{TIME}$")),
+            json!({"const": 0}),
+            choice(&["off"], false),
+            json!({"const": false}),
+        ]),
         ValueType::CacheLifetime => {
             let statuses = "([2-5][0-9]{2}(-[2-5][0-9]{2})? )?";
             pattern(&format!("^{statuses}(origin|(default|override) {TIME})$"))

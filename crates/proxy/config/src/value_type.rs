@@ -81,6 +81,8 @@ pub enum ValueType {
     },
     /// A time in whole seconds.
     Duration,
+    /// A time in whole seconds, or `off`.
+    DurationOrOff,
     /// A rule for the lifetime of responses.
     CacheLifetime,
     /// The name of a header field, or `off`.
@@ -99,7 +101,11 @@ impl ValueType {
     pub fn keyword_of_bool(&self, switch: bool) -> Option<&'static str> {
         let has_off = match self {
             Self::Flag | Self::Switch => return Some(if switch { "on" } else { "off" }),
-            Self::AdminAddress | Self::LogFile | Self::CheckPath | Self::FieldName => true,
+            Self::AdminAddress
+            | Self::LogFile
+            | Self::CheckPath
+            | Self::DurationOrOff
+            | Self::FieldName => true,
             Self::Keyword(words) => words.contains(&"off"),
             _ => false,
         };
@@ -181,6 +187,9 @@ impl ValueType {
             Self::User => ("USER", "auto, USER, USER:GROUP, each a name or a number"),
             Self::Folder => ("DIR", "the path of a directory"),
             Self::Duration => ("TIME", "a time from 0s to 3650d: a whole number with s, m, h or d"),
+            Self::DurationOrOff => {
+                ("TIME|off", "a time from 0s to 3650d: a whole number with s, m, h or d; off")
+            }
             Self::CacheLifetime => (
                 "LIFETIME",
                 "[STATUS] origin, [STATUS] default TIME, [STATUS] override TIME; STATUS is a \

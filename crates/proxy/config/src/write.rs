@@ -102,6 +102,9 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
             cache::write_route(out, service.cache.as_deref());
         }
         ServiceRole::Boost(routes) => {
+            write_key(out, "redirect-https", service.redirect_port.is_some());
+            let hsts = service.hsts_s.map_or_else(|| "off".to_owned(), cache::write_seconds);
+            write_key(out, "hsts", basic_string(&hsts));
             write_key(out, "path-strict", service.path_strict);
             routes.iter().for_each(|route| write_route(out, route));
         }

@@ -46,7 +46,7 @@ fn wrong_values(value_type: ValueType) -> Vec<String> {
         ValueType::Statuses => &["99", "299-200"],
         ValueType::Congestion => &["a b", "abcdefghijklmnop"],
         ValueType::User => &["a:", ""],
-        ValueType::Duration => &["60", "soon", "3651d"],
+        ValueType::Duration | ValueType::DurationOrOff => &["60", "soon", "3651d"],
         ValueType::CacheLifetime => &["soon", "60", "override", "404 default", "99 origin"],
         ValueType::FieldName => &["a b", ""],
         ValueType::FieldOrCookie => &["X-Device", "field:a b"],

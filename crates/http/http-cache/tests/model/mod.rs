@@ -153,7 +153,7 @@ impl Model {
         let age = format!("Age: {}\r\n", meta.age_s(self.now_ms)).into_bytes();
         let mut out = Vec::new();
         if is_not_modified(request, &variant.stored) {
-            write_not_modified(&mut Http1Header::new(&mut out), &variant.stored);
+            write_not_modified(&mut Http1Header::new(&mut out), &variant.stored, |_| true);
             return close([out, age].concat(), &hit, Vec::new(), None);
         }
         let length = variant.body.len() as u64;

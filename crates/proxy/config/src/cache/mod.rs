@@ -13,6 +13,7 @@ use super::{Service, ServiceRole};
 use crate::limits::Limits;
 
 pub(super) use build::{build_rules, build_settings};
+pub(super) use value::{parse_seconds, write_seconds};
 pub(super) use write::{
     memory_written, reads_written, send_written, write_disk, write_route, write_settings,
 };

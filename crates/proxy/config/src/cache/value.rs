@@ -35,7 +35,7 @@ pub(super) enum FieldOrCookie {
 /// Parses a time as seconds: a whole number with s, m, h or d; 0 needs no unit. Any other number
 /// without a unit is refused, because its author may mean milliseconds, as in limits, or seconds,
 /// as in HTTP.
-pub(super) fn parse_seconds(text: &str) -> Result<u32, Problem> {
+pub(crate) fn parse_seconds(text: &str) -> Result<u32, Problem> {
     match text {
         "0" => return Ok(0),
         _ if parse_number(text).is_ok() => return Err("has no unit"),
@@ -48,7 +48,7 @@ pub(super) fn parse_seconds(text: &str) -> Result<u32, Problem> {
 }
 
 /// Writes seconds in the form that [`parse_seconds`] parses.
-pub(super) fn write_seconds(seconds: u32) -> String {
+pub(crate) fn write_seconds(seconds: u32) -> String {
     write_scaled(seconds.into(), UNITS)
 }
 

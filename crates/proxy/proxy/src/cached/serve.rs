@@ -1,12 +1,13 @@
 //! The part of stage deliver for stored responses: writes the header in the form that the request
 //! needs, and chooses the source of the body.
 
+use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{
-    ByteRange, Flags, HashKey, Multipart, SINGLE_CLIENT_FIELDS, Selection, StoredRange,
-    field_lines, is_not_modified, select_ranges, write_not_modified,
+    ByteRange, Flags, HashKey, Multipart, SINGLE_CLIENT_FIELDS, Selection, StoredFieldLine,
+    StoredRange, field_lines, is_not_modified, select_ranges, write_not_modified,
 };
 use millrace_http1::{FieldName, FieldRun, Framing, HeaderWriter, Method, Version, forwarded_runs};
 use millrace_store::Object;
@@ -40,7 +41,12 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     let (now, now_ms) = (engine.now(), now_ms(engine));
     let cache = shared.cache.as_ref().expect("a stored response comes from a cache");
     let object = exchange.caching.object.clone().expect("the object is set before it is served");
-    let mut header = StoredHeaderWriter { out: h1::header(out), object: &object, now_ms };
+    let mut header = StoredHeaderWriter {
+        out: h1::header(out),
+        object: &object,
+        now_ms,
+        hsts_s: headers::hsts_s(exchange),
+    };
     let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
     let form = header.form(exchange, cache.hash(), random);
     let framing = header.write_stored_fields(exchange, &form);
@@ -79,11 +85,31 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     download::pump(core, key, true)
 }
 
+/// Returns the stored header, without Strict-Transport-Security if the service sends its own.
+fn stored_head(object: &Object, hsts_s: Option<u32>) -> Cow<'_, [u8]> {
+    let head = object.header();
+    if hsts_s.is_none() || object.stored.lines().all(|line| !is_hsts(&line)) {
+        return Cow::Borrowed(head);
+    }
+    let (start, lines) = head.split_at(object.meta().lines_at as usize);
+    let mut kept = start.to_vec();
+    for line in field_lines(lines).filter(|line| !is_hsts(line)) {
+        kept.extend_from_slice(line.bytes);
+    }
+    Cow::Owned(kept)
+}
+
+fn is_hsts(line: &StoredFieldLine<'_>) -> bool {
+    line.known == FieldName::StrictTransportSecurity
+}
+
 /// The writer of a stored response's header.
 struct StoredHeaderWriter<'a, W> {
     out: W,
     object: &'a Object,
     now_ms: u64,
+    /// The `max-age` of Strict-Transport-Security that replaces the field of the origin.
+    hsts_s: Option<u32>,
 }
 
 impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
@@ -134,7 +160,8 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
 
     /// Writes the status and the stored fields. Returns the framing of the body.
     fn write_stored_fields(&mut self, exchange: &mut Exchange, form: &ResponseForm) -> Framing {
-        let (meta, head) = (self.object.meta(), self.object.header());
+        let meta = self.object.meta();
+        let head = &*stored_head(self.object, self.hsts_s);
         let lines = &head[meta.lines_at as usize..];
         let out = &mut self.out;
         let length = self.object.length();
@@ -151,7 +178,10 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         };
         exchange.status = status;
         match form {
-            ResponseForm::NotModified => write_not_modified(out, &self.object.stored),
+            ResponseForm::NotModified if self.hsts_s.is_some() => {
+                write_not_modified(out, &self.object.stored, |line| !is_hsts(line));
+            }
+            ResponseForm::NotModified => write_not_modified(out, &self.object.stored, |_| true),
             ResponseForm::Head | ResponseForm::Whole => {
                 out.stored_response(meta.status, head, meta.lines_at as usize);
             }
@@ -191,6 +221,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         let snapshot = exchange.snapshot();
         let age_s = meta.age_s(self.now_ms);
         let out = &mut self.out;
+        headers::write_hsts(out, self.hsts_s);
         if caching.report.forward.is_none() || age_s > 0 {
             out.number(b"Age", age_s.into());
         }

@@ -6,10 +6,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use millrace_http_cache::write_validation;
-use millrace_http1::format::{write_ip_host, write_number, write_port};
+use millrace_http1::format::{write_ip_host, write_normalised_authority, write_number, write_port};
 use millrace_http1::{
-    FieldName, FieldRun, Framing, HeaderWriter, Http1Header, Method, NameSet, RequestHead, Version,
-    declared_length, destination, forwarded_runs, parse_decimal, upgrade_protocols,
+    Authority, FieldLine, FieldName, FieldRun, Framing, HeaderWriter, Http1Header, Method, NameSet,
+    RequestHead, Scheme, Version, declared_length, destination, forwarded_runs, parse_decimal,
+    upgrade_protocols,
 };
 use millrace_store::Object;
 
@@ -135,12 +136,19 @@ pub(crate) fn write_response(
 ) {
     let response = &exchange.response;
     out.response(response.status(), response.reason());
-    forwarded_runs(response, |_| true).for_each(|run| out.field_run(run));
+    let hsts_s = hsts_s(exchange);
+    if hsts_s.is_none() {
+        forwarded_runs(response, |_| true).for_each(|run| out.field_run(run));
+    } else {
+        let is_kept = |field: &FieldLine| field.known != FieldName::StrictTransportSecurity;
+        forwarded_runs(response, is_kept).for_each(|run| out.field_run(run));
+    }
     if response.find(FieldName::Date).is_none() {
         out.field(b"Date", dates.at(now).http_date());
     }
     let snapshot = exchange.snapshot();
     write_via(out, response.version(), snapshot);
+    write_hsts(out, hsts_s);
     if snapshot.sends_proxy_status(exchange.service) {
         // RFC 9209 section 2: the last member of the list is the one closest to the client.
         out.field_with(b"Proxy-Status", |value| {
@@ -195,16 +203,23 @@ pub(crate) fn write_own_response(
     own: OwnResponse,
     date: &[u8],
 ) -> Cow<'static, [u8]> {
-    let (status, kind) = match own {
-        OwnResponse::Refusal(reason) => (reason.status(), &b"text/plain; charset=utf-8"[..]),
-        OwnResponse::Options => (200, &b""[..]),
-        OwnResponse::Trace => (200, &b"message/http"[..]),
+    let status = own.status(exchange.request.method());
+    let kind = match own {
+        OwnResponse::Refusal(_) | OwnResponse::HttpsRedirect(_) => {
+            &b"text/plain; charset=utf-8"[..]
+        }
+        OwnResponse::Options => b"",
+        OwnResponse::Trace => b"message/http",
     };
     out.response(status, phrase(status).as_bytes());
     out.field(b"Server", b"millrace");
     out.field(b"Date", date);
     if let OwnResponse::Options | OwnResponse::Refusal(Reason::ConnectRefused) = own {
         out.field(b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
+    }
+    write_hsts(out, hsts_s(exchange));
+    if let OwnResponse::HttpsRedirect(port) = own {
+        out.field_with(b"Location", |value| write_https_url(value, &exchange.request, port));
     }
     if let OwnResponse::Refusal(reason) = own {
         write_proxy_status(out, reason);
@@ -216,6 +231,7 @@ pub(crate) fn write_own_response(
     out.persistence(exchange.request.version(), exchange.is_persistent);
     let body = match own {
         OwnResponse::Refusal(reason) => Cow::Owned(format!("{}\n", reason.text()).into_bytes()),
+        OwnResponse::HttpsRedirect(_) => Cow::Borrowed(&b"This site uses https.\n"[..]),
         OwnResponse::Options => Cow::Borrowed(&b""[..]),
         OwnResponse::Trace => Cow::Owned(trace_body(&exchange.request)),
     };
@@ -234,6 +250,37 @@ fn write_proxy_status(out: &mut impl HeaderWriter, reason: Reason) {
             value.extend_from_slice(part.as_bytes());
         }
     });
+}
+
+/// Returns the `max-age` of Strict-Transport-Security in seconds, if the response replaces the
+/// field of the origin. A plain response must not have the field (RFC 6797 section 7.2).
+pub(crate) fn hsts_s(exchange: &Exchange) -> Option<u32> {
+    match exchange.sender.scheme {
+        Scheme::Https => exchange.snapshot().service(exchange.service).hsts_s,
+        Scheme::Http => None,
+    }
+}
+
+/// Writes Strict-Transport-Security (RFC 6797 section 6.1).
+pub(crate) fn write_hsts(out: &mut impl HeaderWriter, hsts_s: Option<u32>) {
+    if let Some(seconds) = hsts_s {
+        out.field_with(b"Strict-Transport-Security", |value| {
+            value.extend_from_slice(b"max-age=");
+            write_number(value, seconds.into());
+        });
+    }
+}
+
+/// Appends the URL of a request with the scheme `https` and this port.
+fn write_https_url(url: &mut Vec<u8>, request: &RequestHead, port: u16) {
+    let destination = destination(request).expect("the route stage has checked the destination");
+    let authority = destination.authority.expect("the route stage has checked the authority");
+    url.extend_from_slice(b"https://");
+    let authority = Authority { port: Some(port), ..authority };
+    write_normalised_authority(url, &authority, Scheme::Https.port());
+    if destination.path_and_query.starts_with(b"/") {
+        url.extend_from_slice(destination.path_and_query);
+    }
 }
 
 /// Returns the received request without its secret fields (RFC 9110 section 9.3.8).

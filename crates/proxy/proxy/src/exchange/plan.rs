@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use millrace_http1::Scheme;
+use millrace_http1::{Method, Scheme};
 
 use crate::exchange::Reason;
 
@@ -31,6 +31,21 @@ pub(crate) enum OwnResponse {
     Options,
     /// TRACE with `Max-Forwards: 0` (RFC 9110 section 9.3.8).
     Trace,
+    /// A redirect to the same URL with `https` and this port.
+    HttpsRedirect(u16),
+}
+
+impl OwnResponse {
+    /// Returns the status of the response to a request with this method. Every client follows a
+    /// 301, but may turn POST into GET; a 308 keeps the method (RFC 9110 section 15.4).
+    pub(crate) fn status(self, method: Method) -> u16 {
+        match self {
+            Self::Refusal(reason) => reason.status(),
+            Self::Options | Self::Trace => 200,
+            Self::HttpsRedirect(_) if matches!(method, Method::Get | Method::Head) => 301,
+            Self::HttpsRedirect(_) => 308,
+        }
+    }
 }
 
 /// The sender of a request, and how the request reached the proxy.

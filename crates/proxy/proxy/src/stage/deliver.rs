@@ -88,10 +88,7 @@ fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: OwnResponse) -> Transf
     let ExchangeParts { engine, out, log, exchange, counters, .. } = parts;
     let closes = matches!(own, OwnResponse::Refusal(reason) if reason.closes());
     exchange.is_persistent &= !closes && !must_close && exchange.has_received_request();
-    exchange.status = match own {
-        OwnResponse::Refusal(reason) => reason.status(),
-        OwnResponse::Options | OwnResponse::Trace => 200,
-    };
+    exchange.status = own.status(exchange.request.method());
     let date = log.dates.at(engine.time_of_day()).http_date();
     let out = &mut h1::header(out);
     let body = headers::write_own_response(out, exchange, own, date);

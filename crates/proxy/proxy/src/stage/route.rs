@@ -65,10 +65,10 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             {
                 exchange.request.normalise_path();
             }
-            NextStep::Advance(if plan == RequestPlan::Tunnel {
-                Stage::Fetch
-            } else {
-                Stage::Lookup
+            NextStep::Advance(match plan {
+                RequestPlan::Tunnel => Stage::Fetch,
+                RequestPlan::Respond(_) => Stage::Deliver,
+                _ => Stage::Lookup,
             })
         }
         Err(reason) => NextStep::End(reason),
@@ -93,6 +93,10 @@ fn plan(
         _ => Reason::MalformedTarget,
     })?;
     check_scheme(&service.role, exchange.sender.scheme, destination.scheme)?;
+    if let Some(port) = https_port(exchange, service) {
+        destination.authority.ok_or(Reason::MalformedTarget)?;
+        return Ok(RequestPlan::Respond(OwnResponse::HttpsRedirect(port)));
+    }
     match &service.role {
         ServiceRole::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
         ServiceRole::Boost(routes) => select(routes, service, &destination).map(RequestPlan::Route),
@@ -107,6 +111,20 @@ fn plan(
             Ok(plan)
         }
     }
+}
+
+/// Returns the port of the `https` URL to which a plain request is redirected; `None` if it is
+/// served. A request that a trusted peer received over `https` is served, because its client would
+/// be redirected for ever.
+fn https_port(exchange: &Exchange, service: &Service) -> Option<u16> {
+    let port = service.redirect_port?;
+    let Exchange { request, sender, .. } = exchange;
+    let reported = request.values(FieldName::XForwardedProto).next();
+    let is_https = |name: &[u8]| Scheme::from_name(name) == Some(Scheme::Https);
+    let is_served = sender.scheme == Scheme::Https
+        || request.method() == Method::Connect
+        || (sender.is_trusted && reported.is_some_and(is_https));
+    (!is_served).then_some(port)
 }
 
 /// Checks the scheme of an absolute target. `own` is the scheme of the client connection.
