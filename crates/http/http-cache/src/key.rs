@@ -252,7 +252,10 @@ fn put(
     request: &OriginRequest<'_>,
     parts: &KeyParts,
 ) {
-    parts.keyed_site(*site).put(sink);
+    match parts.shares_schemes {
+        true => parts.keyed_site(*site).put(sink),
+        false => site.put(sink),
+    }
     if parts.ignores_query || !parts.ignored_parameters.is_empty() {
         let query_at = memchr(b'?', path_and_query).unwrap_or(path_and_query.len());
         sink.put(&path_and_query[..query_at]);

@@ -156,6 +156,7 @@ impl<'a> OriginRequest<'a> {
     }
 
     /// Appends the value of `Host`: an authority in the normalised form that cache keys have.
+    #[inline]
     pub fn write_host(&self, out: &mut Vec<u8>, authority: &Authority<'_>) {
         write_normalised_authority(out, authority, self.scheme.port());
     }
@@ -180,8 +181,13 @@ impl<'a> OriginRequest<'a> {
             let is_v6 = client.is_some_and(|ip| ip.is_ipv6());
             value.extend_from_slice(if is_v6 { b"\"[" } else { b"" });
             value.extend_from_within(client_at);
-            value.extend_from_slice(if is_v6 { b"]\";proto=" } else { b";proto=" });
-            value.extend_from_slice(self.scheme.as_str().as_bytes());
+            let proto: &[u8] = match (is_v6, self.scheme) {
+                (false, Scheme::Http) => b";proto=http",
+                (false, Scheme::Https) => b";proto=https",
+                (true, Scheme::Http) => b"]\";proto=http",
+                (true, Scheme::Https) => b"]\";proto=https",
+            };
+            value.extend_from_slice(proto);
             authority.map(|authority| {
                 value.extend_from_slice(b";host=\"");
                 let start = value.len();

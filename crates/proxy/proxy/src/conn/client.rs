@@ -70,15 +70,15 @@ pub(crate) fn handle_completion<E: Engine>(
             }
             Some((uploading?, Event::ClientReadable))
         }
-        Completion::Sent(mut result) => {
-            let is_of_exchange = conn.wire.complete_send(&mut result);
+        Completion::Sent(result) => {
+            let result = conn.wire.complete_send(result)?;
             let event = if result.is_ok() { Event::ClientSent } else { Event::ClientFailed };
-            is_of_exchange.then_some((EventTarget::Exchange(first?), event))
+            Some((EventTarget::Exchange(first?), event))
         }
-        Completion::Spliced(mut result) => {
-            let is_of_exchange = conn.wire.complete_send(&mut result);
+        Completion::Spliced(result) => {
+            let result = conn.wire.complete_send(result)?;
             let event = result.map_or(Event::ClientFailed, |it| Event::ClientSpliced(it as u32));
-            is_of_exchange.then_some((EventTarget::Exchange(first?), event))
+            Some((EventTarget::Exchange(first?), event))
         }
         other => unreachable!("no client connection requests {other:?}"),
     }
@@ -103,6 +103,7 @@ pub(crate) fn receive<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// Receives ahead while a response is being sent, so that the end of the client's stream is noticed
 /// and the next request is at hand. The connection holds less than twice `RECEIVE_MAX` bytes.
+#[inline]
 pub(crate) fn receive_ahead<E: Engine>(engine: &mut E, conn: &mut Conn) {
     if conn.wire.recv_buffer.bytes().len() < RECEIVE_MAX {
         conn.wire.receive(engine, RECEIVE_MAX);

@@ -67,6 +67,7 @@ impl Pipeline {
 /// Returns whether the next request may be read before the response to this one is sent. If the
 /// next one allows pipelining too, both are served at the same time (RFC 9112 section 9.3.2). After
 /// a request with a body or Upgrade, the next bytes may not even be a request.
+#[inline]
 pub(crate) fn allows_pipelining(exchange: &Exchange) -> bool {
     exchange.has_request
         && exchange.is_persistent

@@ -16,7 +16,7 @@ pub(crate) enum RecvBuffer {
 }
 
 impl RecvBuffer {
-    #[inline]
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Self::Empty => &[],

@@ -40,7 +40,9 @@ pub(crate) struct Wire {
     secure: Option<Box<SecureLayer>>,
     /// A receive is outstanding, or a watch: a request to report that the socket is readable.
     is_receiving: bool,
-    pending_send: PendingSend,
+    /// A send of the connection's own bytes is outstanding.
+    is_sending_own: bool,
+    exchange_send: ExchangeSend,
     /// The peer ended its stream: no more bytes will arrive.
     has_ended: bool,
     /// The stream of a secured wire ended without an announcement (close_notify), so an attacker
@@ -51,17 +53,15 @@ pub(crate) struct Wire {
     is_broken: bool,
 }
 
-/// The owner of the outstanding send.
+/// The send of an exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum PendingSend {
+enum ExchangeSend {
+    /// It sends nothing.
     None,
-    /// The connection's own bytes.
-    Own,
-    /// Bytes of an exchange.
-    Exchange,
-    /// Bytes of an exchange that could not be sealed. The send has none of them, and counts as
-    /// failed.
-    Unsealed,
+    /// Its bytes wait until the connection's own bytes are sent.
+    Queued,
+    /// Its send is outstanding.
+    Outstanding,
 }
 
 /// The result of a receive.
@@ -85,7 +85,8 @@ impl Wire {
             own: None,
             secure: None,
             is_receiving: false,
-            pending_send: PendingSend::None,
+            is_sending_own: false,
+            exchange_send: ExchangeSend::None,
             has_ended: false,
             is_cut: false,
             is_broken: false,
@@ -167,9 +168,7 @@ impl Wire {
 
     /// Returns whether a send of an exchange is outstanding or queued.
     pub(crate) fn is_sending(&self) -> bool {
-        let is_outstanding =
-            matches!(self.pending_send, PendingSend::Exchange | PendingSend::Unsealed);
-        is_outstanding || self.own.as_ref().is_some_and(|own| own.queued.is_some())
+        self.exchange_send != ExchangeSend::None
     }
 
     /// Returns whether the peer ended its stream.
@@ -203,9 +202,13 @@ impl Wire {
         }
     }
 
-    #[inline]
+    /// Returns how many bytes to receive if `max` are wanted.
+    #[inline(always)]
     fn bound_receive(&mut self, max: usize) -> usize {
-        self.secure.as_mut().map_or(max, |secure| secure.bound_receive(max))
+        match &mut self.secure {
+            None => max,
+            Some(secure) => secure.bound_receive(max),
+        }
     }
 
     /// Requests bytes of a body, unless a receive is outstanding or the stream has ended.
@@ -309,15 +312,26 @@ impl Wire {
         Some(ReceiveResult::Bytes)
     }
 
-    /// Handles the result of the send, which becomes an error if the bytes could not be sealed.
-    /// Returns true if they belonged to an exchange.
-    pub(crate) fn complete_send<T>(&mut self, result: &mut Result<T, Error>) -> bool {
-        let whose = std::mem::replace(&mut self.pending_send, PendingSend::None);
-        if whose == PendingSend::Unsealed {
-            *result = Err(Error::BrokenPipe);
-        }
+    /// Handles the result of a send. Returns the result for the exchange; `None` if the bytes were
+    /// the connection's own.
+    #[inline]
+    pub(crate) fn complete_send<T>(
+        &mut self,
+        result: Result<T, Error>,
+    ) -> Option<Result<T, Error>> {
         self.is_broken |= result.is_err();
-        matches!(whose, PendingSend::Exchange | PendingSend::Unsealed)
+        if self.exchange_send != ExchangeSend::Outstanding {
+            self.is_sending_own = false;
+            return None;
+        }
+        self.exchange_send = ExchangeSend::None;
+        match &self.secure {
+            Some(secure) if secure.has_failed() => {
+                self.is_broken = true;
+                Some(Err(Error::BrokenPipe))
+            }
+            _ => Some(result),
+        }
     }
 
     /// Returns the connection's own bytes, to which the caller may append.
@@ -362,19 +376,31 @@ impl Wire {
     #[inline(never)]
     fn settle_now<E: Engine>(&mut self, engine: &mut E) {
         self.recv_buffer.settle(engine);
-        self.settle_own(engine);
+        if self.own.is_some() {
+            self.settle_own(engine);
+        }
+    }
+
+    /// Returns whether a send is outstanding.
+    fn has_outstanding_send(&self) -> bool {
+        self.is_sending_own || self.exchange_send == ExchangeSend::Outstanding
     }
 
     /// Sends the connection's own bytes, unless a send is outstanding, and ends the stream after
     /// them if that was requested.
+    #[cold]
+    #[inline(never)]
     fn settle_own<E: Engine>(&mut self, engine: &mut E) {
-        let Some(mut own) = self.own.take_if(|_| self.pending_send == PendingSend::None) else {
+        if self.has_outstanding_send() {
             return;
-        };
+        }
+        let Some(mut own) = self.own.take() else { return };
         if !own.bytes.is_empty() || own.queued.is_some() {
             engine.send(&self.fd, &[&own.bytes], self.token);
-            let queued = own.queued.take().map(|(pending, _)| pending);
-            self.pending_send = queued.unwrap_or(PendingSend::Own);
+            match own.queued.take() {
+                Some(_) => self.exchange_send = ExchangeSend::Outstanding,
+                None => self.is_sending_own = true,
+            }
             own.bytes.clear();
             self.own = own.ends_stream.then_some(own);
         } else if own.ends_stream {
@@ -389,7 +415,7 @@ impl Wire {
             None => send(&self.fd, parts, self.token),
             Some(_) => self.send_own_before(parts, send),
         }
-        self.pending_send = PendingSend::Exchange;
+        self.exchange_send = ExchangeSend::Outstanding;
     }
 
     #[cold]
@@ -405,33 +431,27 @@ impl Wire {
     #[inline(never)]
     fn seal<E: Engine>(&mut self, engine: &mut E, parts: &[&[u8]]) {
         let mut secure = self.secure.take().expect("the caller has checked that it is secured");
-        let result = secure.seal(parts, |sealed| {
-            self.send_sealed(engine, sealed, PendingSend::Exchange);
-        });
+        secure.seal(parts, |sealed| self.send_sealed(engine, sealed));
         self.secure = Some(secure);
-        if result.is_err() {
-            // The session has failed, or its keys are used up.
-            self.send_sealed(engine, &[], PendingSend::Unsealed);
-        }
     }
 
     /// Sends records of an exchange, or queues them behind the connection's own bytes.
-    fn send_sealed<E: Engine>(&mut self, engine: &mut E, sealed: &[u8], pending: PendingSend) {
-        if self.pending_send != PendingSend::Own {
+    fn send_sealed<E: Engine>(&mut self, engine: &mut E, sealed: &[u8]) {
+        if !self.is_sending_own {
             self.send_after_own(&[sealed], |fd, parts, token| engine.send(fd, parts, token));
-            self.pending_send = pending;
             return;
         }
         let own = self.own.get_or_insert_default();
         assert!(own.queued.is_none() && !own.ends_stream, "an exchange sends once at a time");
         own.bytes.extend_from_slice(sealed);
-        own.queued = Some((pending, engine.budget().charge(sealed.len())));
+        own.queued = Some(engine.budget().charge(sealed.len()));
+        self.exchange_send = ExchangeSend::Queued;
     }
 
     /// Ends the stream to the peer (FIN), after the connection's own bytes. A secured wire
     /// announces the end first (close_notify).
     pub(crate) fn shutdown<E: Engine>(&mut self, engine: &mut E) {
-        if self.secure.is_none() && self.own.is_none() && self.pending_send == PendingSend::None {
+        if self.secure.is_none() && self.own.is_none() && !self.has_outstanding_send() {
             engine.shutdown(&self.fd, ShutdownHow::Write);
             return;
         }
@@ -449,7 +469,7 @@ impl Wire {
     /// Returns whether the end of the stream has to be announced, and cannot be yet because a send
     /// is outstanding.
     pub(crate) fn delays_end(&self) -> bool {
-        self.secure.is_some() && !self.is_broken && self.pending_send != PendingSend::None
+        self.secure.is_some() && !self.is_broken && self.has_outstanding_send()
     }
 
     /// Closes the connection.
@@ -466,7 +486,7 @@ impl Wire {
     #[cold]
     #[inline(never)]
     fn send_last<E: Engine>(&mut self, engine: &mut E) {
-        if self.pending_send != PendingSend::None || self.is_broken {
+        if self.has_outstanding_send() || self.is_broken {
             return;
         }
         self.announce_end();
@@ -504,8 +524,16 @@ impl Wire {
     /// Returns the bytes of the outstanding send that the kernel has not taken. 0 if no send is
     /// outstanding.
     pub(crate) fn unsent<E: Engine>(&self, engine: &E) -> usize {
-        let queued = self.own.as_ref().filter(|own| own.queued.is_some());
-        engine.unsent_bytes(&self.fd) + queued.map_or(0, |own| own.bytes.len())
+        engine.unsent_bytes(&self.fd) + self.queued_bytes()
+    }
+
+    /// Returns the number of the bytes that wait until the connection's own bytes are sent.
+    #[inline]
+    fn queued_bytes(&self) -> usize {
+        match self.exchange_send {
+            ExchangeSend::Queued => self.own.as_ref().map_or(0, |own| own.bytes.len()),
+            ExchangeSend::None | ExchangeSend::Outstanding => 0,
+        }
     }
 }
 
@@ -516,9 +544,8 @@ const OWN_BYTES_MAX: usize = 8 * 1024;
 #[derive(Debug, Default)]
 struct OwnBytes {
     bytes: Vec<u8>,
-    /// Set if sealed bytes of an exchange are the last ones of `bytes`: their kind, and their
-    /// charge to the budget.
-    queued: Option<(PendingSend, Charge)>,
+    /// The charge for sealed bytes of an exchange, if those are the last ones of `bytes`.
+    queued: Option<Charge>,
     /// Whether the stream to the peer ends after them.
     ends_stream: bool,
 }
@@ -550,7 +577,7 @@ impl<E: Engine> TransferSink<E> for Wire {
     fn continue_pipe(&mut self, engine: &mut E, pipe: &mut Pipe, count: usize) {
         pipe.continue_drain(engine, count, &self.fd, self.token);
         if pipe.filled() > 0 {
-            self.pending_send = PendingSend::Exchange;
+            self.exchange_send = ExchangeSend::Outstanding;
         }
     }
 
@@ -602,7 +629,7 @@ mod tests {
                     }
                     CompletionEvent::Sent(result) => {
                         let wire = self.wire.as_mut().expect("the wire exists once it has sent");
-                        self.sent.push(wire.complete_send(&mut { result }));
+                        self.sent.push(wire.complete_send(result).is_some());
                         if self.sent.len() == 1 {
                             assert!(!wire.is_sending());
                             wire.own_bytes().extend_from_slice(b"first ");

@@ -63,8 +63,8 @@ pub(crate) fn handle_completion<E: Engine>(
             }
         }
         (Completion::Sent(result), _) => handle_sent(core, slot, result),
-        (Completion::Spliced(mut result), user) => match user {
-            Some(ConnectionUser::Exchange(key)) if wire.complete_send(&mut result) => {
+        (Completion::Spliced(result), user) => match (user, wire.complete_send(result)) {
+            (Some(ConnectionUser::Exchange(key)), Some(result)) => {
                 let event = match result {
                     Ok(count) => Event::OriginSpliced(count as u32),
                     Err(error) => event_of_failure(exchanges.get(key)?, error),
@@ -82,13 +82,13 @@ pub(crate) fn handle_completion<E: Engine>(
 fn handle_sent<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
-    mut result: Result<(), Error>,
+    result: Result<(), Error>,
 ) -> Option<(EventTarget, Event)> {
     let Core { engine, origins, exchanges, conns, .. } = core;
     let connection = origins.connections.get_mut(slot)?;
-    let is_of_exchange = connection.wire.complete_send(&mut result);
-    match connection.uses.first() {
-        Some(ConnectionUser::Exchange(key)) if is_of_exchange => {
+    let of_exchange = connection.wire.complete_send(result);
+    match (connection.uses.first(), of_exchange) {
+        (Some(ConnectionUser::Exchange(key)), Some(result)) => {
             if let Err(error) = result {
                 let event = event_of_failure(exchanges.get(key)?, error);
                 return Some((EventTarget::Exchange(key), event));
@@ -98,8 +98,8 @@ fn handle_sent<E: Engine>(
         }
         // The connection's own bytes were sent. Or a fill receives the response, which arrived
         // before this report.
-        Some(_) => None,
-        None => {
+        (Some(_), _) => None,
+        (None, _) => {
             if result.is_err() {
                 close(core, slot);
             }

@@ -6,7 +6,7 @@ use millrace_tls::{TlsError, TlsErrorKind};
 
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Reason;
-use crate::origin::{Phase, events, state::OriginState};
+use crate::origin::{OriginId, Phase, events, state::OriginState};
 
 /// Begins the handshake on the connection that was just opened for the exchange. Returns false if
 /// connections to this origin are plain.
@@ -15,9 +15,17 @@ use crate::origin::{Phase, events, state::OriginState};
 /// The reason why no session could begin.
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Reason> {
     let id = core.exchange(key).transaction.origin.expect("the origin was picked");
+    match core.origins.state(id).server_name {
+        None => Ok(false),
+        Some(_) => begin_session(core, key, id).map(|()| true),
+    }
+}
+
+#[inline(never)]
+fn begin_session<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Result<(), Reason> {
     core.secure.clock.set(core.engine.time_of_day());
     let OriginState { rules, server_name, .. } = core.origins.state(id);
-    let Some(server_name) = server_name else { return Ok(false) };
+    let server_name = server_name.as_ref().expect("the caller has checked that it has one");
     let settings = core.origins.rules.client_settings(*rules);
     let settings = settings.expect("the rules of an origin with a server name have TLS settings");
     let session = settings.connect(server_name.clone()).map_err(|error| reason_of(&error))?;
@@ -29,7 +37,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, Rea
     origin.wire.secure(session, buffers, None);
     origin.wire.settle(engine);
     origin.wire.receive(engine, events::RECEIVE_MAX);
-    Ok(true)
+    Ok(())
 }
 
 /// Continues the handshake with the bytes that have arrived. Returns true once it is complete.

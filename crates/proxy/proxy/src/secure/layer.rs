@@ -13,6 +13,8 @@ pub(crate) struct SecureLayer {
     buffers: Rc<RefCell<SecureBuffers>>,
     /// The charge for the bytes that the session holds; `None` while it holds none.
     held: Option<Charge>,
+    /// A seal has failed: the session has ended, or its keys are used up.
+    has_failed: bool,
     /// The maximum of the latest receive, which is repeated if it yields no plaintext.
     pub(crate) receive_max: usize,
     /// The ClientHello. `None` on a connection to an origin.
@@ -45,7 +47,7 @@ impl SecureLayer {
         hello: Option<ClientHello>,
     ) -> Self {
         let hello = hello.map(Box::new);
-        Self { session, buffers, held: None, receive_max: 0, hello }
+        Self { session, buffers, held: None, has_failed: false, receive_max: 0, hello }
     }
 
     /// Appends the first bytes of the session for the peer: the ClientHello, if this side is the
@@ -61,6 +63,8 @@ impl SecureLayer {
 
     /// Returns how many bytes to receive if the caller wants at most `max`. The plaintext of a held
     /// record has to fit into the same buffer.
+    #[cold]
+    #[inline(never)]
     pub(crate) fn bound_receive(&mut self, max: usize) -> usize {
         self.receive_max = max;
         match self.held {
@@ -114,19 +118,21 @@ impl SecureLayer {
         self.held = (held > 0).then(|| engine.budget().charge(held));
     }
 
-    /// Seals `parts` and passes the records to `send`. After a failure, which only an exhausted
-    /// session has, it passes nothing: the caller then breaks the connection.
-    pub(crate) fn seal(
-        &mut self,
-        parts: &[&[u8]],
-        send: impl FnOnce(&[u8]),
-    ) -> Result<(), TlsError> {
+    /// Returns whether bytes could not be sealed. Nothing can be sent any more.
+    pub(crate) fn has_failed(&self) -> bool {
+        self.has_failed
+    }
+
+    /// Seals `parts` and passes the records to `send`: none after a failure.
+    pub(crate) fn seal(&mut self, parts: &[&[u8]], send: impl FnOnce(&[u8])) {
         let mut buffers = self.buffers.borrow_mut();
         let SecureBuffers { gathered, sealed, .. } = &mut *buffers;
         sealed.clear();
-        self.session.seal(parts, gathered, sealed)?;
+        if self.session.seal(parts, gathered, sealed).is_err() {
+            self.has_failed = true;
+            sealed.clear();
+        }
         send(sealed);
-        Ok(())
     }
 
     /// Appends the announcement of the end of the stream (close_notify) to `own`.

@@ -72,7 +72,9 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
         core.snapshot.listener(listener).is_some() || core.snapshots.is_removed(listener);
     let handshakes_max = limits.handshakes;
     let is_flooded = |core: &Core<E>| {
-        core.secure.in_progress >= core.share_per_worker(handshakes_max)
+        let in_progress = core.secure.in_progress;
+        in_progress > 0
+            && in_progress >= core.share_per_worker(handshakes_max)
             && core.is_secured(listener)
     };
     if !is_known || is_flooded(core) || !core.overload.clients.admit(counted_as, per_client) {

@@ -222,7 +222,11 @@ fn handle_dial_progress<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// Sends the request over a connection that was just opened, after the PROXY header and the TLS
 /// handshake that it needs.
 fn use_new_connection<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    if pinned::required_client(core.exchange(key)).is_some() {
+    let exchange = core.exchange(key);
+    if exchange.plan == RequestPlan::Tunnel {
+        return send_request(core, key);
+    }
+    if pinned::required_client(exchange).is_some() {
         pinned::write_header(core, key);
     }
     match secure::begin(core, key) {

@@ -12,6 +12,8 @@ use crate::exchange::stage::{Event, NextStep};
 use crate::secure::failure;
 
 /// Handles an event of a connection whose handshake is in progress.
+#[cold]
+#[inline(never)]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     if event == Event::TimedOut {
         return fail(core, key, TlsErrorKind::TimedOut, None);

@@ -558,6 +558,7 @@ impl Transfer {
     }
 
     /// Notes that `bytes` payload bytes were passed to the sink, including those in the pipe.
+    #[inline]
     fn note_forwarded<E: Engine>(&mut self, engine: &E, sink: &impl TransferSink<E>, bytes: usize) {
         self.enter(TransferState::AwaitingSink, engine.now());
         self.forwarded += bytes as u64;

@@ -163,7 +163,10 @@ impl<E: Engine> Worker<E> {
     /// Runs one turn: waits for completions and delivers them, then timers, messages and wake-ups,
     /// then runs maintenance. Returns false once the worker has drained and nothing is left.
     pub fn run_turn(&mut self) -> bool {
-        let deadline = self.deadline();
+        let deadline = match self.core.secure.has_waiting() {
+            true => Some(self.core.engine.now()),
+            false => self.deadline(),
+        };
         self.core.engine.submit_and_wait(deadline);
         self.core.secure.begin_turn();
         while let Some(completion) = self.core.engine.next_completion() {
@@ -176,7 +179,9 @@ impl<E: Engine> Worker<E> {
             self.read_messages();
         }
         self.deliver_wakes(now);
-        self.deliver_handshakes();
+        if self.core.secure.has_waiting() {
+            self.deliver_handshakes();
+        }
         self.deliver_capacity();
         self.core.mail.flush();
         self.run_maintenance(now);
@@ -189,14 +194,13 @@ impl<E: Engine> Worker<E> {
     fn deadline(&self) -> Option<Instant> {
         let core = &self.core;
         let cache = core.shared.cache.as_ref().and_then(|_| self.cache_deadline());
-        let handshakes = core.secure.has_waiting().then(|| core.engine.now());
-        let timers = core.timers.next_wakeup();
-        let deadlines = [timers, core.names.next_deadline(), self.maintenance, cache, handshakes];
+        let deadlines =
+            [core.timers.next_wakeup(), core.names.next_deadline(), self.maintenance, cache];
         deadlines.into_iter().flatten().min()
     }
 
     /// Continues handshakes that had to wait for this turn.
-    #[inline]
+    #[cold]
     fn deliver_handshakes(&mut self) {
         while let Some(key) = self.core.secure.next_waiting() {
             if self.core.conns.get(key).is_none_or(|conn| conn.state != ConnState::Handshake) {
