@@ -92,6 +92,20 @@ class HttpsOrigins(InteropCase):
             self.assertEqual(wire.get(proxy.address, "/").body, b"here", options)
         self.assertEqual({request["status"] for request in origin.requests(2)}, {"200"})
 
+    def test_a_self_signed_certificate_is_trusted_if_it_is_listed(self):
+        (self.site / "index.html").write_text("here")
+        pair = tuple(self.folder / f"own.{end}" for end in ("pem", "key"))
+        # openssl marks it as the certificate of an authority.
+        tls.openssl(
+            *["req", "-x509", *tls.KINDS["ecdsa"], "-nodes", "-subj", "/CN=own", "-days", "9"],
+            *["-addext", "subjectAltName=IP:127.0.0.1", "-out", pair[0], "-keyout", pair[1]],
+        )
+        origin = self.nginx(certificate=pair)
+        proxy = self.boost(origin.url, "--origin-ca", str(pair[0]), "--no-cache")
+        self.assertEqual(wire.get(proxy.address, "/").body, b"here")
+        other = self.boost(origin.url, *self.trusted, "--no-cache")
+        self.assertEqual(wire.get(other.address, "/").status, 502)
+
     def test_a_client_certificate_is_sent_to_the_origin(self):
         (self.site / "index.html").write_text("here")
         wanted = f"ssl_client_certificate {self.authority}; ssl_verify_client on;"

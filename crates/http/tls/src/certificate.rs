@@ -111,12 +111,17 @@ impl Certificate {
 
 /// The times between which a certificate is valid, as durations since 1970.
 #[derive(Clone, Copy, Debug)]
-struct Validity {
-    not_before: Duration,
-    not_after: Duration,
+pub(crate) struct Validity {
+    pub(crate) not_before: Duration,
+    pub(crate) not_after: Duration,
 }
 
 impl Validity {
+    /// Returns the times of a certificate; `None` if it cannot be read.
+    pub(crate) fn parse(certificate: &CertificateDer<'_>) -> Option<Self> {
+        X509Certificate::from_der(certificate).ok().map(|(_, certificate)| Self::of(&certificate))
+    }
+
     fn of(certificate: &X509Certificate<'_>) -> Self {
         let since_1970 = |time: i64| Duration::from_secs(u64::try_from(time).unwrap_or(0));
         let validity = certificate.validity();

@@ -2,18 +2,18 @@
 
 use std::sync::Arc;
 
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{Resumption, UnbufferedClientConnection, WebPkiServerVerifier};
-use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls::pki_types::{self, CertificateDer, UnixTime};
+use rustls::ClientConfig;
+use rustls::client::danger::ServerCertVerifier;
+use rustls::client::{Resumption, UnbufferedClientConnection};
+use rustls::pki_types;
 use rustls::sign::SingleCertAndKey;
-use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 
 use crate::certificate::Certificate;
 use crate::clock::Clock;
 use crate::error::TlsError;
 use crate::provider::Provider;
 use crate::roots::Roots;
+use crate::server_verifier::{AcceptAny, ServerVerifier};
 use crate::session::Session;
 
 /// The name or address for which the certificate of a server has to be valid.
@@ -57,11 +57,7 @@ impl ClientSettings {
     ) -> Result<Self, TlsError> {
         let crypto = provider.crypto().clone();
         let verifier: Arc<dyn ServerCertVerifier> = match options.roots {
-            Some(roots) => {
-                WebPkiServerVerifier::builder_with_provider(roots.store().clone(), crypto.clone())
-                    .build()
-                    .map_err(|error| rustls::Error::General(error.to_string()))?
-            }
+            Some(roots) => Arc::new(ServerVerifier::new(roots, crypto.clone())?),
             None => Arc::new(AcceptAny(crypto.signature_verification_algorithms)),
         };
         let builder = ClientConfig::builder_with_details(crypto, Arc::new(clock.clone()));
@@ -91,45 +87,6 @@ impl ClientSettings {
 
 /// The most sessions that are kept for resumption.
 const SESSIONS_MAX: usize = 256;
-
-/// Accepts every certificate, but checks that the server has its key.
-#[derive(Debug)]
-struct AcceptAny(WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for AcceptAny {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &pki_types::ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, certificate, signature, &self.0)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        certificate: &CertificateDer<'_>,
-        signature: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, certificate, signature, &self.0)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_schemes()
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -190,6 +147,38 @@ mod tests {
             let any = ClientSettings::new(options, &provider(), &late).unwrap();
             handshake(&any, "c.example", &server).unwrap();
         }
+    }
+
+    #[test]
+    fn a_listed_certificate_of_a_server_is_trusted_for_its_names_while_it_is_valid() {
+        let self_signed = |name: &str| {
+            let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+            // As `openssl req -x509` does.
+            params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+            let key = rcgen::KeyPair::generate().unwrap();
+            (params.self_signed(&key).unwrap().pem(), key.serialize_pem())
+        };
+        let (pem, key) = self_signed("a.example");
+        let certificate = Certificate::from_pem(pem.as_bytes(), key.as_bytes(), &provider());
+        let server = server(certificate.unwrap(), Versions::default());
+        let attempt = |listed: &str, name: &str, clock: &Clock| {
+            let roots = Some(Roots::from_pem(listed.as_bytes()).unwrap());
+            let options = ClientOptions { roots, certificate: None, alpn: Vec::new() };
+            let client = ClientSettings::new(options, &provider(), clock).unwrap();
+            handshake(&client, name, &server).map(|_| ())
+        };
+        attempt(&pem, "a.example", &clock()).unwrap();
+        let kind = |result| failure(result).0;
+        assert_eq!(kind(attempt(&pem, "b.example", &clock())), TlsErrorKind::WrongName);
+        let late = Clock::default();
+        late.set(Duration::from_secs(80_000_000_000));
+        assert_eq!(kind(attempt(&pem, "a.example", &late)), TlsErrorKind::CertificateTime);
+        assert_eq!(
+            kind(attempt(&pem, "a.example", &Clock::default())),
+            TlsErrorKind::CertificateTime
+        );
+        let (other, _) = self_signed("a.example");
+        failure(attempt(&other, "a.example", &clock()));
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod pem;
 mod provider;
 mod roots;
 mod server;
+mod server_verifier;
 mod session;
 #[cfg(test)]
 mod test_support;

@@ -10,22 +10,28 @@ use crate::pem;
 
 /// The certificates of authorities that are trusted. Clones share them.
 #[derive(Clone, Debug)]
-pub struct Roots(Arc<RootCertStore>);
+pub struct Roots {
+    store: Arc<RootCertStore>,
+    /// The certificates that an operator has listed. One of a server is trusted too.
+    listed: Arc<[CertificateDer<'static>]>,
+}
 
 impl Roots {
-    /// Parses the certificates of a PEM file.
+    /// Parses the certificates of a PEM file: those of authorities, or of servers that use the same
+    /// ones.
     ///
     /// # Errors
     /// If the file has no certificate, or one that cannot be used.
     pub fn from_pem(pem: &[u8]) -> Result<Self, CertificateError> {
         let mut roots = RootCertStore::empty();
-        for certificate in pem::certificates(pem).map_err(CertificateError::Chain)? {
-            let added = roots.add(certificate);
+        let listed = pem::certificates(pem).map_err(CertificateError::Chain)?;
+        for certificate in &listed {
+            let added = roots.add(certificate.clone());
             added.map_err(|error| {
                 CertificateError::Chain(format!("has an invalid root: {error}"))
             })?;
         }
-        Ok(Self(Arc::new(roots)))
+        Ok(Self { store: Arc::new(roots), listed: listed.into() })
     }
 
     /// Creates roots from certificates in DER, such as those of the system. Unusable ones are left
@@ -33,32 +39,37 @@ impl Roots {
     pub fn from_der(certificates: impl IntoIterator<Item = Vec<u8>>) -> Self {
         let mut roots = RootCertStore::empty();
         roots.add_parsable_certificates(certificates.into_iter().map(CertificateDer::from));
-        Self(Arc::new(roots))
+        Self { store: Arc::new(roots), listed: Arc::new([]) }
     }
 
     pub(crate) fn store(&self) -> &Arc<RootCertStore> {
-        &self.0
+        &self.store
+    }
+
+    /// Returns whether an operator has listed this certificate.
+    pub(crate) fn lists(&self, certificate: &CertificateDer<'_>) -> bool {
+        self.listed.contains(certificate)
     }
 
     /// Returns whether a root has this subject, encoded without the header of its sequence.
     pub(crate) fn has_subject(&self, subject: &[u8]) -> bool {
-        self.0.roots.iter().any(|root| root.subject.as_ref() == subject)
+        self.store.roots.iter().any(|root| root.subject.as_ref() == subject)
     }
 
     /// Returns the number of certificates.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.store.len()
     }
 
     /// Returns whether no authority is trusted.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.store.is_empty()
     }
 }
 
 impl PartialEq for Roots {
     fn eq(&self, other: &Self) -> bool {
-        self.0.roots == other.0.roots
+        self.store.roots == other.store.roots
     }
 }
 

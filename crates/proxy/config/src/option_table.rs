@@ -260,7 +260,8 @@ impl OptionRow {
                  change all traffic.",
             ),
         row(Route, Origins, "origin-ca", ValueType::File, "(the authorities of the system)")
-            .summary("PEM file with the authorities that certificates of origins are verified by"),
+            .summary("PEM file with the authorities that certificates of origins are verified by")
+            .detail("It may also list certificates of origins, such as self-signed ones."),
         row(Route, Origins, "origin-name", ValueType::HostName, "(the host of the origin)")
             .summary("Name that the certificates of https:// origins have to be valid for")
             .detail("The origin receives it as SNI."),
