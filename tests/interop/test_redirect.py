@@ -109,7 +109,7 @@ class Redirect(Case):
         for target, host, expected in [
             ("/", "a.test", f"https://a.test:{port}/"),
             ("/p?q=1&r=%0d%0a", "a.test:80", f"https://a.test:{port}/p?q=1&r=%0d%0a"),
-            ("/", "a.test:8080", f"https://a.test:{port}/"),
+            ("/", "a.test:81", f"https://a.test:{port}/"),
             ("//b.test/", "a.test", f"https://a.test:{port}//b.test/"),
             ("/", "A.Test.", f"https://a.test.:{port}/"),
             ("/", "192.0.2.1", f"https://192.0.2.1:{port}/"),
@@ -150,7 +150,7 @@ class Redirect(Case):
             self.skipTest(f"port 443: {error}")
         listen = ("--listen", "127.0.0.1:0", "--listen", f"tls://127.0.0.1:{self.free_port()}")
         proxy = self.start_at(443, *listen, "--redirect-https", "on")
-        self.assertEqual(self.location(proxy, "/a", f"{NAME}:8080"), f"https://{NAME}/a")
+        self.assertEqual(self.location(proxy, "/a", f"{NAME}:81"), f"https://{NAME}/a")
 
 
 class Hsts(Case):

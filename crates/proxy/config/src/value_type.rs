@@ -164,11 +164,7 @@ impl ValueType {
             Self::HostPattern => {
                 ("HOST", "a host name, *.NAME for all names below it, an IP address")
             }
-            Self::DomainPattern => (
-                "NAME",
-                "a host name, *.NAME for all names below it; internationalised names as A-labels \
-                 (xn--...)",
-            ),
+            Self::DomainPattern => ("NAME", DOMAINS),
             Self::File => ("FILE", "the path of a file"),
             Self::Realm => {
                 ("TEXT", "1 to 100 printable ASCII characters without quotes and backslashes")
@@ -190,27 +186,25 @@ impl ValueType {
             Self::DurationOrOff => {
                 ("TIME|off", "a time from 0s to 3650d: a whole number with s, m, h or d; off")
             }
-            Self::CacheLifetime => (
-                "LIFETIME",
-                "[STATUS] origin, [STATUS] default TIME, [STATUS] override TIME; STATUS is a \
-                 status or a range, TIME a whole number with s, m, h or d, as in default 10s, \
-                 404-410 override 1m",
-            ),
+            Self::CacheLifetime => ("LIFETIME", LIFETIMES),
             Self::FieldName => ("NAME|off", "the name of a header field, off"),
             Self::FieldOrCookie => (
                 "KIND:NAME",
                 "field:NAME, cookie:NAME, cookie:PREFIX* for all cookies with a prefix",
             ),
-            Self::QueryParameter => (
-                "NAME|*",
-                "the encoded name of a parameter, PREFIX* for all with a prefix, * for the whole \
-                 query",
-            ),
+            Self::QueryParameter => ("NAME|*", PARAMETERS),
             Self::Limit => ("NAME=VALUE", "NAME=VALUE with a limit that millrace.toml(5) lists"),
         }
     }
 }
 
+const DOMAINS: &str = "a host name, *.NAME for all names below it; internationalised names as \
+                       A-labels (xn--...)";
+const LIFETIMES: &str = "[STATUS] origin, [STATUS] default TIME, [STATUS] override TIME; STATUS is \
+                         a status or a range, TIME a whole number with s, m, h or d, as in \
+                         default 10s, 404-410 override 1m";
+const PARAMETERS: &str = "the encoded name of a parameter, PREFIX* for all with a prefix, * for \
+                          the whole query";
 const PATHS: &str = "a path that begins with /, without ? and #, in normal form: no //, no . and .. \
                      segments, no % without an escape, no escapes of visible characters other than \
                      / \\ % ? # and ;, upper-case digits in escapes";
