@@ -139,6 +139,7 @@ soak: ## Run many more of each: SEEDS=5000 RANDOM_SEEDS=200000 MUTANTS=1000000 D
 	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-disk --test disk_seeds
 	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-disk --test disk_kill
 	COUNT=$(or $(DISK_KILLS),200) scripts/disk-kill
+	scripts/renew-under-load
 # Namespaces that lose packets need root.
 	@if [ "$$(id -u)" = 0 ]; then \
 		for engine in auto epoll; do \
