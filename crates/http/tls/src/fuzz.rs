@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::{
     Certificate, ClientOptions, ClientSettings, Clock, HELLO_BYTES_MAX, Peek, Provider, Roots,
-    SEALED_OVERHEAD, ServerName, ServerOptions, ServerSettings, Session, TlsErrorKind, Versions,
-    peek,
+    SEALED_OVERHEAD, ServerName, ServerOptions, ServerSettings, Session, Sniffed, TlsErrorKind,
+    Versions, peek, sniff,
 };
 
 /// Checks that a ClientHello is read in the same way however it arrives, and that a session takes
@@ -22,6 +22,12 @@ pub fn fuzz_client_hello(data: &[u8]) {
             found @ Peek::Hello(_) => assert_eq!(found, whole),
             Peek::Failed { .. } => assert!(matches!(whole, Peek::Failed { .. })),
         }
+    }
+    match sniff(data) {
+        Sniffed::Hello(hello) => assert_eq!(whole, Peek::Hello(hello)),
+        Sniffed::Incomplete => assert_eq!(whole, Peek::Incomplete),
+        Sniffed::Unreadable => assert!(matches!(whole, Peek::Failed { .. })),
+        Sniffed::Other => assert!(!matches!(whole, Peek::Hello(_))),
     }
     match whole {
         Peek::Incomplete => assert!(data.len() < HELLO_BYTES_MAX),

@@ -79,6 +79,44 @@ fn failed(error: TlsError) -> Peek {
     Peek::Failed { error, alert: Vec::new() }
 }
 
+/// The result of [`sniff`].
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Sniffed {
+    /// More bytes are needed.
+    Incomplete,
+    /// A ClientHello.
+    Hello(ClientHello),
+    /// A ClientHello that is malformed or too large, or that `rustls` cannot read.
+    Unreadable,
+    /// Anything else.
+    Other,
+}
+
+/// Reads the first bytes of a stream that may have any protocol: those that its client has sent so
+/// far.
+pub fn sniff(bytes: &[u8]) -> Sniffed {
+    if is_other_protocol(bytes) {
+        return Sniffed::Other;
+    }
+    match peek(bytes) {
+        Peek::Incomplete => Sniffed::Incomplete,
+        Peek::Hello(hello) => Sniffed::Hello(hello),
+        Peek::Failed { .. } => Sniffed::Unreadable,
+    }
+}
+
+/// Returns whether a stream certainly does not begin with a ClientHello. Some servers skip empty
+/// records before it.
+fn is_other_protocol(mut bytes: &[u8]) -> bool {
+    if bytes.first().is_some_and(|first| *first != HANDSHAKE_RECORD) {
+        return true;
+    }
+    while let [HANDSHAKE_RECORD, _, _, 0, 0, rest @ ..] = bytes {
+        bytes = rest;
+    }
+    matches!(bytes, [HANDSHAKE_RECORD, _, _, _, _, kind, ..] if *kind != CLIENT_HELLO)
+}
+
 /// Returns a name in lower case, without a dot at the end.
 pub(crate) fn normal_name(name: &str) -> String {
     name.strip_suffix('.').unwrap_or(name).to_ascii_lowercase()
@@ -86,3 +124,52 @@ pub(crate) fn normal_name(name: &str) -> String {
 
 /// The first byte of a record with a handshake message (RFC 8446 section 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
+
+/// The first byte of a ClientHello (RFC 8446 section 4).
+const CLIENT_HELLO: u8 = 1;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn other_protocols_are_recognised_by_their_first_bytes() {
+        assert_eq!(sniff(b""), Sniffed::Incomplete);
+        for other in [
+            &b"S"[..],
+            b"SSH-2.0-x\r\n",
+            b"\0",
+            b"\x80\x2e\x01",
+            b"\x15\x03\x01\0\x02\x01\x5a",
+            b"\x16\x03\x03\0\x04\x02",
+            b"\x16\x03\x03\0\0\x16\x03\x03\0\x04\x02",
+        ] {
+            assert_eq!(sniff(other), Sniffed::Other, "{other:?}");
+        }
+        for unknown in [&b"\x16"[..], b"\x16\x03\x01\0\x04", b"\x16\x03\x01\0\x04\x01"] {
+            assert_eq!(sniff(unknown), Sniffed::Incomplete, "{unknown:?}");
+        }
+        for unreadable in [
+            &b"\x16\x03\x01\0\x04\x01\0\0\0"[..],
+            b"\x16\x03\x03\0\0\x16\x03\x03\0\x04\x01\0\0\0",
+            b"\x16\x03\x03\0\0\x15\x03\x01\0\x02\x01\x5a",
+        ] {
+            assert_eq!(sniff(unreadable), Sniffed::Unreadable, "{unreadable:?}");
+        }
+    }
+
+    #[test]
+    fn a_hello_beyond_the_limit_is_unreadable() {
+        // A message of 65,535 bytes in records of 4,096 bytes.
+        let mut bytes = Vec::new();
+        let mut message = vec![CLIENT_HELLO, 0, 0xff, 0xff];
+        message.resize(8 * 4096, 0);
+        for part in message.chunks(4096) {
+            bytes.extend_from_slice(&[HANDSHAKE_RECORD, 3, 1, 16, 0]);
+            bytes.extend_from_slice(part);
+        }
+        assert_eq!(sniff(&bytes[..HELLO_BYTES_MAX - 1]), Sniffed::Incomplete);
+        assert_eq!(sniff(&bytes[..HELLO_BYTES_MAX]), Sniffed::Unreadable);
+        assert_eq!(sniff(&bytes), Sniffed::Unreadable);
+    }
+}

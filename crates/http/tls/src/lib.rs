@@ -37,7 +37,7 @@ pub use clock::Clock;
 pub use error::{CertificateError, TlsError, TlsErrorKind};
 #[cfg(any(test, feature = "deterministic"))]
 pub use fuzz::{fuzz_client_hello, fuzz_open};
-pub use hello::{ClientHello, HELLO_BYTES_MAX, Peek, peek};
+pub use hello::{ClientHello, HELLO_BYTES_MAX, Peek, Sniffed, peek, sniff};
 pub use provider::{Aead, Provider};
 pub use roots::Roots;
 pub use server::{NameSettings, ServerOptions, ServerSettings, Versions};

@@ -333,6 +333,7 @@ fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, Con
         })?,
         allowed_domains: values.all("allow-domain", value::parse_domain)?,
         denied_domains: values.all("deny-domain", value::parse_domain)?,
+        sni_must_match: values.one("sni-must-match", value::parse_switch)?.unwrap_or(false),
     })
 }
 

@@ -459,6 +459,8 @@ pub struct TargetRules {
     pub allowed_domains: Vec<String>,
     /// Host names that may not be requested, in the same form; overrides `allowed_domains`.
     pub denied_domains: Vec<String>,
+    /// Whether a CONNECT tunnel has to begin with a ClientHello that asks for the requested name.
+    pub sni_must_match: bool,
 }
 
 /// A route of a reverse proxy: which requests it takes, and the origins that serve them.

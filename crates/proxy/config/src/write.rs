@@ -125,6 +125,7 @@ fn target_rules(out: &mut String, rules: &TargetRules) {
         write_key(out, "allow-domain", string_array(rules.allowed_domains.iter().cloned()));
     }
     write_key(out, "deny-domain", string_array(rules.denied_domains.iter().cloned()));
+    write_key(out, "sni-must-match", rules.sni_must_match);
 }
 
 fn write_route(out: &mut String, route: &Route) {

@@ -1,5 +1,6 @@
-//! Filters the targets that clients request of a forward proxy by host name. The lists are compiled
-//! once per snapshot; a request costs one hash lookup per label, however long the lists are.
+//! Filters the targets that clients request of a forward proxy by host name, and tunnels by the
+//! name in their ClientHello (SNI). The lists are compiled once per snapshot; a request costs one
+//! hash lookup per label, however long the lists are.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -22,6 +23,8 @@ pub(crate) struct TargetFilter {
     denied_domains: DomainSet,
     /// The domains that are allowed; `None` if all are.
     allowed_domains: Option<DomainSet>,
+    /// Whether a tunnel has to begin with a ClientHello that asks for the requested name.
+    sni_must_match: bool,
 }
 
 impl TargetFilter {
@@ -34,7 +37,36 @@ impl TargetFilter {
             denied_ports: rules.denied_ports.iter().copied().collect(),
             denied_domains: DomainSet::new(&rules.denied_domains),
             allowed_domains: (!allowed.is_empty()).then(|| DomainSet::new(allowed)),
+            sni_must_match: rules.sni_must_match,
         }
+    }
+
+    /// Returns whether a tunnel may be closed because of its ClientHello.
+    pub(crate) fn checks_server_names(&self) -> bool {
+        self.sni_must_match || self.allowed_domains.is_some() || !self.denied_domains.is_empty()
+    }
+
+    /// Checks the name that the ClientHello of a tunnel to `host` asks for (SNI): in lower case,
+    /// without a dot at the end. `None` if the tunnel began without a ClientHello or without SNI;
+    /// then the check of the requested host has decided, unless the names have to match.
+    ///
+    /// # Errors
+    /// The reason to close the tunnel.
+    pub(crate) fn check_server_name(
+        &self,
+        host: Host<'_>,
+        server_name: Option<&str>,
+    ) -> Result<(), Reason> {
+        let Some(server_name) = server_name else {
+            return if self.sni_must_match { Err(Reason::SniMissing) } else { Ok(()) };
+        };
+        self.check_name(server_name.as_bytes()).map_err(|reason| match reason {
+            Reason::DomainDenied => Reason::SniDenied,
+            _ => Reason::SniNotAllowed,
+        })?;
+        let is_requested = matches!(host, Host::Name(name)
+            if without_dot(name).eq_ignore_ascii_case(server_name.as_bytes()));
+        if self.sni_must_match && !is_requested { Err(Reason::SniMismatch) } else { Ok(()) }
     }
 
     /// Returns whether names have to be looked up as absolute names. With the resolver's search
@@ -69,7 +101,7 @@ impl TargetFilter {
     }
 
     fn check_name(&self, name: &[u8]) -> Result<(), Reason> {
-        let name = name.strip_suffix(b".").unwrap_or(name);
+        let name = without_dot(name);
         let mut lower = [0; NAME_BYTES_MAX];
         // A longer name is in no list, and no name server has an address for it.
         let name = lower.get_mut(..name.len()).map(|lower| {
@@ -86,6 +118,11 @@ impl TargetFilter {
             _ => Ok(()),
         }
     }
+}
+
+/// Returns a name without the dot at its end.
+fn without_dot(name: &[u8]) -> &[u8] {
+    name.strip_suffix(b".").unwrap_or(name)
 }
 
 /// A set of domain names.
@@ -194,6 +231,42 @@ mod tests {
             ("[::1]:80", Err(Reason::DomainNotAllowed)),
         ] {
             assert_eq!(check(&rules, target), wanted, "{target}");
+        }
+    }
+
+    #[test]
+    fn the_name_in_a_client_hello_is_checked_like_a_requested_one() {
+        let check = |rules: &TargetRules, host: &str, name: Option<&str>| {
+            let host = match host.parse() {
+                Ok(address) => Host::V4(address),
+                Err(_) => Host::Name(host.as_bytes()),
+            };
+            TargetFilter::new(rules).check_server_name(host, name)
+        };
+        let none = TargetRules::default();
+        assert!(!TargetFilter::new(&none).checks_server_names());
+        assert_eq!(check(&none, "a.test", Some("b.test")), Ok(()));
+        let denied =
+            TargetRules { denied_domains: names(&["*.bad.test"]), ..TargetRules::default() };
+        let allowed =
+            TargetRules { allowed_domains: names(&["good.test"]), ..TargetRules::default() };
+        let matched = TargetRules { sni_must_match: true, ..denied.clone() };
+        for (rules, host, name, wanted) in [
+            (&denied, "a.test", Some("x.bad.test"), Err(Reason::SniDenied)),
+            (&denied, "a.test", Some("bad.test"), Ok(())),
+            (&denied, "10.0.0.1", None, Ok(())),
+            (&allowed, "good.test", Some("good.test"), Ok(())),
+            (&allowed, "good.test", None, Ok(())),
+            (&allowed, "good.test", Some("a.test"), Err(Reason::SniNotAllowed)),
+            (&allowed, "10.0.0.1", Some("a.test"), Err(Reason::SniNotAllowed)),
+            (&matched, "A.Test.", Some("a.test"), Ok(())),
+            (&matched, "a.test", Some("b.a.test"), Err(Reason::SniMismatch)),
+            (&matched, "x.bad.test", Some("x.bad.test"), Err(Reason::SniDenied)),
+            (&matched, "10.0.0.1", Some("a.test"), Err(Reason::SniMismatch)),
+            (&matched, "a.test", None, Err(Reason::SniMissing)),
+        ] {
+            assert!(TargetFilter::new(rules).checks_server_names());
+            assert_eq!(check(rules, host, name), wanted, "{host} {name:?}");
         }
     }
 

@@ -161,10 +161,15 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
     let mut next = latest;
     if exchange.is_tunnel {
         let deadline = exchange.upload.since().max(exchange.download.since()) + tunnel_idle;
+        let handshake = Duration::from_millis(limits.handshake_ms);
+        let hello = exchange.peek.as_ref().and_then(|peek| peek.deadline(handshake));
+        if hello.is_some_and(|hello| hello <= now) {
+            return Some(Event::TimedOut);
+        }
         if deadline <= now {
             return Some(Event::End(Reason::TunnelIdle));
         }
-        timers.set(client.timer, deadline.min(latest));
+        timers.set(client.timer, deadline.min(hello.unwrap_or(latest)).min(latest));
         return None;
     }
     let unsent = client.wire.unsent(engine) + exchange.download.bytes_in_pipe();

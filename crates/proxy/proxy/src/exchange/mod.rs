@@ -3,6 +3,7 @@
 pub mod access_log;
 pub(crate) mod end;
 pub(crate) mod headers;
+pub(crate) mod hello_peek;
 mod plan;
 pub(crate) mod pool;
 pub mod reason;
@@ -19,6 +20,7 @@ use millrace_splice::Pipes;
 
 use crate::auth::Access;
 use crate::cached::CacheContext;
+use crate::exchange::hello_peek::HelloPeek;
 pub(crate) use crate::exchange::plan::{OwnResponse, RequestPlan, Sender};
 pub(crate) use crate::exchange::reason::{Failure, Reason};
 pub(crate) use crate::exchange::stage::{
@@ -60,6 +62,8 @@ pub(crate) struct Exchange {
     pub(crate) is_persistent: bool,
     /// Whether both transfers are directions of a tunnel.
     pub(crate) is_tunnel: bool,
+    /// The peek at the ClientHello of a tunnel; `None` if nothing depends on the ClientHello.
+    pub(crate) peek: Option<Box<HelloPeek>>,
     /// How the client connection ends, if the response was not delivered whole.
     pub(crate) abort: Option<Abort>,
     /// Why the exchange was refused or broken off.
@@ -96,6 +100,7 @@ impl Exchange {
             status,
             is_persistent,
             is_tunnel,
+            peek,
             abort,
             reason,
             charges,
@@ -107,6 +112,7 @@ impl Exchange {
         (*conn, *next_in_pipeline, *snapshot, *started, *reason) = Default::default();
         (*stage, *service, *plan, *sender, *framing) = Default::default();
         (*has_request, *status, *is_persistent, *is_tunnel, *abort) = Default::default();
+        *peek = None;
         *transaction = Default::default();
         *upload = Default::default();
         *download = Default::default();
@@ -122,6 +128,11 @@ impl Exchange {
             && self.transaction.interim_count == 0
             && self.upload.forwarded() == 0
             && expectation(&self.request) == Expectation::Continue
+    }
+
+    /// Returns whether the bytes of the client are held until the ClientHello of a tunnel is known.
+    pub(crate) fn is_peeking(&self) -> bool {
+        self.peek.as_ref().is_some_and(|peek| peek.is_pending())
     }
 
     /// Returns whether the whole request was received from the client.

@@ -165,6 +165,20 @@ reasons! {
     ResponseCut = 0 "response-cut" "The origin cut its response short.";
     /// The response body stalled for `response_ms`.
     ResponseTimedOut = 0 "response-timed-out" "The origin stalled in the middle of its response.";
+    /// The ClientHello in the tunnel asks for a denied name.
+    SniDenied = 0 "sni-denied" "The ClientHello in the tunnel asks for a denied host name.";
+    /// There is a list of allowed names, and the ClientHello in the tunnel asks for another one.
+    SniNotAllowed = 0 "sni-not-allowed"
+        "The ClientHello in the tunnel asks for a host name that is not allowed.";
+    /// The ClientHello in the tunnel asks for another name than CONNECT.
+    SniMismatch = 0 "sni-mismatch"
+        "The ClientHello in the tunnel asks for another host name than CONNECT.";
+    /// The names have to match, and the tunnel began without a ClientHello or without a name.
+    SniMissing = 0 "sni-missing" "The tunnel did not begin with a ClientHello that has a name.";
+    /// The ClientHello in the tunnel is malformed, cut or too large, and its name decides.
+    SniUnreadable = 0 "sni-unreadable" "The ClientHello in the tunnel cannot be read.";
+    /// The ClientHello in the tunnel was not complete within `handshake_ms`, and its name decides.
+    SniTimedOut = 0 "sni-timed-out" "The ClientHello in the tunnel took too long to arrive.";
     /// No byte moved in the tunnel for `tunnel_idle_ms`.
     TunnelIdle = 0 "tunnel-idle" "The tunnel was idle for too long.";
     /// The process ends, and the time for draining is over.
@@ -223,9 +237,9 @@ impl Reason {
             | TargetTooLong | HeadTooLarge | CodingUnknown | VersionUnsupported
             | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut | ClientDenied
             | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed | NotAProxyRequest
-            | SchemeUnsupported | Misdirected | ConnectRefused | NoRoute | OnlyIfCached | Loop => {
-                Failure::Request
-            }
+            | SchemeUnsupported | Misdirected | ConnectRefused | NoRoute | OnlyIfCached | Loop
+            | SniDenied | SniNotAllowed | SniMismatch | SniMissing | SniUnreadable
+            | SniTimedOut => Failure::Request,
         }
     }
 

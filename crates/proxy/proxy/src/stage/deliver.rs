@@ -20,6 +20,10 @@ use crate::transfer::{TransferProgress, TransferState, download, tunnel, upload}
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     let progress = match event {
         Event::Enter | Event::BecameFirst => return begin(core, key),
+        Event::ClientReadable | Event::ClientEnded if core.exchange(key).is_peeking() => {
+            tunnel::peek(core, key)
+        }
+        Event::TimedOut if core.exchange(key).is_peeking() => tunnel::time_out_peek(core, key),
         Event::End(reason) => return NextStep::End(reason),
         Event::ClientFailed => return NextStep::End(Reason::ClientClosed),
         Event::ClientSent => match download::pump(core, key, false) {

@@ -5,10 +5,10 @@ use millrace_http1::FieldName;
 
 use crate::auth::Access;
 use crate::cached::{ResponseSource, waiting};
-use crate::conn::h1;
+use crate::conn::{Conn, h1};
 use crate::core::Core;
 use crate::exchange::Exchange;
-use crate::exchange::access_log::{LogBuffer, LoggedOrigin, Record, write_record};
+use crate::exchange::access_log::{LogBuffer, LoggedOrigin, LoggedTls, Record, write_record};
 use crate::exchange::stage::{Event, NextStep};
 use crate::origin::{OriginAddress, Origins, release};
 use crate::secure::failure::logged;
@@ -91,13 +91,25 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
             .responded_at
             .map(|responded| responded.since(started)),
         client_path: conn.and_then(|conn| conn.wire.path_estimate(engine)),
-        tls: conn.and_then(|conn| conn.wire.tls()).map(logged),
+        tls: tls_of(exchange, conn),
         cache: exchange.caching.log_word(),
         close_reason: exchange.reason.map_or("", |reason| reason.word()),
     };
     let format = exchange.snapshot().config.access_log.as_ref().map(|log| log.format);
     let format = format.expect("the caller has checked that there is a log");
     write_record(format, &record, dates, records);
+}
+
+/// Returns TLS of the client connection. The name in the ClientHello of a tunnel replaces that of
+/// the connection to the proxy.
+fn tls_of<'a>(exchange: &'a Exchange, conn: Option<&'a Conn>) -> Option<LoggedTls<'a>> {
+    let outer = conn.and_then(|conn| conn.wire.tls()).map(logged);
+    match &exchange.peek {
+        Some(peek) => {
+            Some(LoggedTls { server_name: peek.server_name(), ..outer.unwrap_or_default() })
+        }
+        None => outer,
+    }
 }
 
 /// Returns the address that was tried last, or the configured origin if no address was tried.

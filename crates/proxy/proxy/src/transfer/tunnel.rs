@@ -1,11 +1,20 @@
 //! Tunnels: CONNECT, and protocols that Upgrade switched to. A tunnel has two transfers without
 //! framing. The end of each source's stream is passed on, so a half-closed tunnel continues in the
 //! other direction. The tunnel ends when both directions have ended, or when either side breaks.
+//!
+//! The ClientHello of a CONNECT tunnel is peeked if a rule or the log depends on the name that it
+//! asks for (SNI). The client's first bytes stay in the receive buffer until they are a whole
+//! ClientHello, or can never become one. So no byte of a tunnel that is then closed has reached the
+//! target. The other direction is never held, because in some protocols the server speaks first.
 
+use millrace_config::LogFormat;
 use millrace_engine::{Engine, Key};
-use millrace_http1::Framing;
+use millrace_http1::{Framing, Host, destination};
+use millrace_tls::{HELLO_BYTES_MAX, Sniffed, sniff};
 
-use crate::core::Core;
+use crate::core::{Core, ExchangeParts};
+use crate::exchange::hello_peek::HelloPeek;
+use crate::exchange::{Exchange, Reason, RequestPlan};
 use crate::transfer::{TransferProgress, download, upload};
 
 /// Starts both directions with the bytes that were already received on either side. The header in
@@ -18,11 +27,84 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     exchange.is_persistent = false;
     exchange.upload.start(Framing::UntilClose, false, now);
     exchange.download.start(Framing::UntilClose, false, now);
+    exchange.peek = peek_of(exchange);
+    let is_peeking = exchange.is_peeking();
     let begun = download::pump(core, key, true);
     assert_eq!(
         begun,
         TransferProgress::Waiting,
         "a tunnel begins with a header, and has no framing to break"
     );
-    upload::pump(core, key, false)
+    if is_peeking { peek(core, key) } else { upload::pump(core, key, false) }
+}
+
+/// Returns the peek with which a tunnel begins; `None` if nothing depends on its ClientHello.
+fn peek_of(exchange: &Exchange) -> Option<Box<HelloPeek>> {
+    if exchange.plan != RequestPlan::Tunnel {
+        return None;
+    }
+    let snapshot = exchange.snapshot();
+    let log = snapshot.config.access_log.as_ref();
+    let is_logged = log.is_some_and(|log| log.format == LogFormat::Json);
+    let is_checked = snapshot.target_filter(exchange.service).checks_server_names();
+    (is_logged || is_checked).then(Box::default)
+}
+
+/// Examines the bytes that the client has sent so far. Sends them once the tunnel may continue.
+#[inline(never)]
+pub(crate) fn peek<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
+    let Some(pending) = &mut exchange.peek else { return TransferProgress::NotStarted };
+    let held = client.wire.recv_buffer.bytes();
+    let sniffed = sniff(held);
+    if sniffed == Sniffed::Incomplete && !client.wire.has_ended() {
+        if !held.is_empty() {
+            pending.hold(engine.now());
+        }
+        let max = HELLO_BYTES_MAX - held.len();
+        client.wire.receive(engine, max);
+        return TransferProgress::Waiting;
+    }
+    let is_empty = held.is_empty();
+    let sniffed = match sniffed {
+        Sniffed::Incomplete if is_empty => Sniffed::Other,
+        Sniffed::Incomplete => Sniffed::Unreadable,
+        sniffed => sniffed,
+    };
+    decide(core, key, sniffed, Reason::SniUnreadable)
+}
+
+/// Ends the peek because the ClientHello was not whole in time.
+#[inline(never)]
+pub(crate) fn time_out_peek<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    decide(core, key, Sniffed::Unreadable, Reason::SniTimedOut)
+}
+
+/// Continues the tunnel, or fails with the reason to close it. `unreadable` is that of a
+/// ClientHello that cannot be read; it closes the tunnel only if names are checked.
+fn decide<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    sniffed: Sniffed,
+    unreadable: Reason,
+) -> TransferProgress {
+    let exchange = core.exchange(key);
+    let filter = exchange.snapshot().target_filter(exchange.service);
+    let requested = destination(&exchange.request).ok().and_then(|it| it.authority);
+    let host = requested.map_or(Host::Name(b""), |authority| authority.host);
+    let (server_name, checked) = match sniffed {
+        Sniffed::Unreadable if filter.checks_server_names() => (None, Err(unreadable)),
+        Sniffed::Hello(hello) => {
+            let checked = filter.check_server_name(host, hello.server_name.as_deref());
+            (hello.server_name, checked)
+        }
+        Sniffed::Unreadable | Sniffed::Other | Sniffed::Incomplete => {
+            (None, filter.check_server_name(host, None))
+        }
+    };
+    exchange.peek = Some(Box::new(HelloPeek::decided(checked.is_ok(), server_name)));
+    match checked {
+        Ok(()) => upload::pump(core, key, false),
+        Err(reason) => TransferProgress::Failed(reason),
+    }
 }
