@@ -1,12 +1,10 @@
 """Headless Chromium through `millrace forward`: a site with 50 resources, which the page hashes."""
 
 import json
-import os
-import signal
-import subprocess
 
 from support import pattern
-from support.case import InteropCase
+from support.chromium import ChromiumCase
+from support.secure import NAME
 
 RESOURCES = 50
 
@@ -32,18 +30,7 @@ const loaded = new Promise((done) => addEventListener("load", done));
 </script>%(images)s</body></html>
 """
 
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--disable-dev-shm-usage", "--remote-debugging-port=0",
-    # Without it a browser goes to loopback addresses directly.
-    "--proxy-bypass-list=<-loopback>",
-]
-
-
-class Chromium(InteropCase):
-    programs = ("chromium",)
-
+class Chromium(ChromiumCase):
     def publish(self, report_url):
         """Writes the site and returns the hash of each resource."""
         hashes, elements, images = {}, [], []
@@ -76,36 +63,17 @@ class Chromium(InteropCase):
         (self.site / "index.html").write_text(page)
         return hashes
 
-    def browse(self, proxy, url):
-        """Starts the browser in a session of its own, so that all of its processes can be ended."""
-        output = open(self.folder / "chromium.log", "wb")
-        browser = subprocess.Popen(
-            ["chromium", *FLAGS, f"--proxy-server={proxy.url}",
-             f"--user-data-dir={self.folder / 'profile'}", url],
-            stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-            env=self.environment(), start_new_session=True,
-        )
-
-        def end():
-            os.killpg(browser.pid, signal.SIGKILL)
-            browser.wait(30)
-
-        self.addCleanup(end)
-        return browser
-
-    def test_chromium_loads_fifty_resources(self):
+    def load_through(self, url):
+        """Loads a page with fifty resources by a proxy at `url`, and checks them."""
         reports = self.origin()
         hashes = self.publish(f"{reports.url}/report")
         # Compressed responses are chunked; the others have a Content-Length.
         nginx = self.nginx(location="gzip on;", extra="location = / { rewrite ^ /index.html; }")
-        proxy = self.forward()
-        browser = self.browse(proxy, f"{nginx.url}/index.html")
-        self.wait_until(
-            "the page's report", lambda: reports.bodies or browser.poll() is not None, 180
+        # Without the bypass list a browser goes to loopback addresses directly.
+        browser = self.browse(
+            f"{nginx.url}/index.html", f"--proxy-server={url}", "--proxy-bypass-list=<-loopback>"
         )
-        log = (self.folder / "chromium.log").read_text(errors="replace")[-2000:]
-        self.assertTrue(reports.bodies, f"the browser reported nothing: {log}")
-        report = json.loads(reports.bodies[0])
+        report = self.report(browser, reports)
         self.assertEqual(report["hashes"], hashes)
         kinds = RESOURCES // 5
         self.assertEqual(
@@ -113,3 +81,10 @@ class Chromium(InteropCase):
         )
         self.assert_all_through_the_proxy(nginx, RESOURCES + 1)
         self.assertIn("Via", reports.seen[-1][2])
+
+    def test_chromium_loads_fifty_resources(self):
+        self.load_through(self.forward().url)
+
+    def test_chromium_loads_them_by_a_proxy_with_tls(self):
+        proxy = self.secure_forward()
+        self.load_through(f"https://{NAME}:{proxy.address[1]}")

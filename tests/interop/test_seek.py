@@ -11,9 +11,9 @@ import subprocess
 
 from support import wire
 from support.case import InteropCase
+from support.chromium import FLAGS
 from support.film import LENGTH, MB, VALIDATORS, Film, noise
 from support.ports import free_port
-from test_browser import FLAGS
 
 # Length of an object that fits the default cache as a whole.
 SHORT = 4 * MB

@@ -1,5 +1,7 @@
 """Certificate authorities for tests, created by openssl."""
 
+import base64
+import hashlib
 import itertools
 import ssl
 import subprocess
@@ -49,6 +51,13 @@ class Authority:
             *["-cert", self.path, "-keyfile", self._key, *times],
         )
         return signed, key
+
+
+def key_digest(path):
+    """Returns the SHA-256 of the public key (SubjectPublicKeyInfo) of a certificate, in base64."""
+    lines = openssl("x509", "-in", path, "-noout", "-pubkey").decode().split("\n")
+    key = base64.b64decode("".join(lines[1:-2]))
+    return base64.b64encode(hashlib.sha256(key).digest()).decode()
 
 
 def certificate(folder):

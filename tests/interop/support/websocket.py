@@ -1,4 +1,4 @@
-"""A client and a server of RFC 6455 without extensions and fragments."""
+"""A client and a server of RFC 6455 without extensions."""
 
 import base64
 import hashlib
@@ -31,6 +31,7 @@ class Frames:
     def __init__(self, stream, *, client):
         self.stream, self.client = stream, client
         self.reader = stream.makefile("rb", 1 << 16)
+        self.opcode, self.fragments = None, []
 
     def send(self, opcode, payload):
         length = len(payload)
@@ -47,14 +48,26 @@ class Frames:
         self.stream.sendall(head + payload)
 
     def receive(self):
-        """Returns the (opcode, payload) of the next frame. The tests send no fragments."""
+        """Returns the (opcode, payload) of the next control frame or complete message."""
+        while True:
+            is_last, opcode, payload = self._frame()
+            if opcode >= CLOSE:
+                return opcode, payload
+            if opcode:
+                self.opcode, self.fragments = opcode, []
+            self.fragments.append(payload)
+            if is_last:
+                return self.opcode, b"".join(self.fragments)
+
+    def _frame(self):
+        """Returns (whether it ends its message, opcode, payload) of the next frame."""
         first, second = self._exactly(2)
         length = second & 0x7F
         if length > 125:
             length = int.from_bytes(self._exactly(2 if length == 126 else 8), "big")
         mask = self._exactly(4) if second & 0x80 else None
         payload = self._exactly(length)
-        return first & 0x0F, masked(payload, mask) if mask else payload
+        return first & 0x80, first & 0x0F, masked(payload, mask) if mask else payload
 
     def _exactly(self, length):
         data = self.reader.read(length)
