@@ -7,7 +7,6 @@ import socket
 import ssl
 import subprocess
 import threading
-import time
 
 from support import pattern, websocket, wire
 from support.secure import NAME, Connection, SecureCase, everything, one_byte_each
@@ -215,16 +214,18 @@ class Keys(Case):
         client = subprocess.Popen(
             ["openssl", "s_client", "-connect", "%s:%d" % proxy.address, "-servername", NAME,
              "-tls1_3", "-quiet", "-no_ign_eof"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )
         self.addCleanup(client.stdout.close)
+        self.addCleanup(client.stderr.close)
         self.addCleanup(client.kill)
         for command in (b"", b"K\n", b"k\n", b"K\n", b"k\n", b"k\n"):
-            # A command has to be read alone.
+            # A command has to be read alone. openssl confirms it.
             if command:
                 client.stdin.write(command)
                 client.stdin.flush()
-                time.sleep(0.3)
+                while (line := client.stderr.readline()) != b"KEYUPDATE\n":
+                    self.assertTrue(line, f"ended after {command}")
             client.stdin.write(GET)
             client.stdin.flush()
             head = b""

@@ -95,8 +95,7 @@ class Operation(SecureCase):
             busy.get(f"/bytes/{20 * MEGABYTE}")
             self.assertEqual(busy.head()[1], 200)
             following = start(self.authority.issue(f"DNS:{name}"), "--upgrade")
-            fresh = Connection(following.address, self.context)
-            self.assertEqual(fresh.tls.getpeercert()["subjectAltName"], (("DNS", name),))
+            fresh = self.connected_to(following.address, name)
             fresh.get("/bytes/100000")
             self.assertEqual(fresh.read_response().digest, digest(100_000))
             sink = hashlib.sha256()
@@ -106,6 +105,21 @@ class Operation(SecureCase):
             fresh.close()
             self.assertEqual(running.wait(), 0)
             running = following
+
+    def connected_to(self, address, name):
+        """Connects until the certificate is for `name`: the workers of the old process accept until
+        they have read that another process has taken over."""
+        held = []
+
+        def is_connected():
+            held.append(Connection(address, self.context))
+            if held[-1].tls.getpeercert()["subjectAltName"] == (("DNS", name),):
+                return True
+            held.pop().close()
+            return False
+
+        self.wait_until(f"a connection to {name}", is_connected)
+        return held[0]
 
     def test_metrics(self):
         proxy = self.secure_boost(self.origin().url, "--admin", "127.0.0.1:0")
