@@ -148,6 +148,8 @@ soak: ## Run many more of each: SEEDS=5000 RANDOM_SEEDS=200000 MUTANTS=1000000 D
 		done; \
 		scripts/splice-stress --transfers $(or $(LOSSY),1250) || exit 1; \
 	else echo 'skip: splice-stress: needs root for network namespaces'; fi
+	@scripts/setup scan
+	scripts/tls-scan
 
 fuzz: ## Run every fuzz target for SECONDS=60 each.
 	@scripts/setup fuzz
