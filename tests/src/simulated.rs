@@ -15,6 +15,9 @@ mod origin;
 mod random;
 mod reload;
 mod script_actor;
+mod tls;
+mod tls_stream;
+mod transport;
 mod verifier;
 
 use std::cell::{Cell, RefCell};
@@ -29,7 +32,8 @@ use millrace_dns::ResolverConfig;
 use millrace_engine::{Address, mailbox, mailbox_mesh};
 use millrace_proxy::{Setup, SharedState, Worker, WorkerMessage};
 use millrace_sim::{
-    Actor, Faults, RunOutcome, SimDetached, SimEngine, SimWorker, World, WorldPlan, run,
+    Actor, Faults, RunOutcome, SeededRandom, SimDetached, SimEngine, SimWorker, World, WorldPlan,
+    run,
 };
 use millrace_splice::Thresholds;
 
@@ -46,8 +50,10 @@ use actors::ScenarioActors;
 use name_server::NameServer;
 use origin::ScriptedOrigin;
 use reload::{Reloader, WorkerMailboxes, address_of};
+use tls::TlsSettings;
 use verifier::SimVerifier;
 
+pub use tls_stream::{TlsFault, TlsPlan};
 pub use verifier::users_file;
 
 /// Limit of a scenario in virtual time, in a working world.
@@ -83,7 +89,7 @@ pub fn play_in(
     seed: u64,
     faults: Faults,
 ) -> Result<u64, String> {
-    let mut run = ScenarioRun::new(scenario, world, faults)?;
+    let mut run = ScenarioRun::new(scenario, world, seed, faults)?;
     let result = run.play(world, scenario);
     match result {
         Ok(()) => Ok(world.trace_hash()),
@@ -131,7 +137,7 @@ struct ScenarioRun {
 }
 
 impl ScenarioRun {
-    fn new(scenario: &Scenario, world: &World, faults: Faults) -> Result<Self, String> {
+    fn new(scenario: &Scenario, world: &World, seed: u64, faults: Faults) -> Result<Self, String> {
         let hostile = faults == Faults::Hostile;
         if hostile {
             world.record_engine_output();
@@ -153,7 +159,8 @@ impl ScenarioRun {
             names.set(socket, &format!("/sim/{socket}"));
         }
         let workers = (1 + world.random() % 2).to_string();
-        let (parsed, config) = configure(scenario, world, &mut names, &workers)?;
+        let tls = draw_tls(scenario, seed);
+        let (parsed, config) = configure(scenario, world, &mut names, &workers, tls.as_ref())?;
         let config = Arc::new(config);
         let scripts = scenario.origins.iter().flat_map(Origin::all).cloned().collect();
         let requests_seen = Rc::new(RequestScripts::new(scripts, &names));
@@ -170,10 +177,12 @@ impl ScenarioRun {
         world.set_descriptors_max(descriptors);
         let verifier = SimVerifier::new(hostile);
         let servers = (&name_server, &verifier);
-        let (workers_running, mailboxes, shared) = start(&config, world, servers, assumed)?;
+        let (workers_running, mailboxes, shared) =
+            start(&config, world, servers, assumed, tls.as_ref())?;
         let commands = scenario.reloads.iter();
-        let commands = commands
-            .map(|(name, command)| (name.clone(), arguments(command, scenario, &names, &workers)));
+        let commands = commands.map(|(name, command)| {
+            (name.clone(), (arguments(command, scenario, &names, &workers, tls.is_some())))
+        });
         let both = (parsed, &config);
         let reloader = Reloader::new(commands.collect(), &signals, &mailboxes, &shared, both);
         let actors = ScenarioActors {
@@ -181,6 +190,7 @@ impl ScenarioRun {
             clients: scenario.clients.iter().map(|client| (client.clone(), None)).collect(),
             origins,
             proxy,
+            tls,
             names,
             signals,
             hostile,
@@ -295,6 +305,14 @@ impl ScenarioRun {
     }
 }
 
+/// Draws whether the clients of a scenario use TLS: one in three seeds, unless the scenario excludes
+/// that. The draw is independent of the world's.
+fn draw_tls(scenario: &Scenario, seed: u64) -> Option<TlsSettings> {
+    let may = scenario.secured && matches!(scenario.listen, Listen::Tcp(_));
+    let draw = SeededRandom::new(seed ^ 0x5345_4355_5245_4453).below(3);
+    (may && draw == 0).then(|| TlsSettings::new(seed))
+}
+
 /// Returns how often a client's bytes contain the request line of `method` for `target`.
 fn requests_in(sent: &str, method: &str, target: &str) -> usize {
     let begins = format!("{method} ");
@@ -333,13 +351,18 @@ fn arguments(
     scenario: &Scenario,
     names: &Placeholders,
     workers: &str,
+    is_secured: bool,
 ) -> Vec<String> {
     let listen = match &scenario.listen {
+        Listen::Tcp(address) if is_secured => format!("tls://{address}"),
         Listen::Tcp(address) => address.clone(),
         Listen::Unix => "unix:/sim/proxy".to_owned(),
     };
     let mut words: Vec<String> = command.iter().map(|word| names.fill(word)).collect();
     words.splice(1..1, ["--listen".to_owned(), listen]);
+    if is_secured {
+        words.extend(tls::OPTIONS.map(str::to_owned));
+    }
     if !words.iter().any(|word| word == "--workers") {
         words.extend(["--workers".to_owned(), workers.to_owned()]);
     }
@@ -357,10 +380,14 @@ fn configure(
     world: &World,
     names: &mut Placeholders,
     workers: &str,
+    tls: Option<&TlsSettings>,
 ) -> Result<(Config, Config), String> {
-    let words = arguments(&scenario.command, scenario, names, workers);
+    let words = arguments(&scenario.command, scenario, names, workers, tls.is_some());
     let mut parsed = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
     verifier::load_users(&mut parsed)?;
+    if let Some(tls) = tls {
+        tls.set_certificates(&mut parsed);
+    }
     let mut config = parsed.clone();
     pick_ports(&mut config, world);
     names.set("proxy", &config.listeners[0].address.to_string());
@@ -384,6 +411,7 @@ fn start(
     world: &World,
     (name_server, verifier): (&NameServer, &SimVerifier),
     descriptors: usize,
+    tls: Option<&TlsSettings>,
 ) -> Result<(Vec<RunningWorker>, WorkerMailboxes, Arc<SharedState>), String> {
     // The default of this system is bbr, so that `auto` has an effect.
     let system_congestion = Some("bbr".into());
@@ -391,7 +419,12 @@ fn start(
     let cache = cache::of(config)?;
     let traces = std::env::var_os("MILLRACE_TRACE").is_some();
     let trace = traces.then_some((|line| eprintln!("{line}")) as fn(std::fmt::Arguments<'_>));
-    let shared = SharedState::new(config.workers, name, system_congestion, cache, |_| {}, trace);
+    let mut shared =
+        SharedState::new(config.workers, name, system_congestion, cache, |_| {}, trace);
+    if let Some(tls) = tls {
+        let shared = Arc::get_mut(&mut shared).expect("no worker shares it yet");
+        shared.tls_provider = tls.provider.clone();
+    }
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
     for (index, mail) in

@@ -25,6 +25,7 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
         real: true,
         simulated: true,
         hostile: true,
+        secured: true,
         names: Vec::new(),
         descriptors: None,
         mailboxes: None,
@@ -87,6 +88,7 @@ fn outer(
         ["listen", address] => scenario.listen = Listen::Tcp((*address).to_owned()),
         ["only", "real"] => scenario.simulated = false,
         ["only", "simulated"] => scenario.real = false,
+        ["only", "plain"] => scenario.secured = false,
         ["only", "working"] => scenario.hostile = false,
         ["name", name, address] => {
             let address = address.parse().map_err(|_| format!("`{address}` is not an address"))?;

@@ -10,6 +10,9 @@ use millrace_sim::{Actor, World};
 use super::origin::ScriptedOrigin;
 use super::reload::Reloader;
 use super::script_actor::ScriptActor;
+use super::tls::TlsSettings;
+use super::tls_stream::TlsPlan;
+use super::transport::Transport;
 use crate::scenario::{Client, Placeholders, Play, ScriptSignals};
 
 /// The clients, the origins and the reloader of one run.
@@ -17,6 +20,8 @@ pub(super) struct ScenarioActors {
     pub(super) clients: Vec<(Client, Option<ScriptActor>)>,
     pub(super) origins: Vec<ScriptedOrigin>,
     pub(super) proxy: Address,
+    /// TLS of the clients; `None` if they use none.
+    pub(super) tls: Option<TlsSettings>,
     pub(super) reloader: Reloader,
     pub(super) names: Placeholders,
     pub(super) signals: ScriptSignals,
@@ -31,7 +36,7 @@ impl Actor for ScenarioActors {
         let mut next_wake = None;
         loop {
             let before = self.signals.count();
-            self.reloader.step(world);
+            self.reloader.step(world, self.tls.as_ref());
             next_wake = next_wake.into_iter().chain(self.step_all(world)).min();
             if self.signals.count() == before {
                 break;
@@ -78,14 +83,23 @@ impl ScenarioActors {
             return;
         }
         let play = Play::new(&client.script, &self.names, &self.signals, self.hostile);
-        let socket = match &client.at {
-            None => world.connect(&self.proxy, None),
-            Some(name) => {
+        let transport = match (&client.at, &self.tls) {
+            (None, None) => Transport::plain(world.connect(&self.proxy, None)),
+            (None, Some(tls)) => {
+                let random = world.random();
+                let plan = TlsPlan {
+                    old: random.is_multiple_of(4),
+                    updates_keys: random % 8 > 5,
+                    fault: None,
+                };
+                tls.client(world, world.connect(&self.proxy, None), plan)
+            }
+            (Some(name), _) => {
                 let path = self.names.fill(&format!("{{{name}}}"));
-                world.connect(&Address::Unix(Path::new(&path).into()), None)
+                Transport::plain(world.connect(&Address::Unix(Path::new(&path).into()), None))
             }
         };
-        let actor = ScriptActor::new(client.name.clone(), socket, play, world);
+        let actor = ScriptActor::new(client.name.clone(), transport, play, world);
         self.clients[index].1 = Some(actor);
     }
 
@@ -94,8 +108,9 @@ impl ScenarioActors {
     fn end(&mut self, world: &World, index: usize) {
         let (client, actor) = &mut self.clients[index];
         let Some(actor) = actor else { return };
+        let is_open = actor.transport().is_some();
         let rest = actor.play.inbox();
-        if !rest.is_empty() && actor.socket().is_some() {
+        if !rest.is_empty() && is_open {
             let rest = rest.escape_ascii();
             self.failures.push(format!("{}: unexpected bytes: \"{rest}\"", client.name));
         }

@@ -12,6 +12,7 @@ use millrace_engine::Instant;
 use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::script_actor::ScriptActor;
+use super::transport::Transport;
 use crate::scenario::{Origin, Placeholders, Play, RequestScripts, Script, ScriptSignals};
 
 /// An origin and its connections.
@@ -38,7 +39,7 @@ struct ActiveScript {
 /// A connection without a current request.
 struct IdleConnection {
     name: String,
-    socket: ActorSocket,
+    transport: Transport,
     inbox: Vec<u8>,
 }
 
@@ -108,7 +109,7 @@ impl ScriptedOrigin {
             active.actor.close(world);
         }
         for idle in self.idle.drain(..) {
-            world.close(idle.socket);
+            idle.transport.close(world);
         }
         if let Some(listener) = self.listener.take() {
             world.close(listener);
@@ -117,12 +118,13 @@ impl ScriptedOrigin {
 
     fn begin(&mut self, world: &World, socket: ActorSocket) -> Result<(), String> {
         let name = format!("{} connection {}", self.origin.name, self.accepted);
+        let transport = Transport::plain(socket);
         let by_request = match self.hostile {
             true => self.origin.all().all(Script::begins_with_request),
             false => self.accepted > self.origin.scripts.len() && !self.origin.any.is_empty(),
         };
         if by_request {
-            self.idle.push(IdleConnection { name, socket, inbox: Vec::new() });
+            self.idle.push(IdleConnection { name, transport, inbox: Vec::new() });
             return Ok(());
         }
         let script = self.origin.scripts.get(self.accepted - 1).or(self.origin.each.as_ref());
@@ -132,7 +134,7 @@ impl ScriptedOrigin {
         let script = script.ok_or_else(|| format!("{name}: no script for this connection"))?;
         let play = Play::new(script, &self.names, &self.signals, self.hostile);
         self.active.push(ActiveScript {
-            actor: ScriptActor::new(name, socket, play, world),
+            actor: ScriptActor::new(name, transport, play, world),
             picked: false,
         });
         Ok(())
@@ -141,15 +143,16 @@ impl ScriptedOrigin {
     /// Handles the end of a script. Its connection stays open until the proxy ends it.
     fn after(&mut self, world: &World, index: usize) -> Result<(), String> {
         let ActiveScript { actor, picked } = &mut self.active[index];
-        let Some(socket) = actor.socket() else { return Ok(()) };
-        let mut inbox = actor.play.inbox().to_vec();
         if *picked {
             let name = actor.name.clone();
+            let Some((transport, inbox)) = actor.take() else { return Ok(()) };
             self.active.remove(index);
-            self.idle.push(IdleConnection { name, socket, inbox });
+            self.idle.push(IdleConnection { name, transport, inbox });
             return self.listen(world, self.idle.len() - 1);
         }
-        match world.read(socket, 64 * 1024) {
+        let mut inbox = actor.play.inbox().to_vec();
+        let Some(transport) = actor.transport() else { return Ok(()) };
+        match transport.read(world, 64 * 1024) {
             ReadResult::Bytes(bytes) => inbox.extend(bytes),
             ReadResult::End | ReadResult::Failed(_) => actor.close(world),
             ReadResult::Nothing => {}
@@ -163,7 +166,7 @@ impl ScriptedOrigin {
     /// Looks for a request on an idle connection, and begins to respond to it.
     fn listen(&mut self, world: &World, index: usize) -> Result<(), String> {
         let idle = &mut self.idle[index];
-        let ended = match world.read(idle.socket, 64 * 1024) {
+        let ended = match idle.transport.read(world, 64 * 1024) {
             ReadResult::Bytes(bytes) => {
                 idle.inbox.extend(bytes);
                 false
@@ -173,15 +176,15 @@ impl ScriptedOrigin {
         };
         let picked = self.picks.pick(&idle.inbox);
         if let Some(script) = picked.map_err(|why| format!("{}: {why}", idle.name))? {
-            let IdleConnection { name, socket, inbox } = self.idle.swap_remove(index);
+            let IdleConnection { name, transport, inbox } = self.idle.swap_remove(index);
             let mut play = Play::new(&script, &self.names, &self.signals, self.hostile);
             play.received(&inbox);
             self.active.push(ActiveScript {
-                actor: ScriptActor::new(name, socket, play, world),
+                actor: ScriptActor::new(name, transport, play, world),
                 picked: true,
             });
         } else if ended {
-            world.close(self.idle.swap_remove(index).socket);
+            self.idle.swap_remove(index).transport.close(world);
         }
         Ok(())
     }

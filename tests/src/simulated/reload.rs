@@ -12,6 +12,7 @@ use millrace_proxy::counters::Counters;
 use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sim::{SimDetached, SimWaker, World};
 
+use super::tls::TlsSettings;
 use super::verifier::load_users;
 use crate::scenario::{ReloadRequest, ScriptSignals};
 
@@ -71,7 +72,7 @@ impl Reloader {
     }
 
     /// Finishes the pending reload if all workers have applied it, and begins the next one.
-    pub(super) fn step(&mut self, world: &World) {
+    pub(super) fn step(&mut self, world: &World, tls: Option<&TlsSettings>) {
         if let Some(request) = self.pending {
             let number = self.config.number;
             let has = |counters: &Arc<Counters>| counters.config_generation.get() == number;
@@ -82,18 +83,26 @@ impl Reloader {
             self.signals.finish_reload(request, Ok(()));
         }
         if let Some((request, name)) = self.signals.pending_reload() {
-            match self.reload(world, &name) {
+            match self.reload(world, &name, tls) {
                 Ok(()) => self.pending = Some(request),
                 Err(why) => self.signals.finish_reload(request, Err(why)),
             }
         }
     }
 
-    fn reload(&mut self, world: &World, name: &str) -> Result<(), String> {
+    fn reload(
+        &mut self,
+        world: &World,
+        name: &str,
+        tls: Option<&TlsSettings>,
+    ) -> Result<(), String> {
         let found = self.commands.iter().find(|(known, _)| known == name);
         let (_, words) = found.ok_or(format!("no configuration is called {name}"))?;
         let mut parsed = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
         load_users(&mut parsed)?;
+        if let Some(tls) = tls {
+            tls.set_certificates(&mut parsed);
+        }
         config::check_reload(name, &self.parsed, &parsed).map_err(|wrong| wrong.to_string())?;
         let mut config = Config { number: self.config.number + 1, ..parsed.clone() };
         let mut opened = Vec::new();

@@ -1,15 +1,16 @@
 //! One script on one socket of the simulated world.
 
 use millrace_engine::Instant;
-use millrace_sim::{ActorSocket, ReadResult, World};
+use millrace_sim::{ReadResult, World};
 
+use super::transport::Transport;
 use crate::scenario::{End, Need, Play};
 
 /// A script and its socket.
 pub(super) struct ScriptActor {
     /// Name of the client or origin, for error messages.
     pub(super) name: String,
-    socket: Option<ActorSocket>,
+    transport: Option<Transport>,
     pub(super) play: Play,
     /// The time at which the script stops waiting in a hostile world, in milliseconds without clock
     /// jumps.
@@ -26,10 +27,11 @@ pub(super) struct ScriptActor {
 const PATIENCE_MS: u64 = 3_600_000;
 
 impl ScriptActor {
-    pub(super) fn new(name: String, socket: ActorSocket, play: Play, world: &World) -> Self {
+    pub(super) fn new(name: String, transport: Transport, play: Play, world: &World) -> Self {
         let patience = play.is_hostile().then(|| milliseconds_without_jumps(world) + PATIENCE_MS);
         let stubborn = play.is_hostile() && world.random().is_multiple_of(2);
-        Self { name, socket: Some(socket), play, patience, stubborn, idle: false, over: false }
+        let transport = Some(transport);
+        Self { name, transport, play, patience, stubborn, idle: false, over: false }
     }
 
     /// Returns whether the script has ended.
@@ -37,18 +39,28 @@ impl ScriptActor {
         self.over
     }
 
-    /// Returns the socket while it is open.
-    pub(super) fn socket(&self) -> Option<ActorSocket> {
-        self.socket
+    /// Returns the connection while it is open.
+    pub(super) fn transport(&mut self) -> Option<&mut Transport> {
+        self.transport.as_mut()
+    }
+
+    /// Takes the connection, if it is open, and the received bytes that no step has used.
+    pub(super) fn take(&mut self) -> Option<(Transport, Vec<u8>)> {
+        let transport = self.transport.take()?;
+        Some((transport, self.play.inbox().to_vec()))
     }
 
     /// Continues the script. Returns when to continue. A script that has ended leaves its socket
     /// open.
     pub(super) fn step(&mut self, world: &World) -> Result<Option<Instant>, String> {
-        let Some(socket) = self.socket.filter(|_| !self.over) else { return Ok(None) };
-        match world.connected(socket) {
+        let Some(transport) = self.transport.as_mut().filter(|_| !self.over) else {
+            return Ok(None);
+        };
+        match world.connected(transport.socket()) {
             None => return Ok(None),
-            Some(Ok(())) => {}
+            Some(Ok(())) => {
+                transport.advance(world).map_err(|why| format!("{}: {why}", self.name))?;
+            }
             Some(Err(error)) if self.play.is_hostile() => {
                 world.trace_note("given up", &format!("{}: {error}", self.name));
                 self.play.give_up();
@@ -65,26 +77,21 @@ impl ScriptActor {
             }
             self.play.give_up();
         }
-        if self.idle && !self.read(world, socket) {
+        if self.idle && !self.read(world) {
             return Ok(self.next_step(world, None));
         }
         self.idle = false;
-        self.play_on(world, socket, now)
+        self.play_on(world, now)
     }
 
-    fn play_on(
-        &mut self,
-        world: &World,
-        socket: ActorSocket,
-        now: u64,
-    ) -> Result<Option<Instant>, String> {
-        loop {
+    fn play_on(&mut self, world: &World, now: u64) -> Result<Option<Instant>, String> {
+        while let Some(transport) = &mut self.transport {
             match self.play.need(now) {
-                Need::Write(bytes, until) => match world.write(socket, bytes) {
+                Need::Write(bytes, until) => match transport.write(world, bytes) {
                     Ok(0) => {
                         // With tiny buffers, a client that cannot write and does not read would
                         // deadlock with a proxy that waits for it.
-                        if self.stubborn || self.play.has_ended() || !self.read(world, socket) {
+                        if self.stubborn || self.play.has_ended() || !self.read(world) {
                             return Ok(self.next_step(world, until));
                         }
                     }
@@ -92,20 +99,20 @@ impl ScriptActor {
                     Err(_) => self.play.broken(),
                 },
                 Need::Read => {
-                    if !self.read(world, socket) {
+                    if !self.read(world) {
                         self.idle = true;
                         return Ok(self.next_step(world, None));
                     }
                 }
                 Need::ReadUntil(until) => {
-                    if !self.read(world, socket) {
+                    if !self.read(world) {
                         return Ok(self.next_step(world, Some(until)));
                     }
                 }
                 Need::Until(until) => return Ok(self.next_step(world, Some(until))),
                 Need::Signal => return Ok(self.next_step(world, None)),
                 Need::Finish => {
-                    world.shutdown_write(socket);
+                    transport.shutdown_write(world);
                     self.play.advance();
                 }
                 Need::Close => {
@@ -114,8 +121,8 @@ impl ScriptActor {
                     return Ok(None);
                 }
                 Need::Reset => {
-                    (self.socket, self.over) = (None, true);
-                    world.reset(socket);
+                    self.over = true;
+                    self.transport.take().into_iter().for_each(|it| it.reset(world));
                     return Ok(None);
                 }
                 Need::Over => {
@@ -125,18 +132,20 @@ impl ScriptActor {
                 Need::Failed(why) => return Err(format!("{}: {why}", self.name)),
             }
         }
+        Ok(None)
     }
 
     /// Closes the socket if it is open.
     pub(super) fn close(&mut self, world: &World) {
-        if let Some(socket) = self.socket.take() {
-            world.close(socket);
+        if let Some(transport) = self.transport.take() {
+            transport.close(world);
         }
     }
 
     /// Reads once. Returns false if nothing was available.
-    fn read(&mut self, world: &World, socket: ActorSocket) -> bool {
-        match world.read(socket, 64 * 1024) {
+    fn read(&mut self, world: &World) -> bool {
+        let Some(transport) = &mut self.transport else { return false };
+        match transport.read(world, 64 * 1024) {
             ReadResult::Bytes(bytes) => self.play.received(&bytes),
             ReadResult::End => self.play.ended(End::Finished),
             ReadResult::Failed(_) => self.play.ended(End::Reset),

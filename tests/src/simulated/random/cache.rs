@@ -21,6 +21,7 @@ pub use generate::random_cache_scenario;
 
 use super::plan::{BodyFraming, Break, HeaderSyntax, Reader};
 use super::run::Outcome;
+use crate::simulated::TlsPlan;
 
 /// A scenario of a cache, as plain data.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct CacheScenario {
     /// The faults of the world.
     pub world: Faults,
     pub(super) workers: usize,
+    /// Clients use TLS.
+    pub(super) secured: bool,
     /// Options of the command line.
     pub(super) options: Vec<String>,
     /// The responses to each URL, by its number. The first request gets the first one, and after
@@ -107,6 +110,8 @@ pub(super) struct CacheClientPlan {
     reader: Reader,
     pipelined: bool,
     requests: Vec<CacheRequest>,
+    /// How it uses TLS, if the scenario does.
+    tls: TlsPlan,
     /// The number of bytes after which the client resets its connection.
     leaves: Option<usize>,
 }
@@ -138,6 +143,7 @@ pub fn play_cache_in(world: &World, scenario: &CacheScenario, log_events: bool) 
 impl fmt::Display for CacheScenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}, world {:?}, {} workers", self.seed, self.world, self.workers)?;
+        writeln!(f, "{}", if self.secured { "TLS" } else { "without TLS" })?;
         writeln!(f, "boost {}, drains {:?}", self.options.join(" "), self.drain_ms)?;
         writeln!(f, "is killed at {:?} ms; {:?}", self.kills_ms, self.disk)?;
         for (url, plans) in self.responses.iter().enumerate() {

@@ -16,6 +16,8 @@ use super::plan::{Connection, Ending, Reader, Request};
 use super::reader::{MessageReader, Side};
 use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::wire::{self, Route};
+use crate::simulated::tls::ProxyAddress;
+use crate::simulated::transport::Transport;
 
 /// Progress of the next response.
 #[derive(Debug)]
@@ -41,7 +43,7 @@ pub(super) struct RandomClient {
     is_unix_socket: bool,
     model: ExchangeModel,
     begins: Instant,
-    socket: Option<ActorSocket>,
+    transport: Option<Transport>,
     began: bool,
     /// The proxy has accepted the connection.
     accepted: bool,
@@ -85,7 +87,7 @@ impl RandomClient {
             must_succeed: model.scenario().must_succeed(plan),
             model: model.clone(),
             begins: world.now() + Duration::from_millis(plan.begins_ms),
-            socket: None,
+            transport: None,
             began: false,
             accepted: false,
             over: false,
@@ -120,8 +122,8 @@ impl RandomClient {
 
     /// Closes the socket at the end of the world.
     pub(super) fn close(&mut self, world: &World) {
-        if let Some(socket) = self.socket.take() {
-            world.close(socket);
+        if let Some(transport) = self.transport.take() {
+            transport.close(world);
         }
         self.over = true;
     }
@@ -131,18 +133,19 @@ impl RandomClient {
     pub(super) fn step(
         &mut self,
         world: &World,
-        proxy: &Address,
+        proxy: &ProxyAddress,
         changed_sockets: &BTreeSet<ActorSocket>,
     ) -> Option<Instant> {
         let due = self.next_wake.is_some_and(|next_wake| next_wake <= world.now());
-        if due || !self.began || self.socket.is_some_and(|socket| changed_sockets.contains(&socket))
-        {
+        let has_changed =
+            self.transport.as_ref().is_some_and(|it| changed_sockets.contains(&it.socket()));
+        if due || !self.began || has_changed {
             self.next_wake = self.act(world, proxy);
         }
         self.next_wake
     }
 
-    fn act(&mut self, world: &World, proxy: &Address) -> Option<Instant> {
+    fn act(&mut self, world: &World, proxy: &ProxyAddress) -> Option<Instant> {
         if self.over {
             return None;
         }
@@ -152,10 +155,16 @@ impl RandomClient {
             }
             self.begin(world, proxy);
         }
-        let socket = self.socket?;
+        let transport = self.transport.as_mut()?;
+        let socket = transport.socket();
         match world.connected(socket) {
             None => return None,
-            Some(Ok(())) => {}
+            Some(Ok(())) => {
+                if let Err(why) = transport.advance(world) {
+                    self.fail(world, "tls", why);
+                    return None;
+                }
+            }
             Some(Err(error)) => {
                 if self.must_succeed {
                     self.fail(world, "unserved", format!("cannot connect: {error}"));
@@ -165,12 +174,12 @@ impl RandomClient {
             }
         }
         let mut next_wake = NextWake::default();
-        self.send(world, socket, &mut next_wake);
+        self.send(world, &mut next_wake);
         if !self.over && !self.ended {
-            self.read(world, socket, &mut next_wake);
+            self.read(world, &mut next_wake);
         }
         if !self.over {
-            self.send(world, socket, &mut next_wake);
+            self.send(world, &mut next_wake);
         }
         if !self.over && self.ended && self.outgoing.is_empty() {
             self.end_connection(world);
@@ -181,18 +190,21 @@ impl RandomClient {
         next_wake.0.filter(|_| !self.over)
     }
 
-    fn begin(&mut self, world: &World, proxy: &Address) {
+    fn begin(&mut self, world: &World, proxy: &ProxyAddress) {
         self.began = true;
         let from = SocketAddr::from(([127, 0, 1, self.plan.client + 1], 1));
-        let from = matches!(proxy, Address::Tcp(_)).then_some(from);
-        let socket = world.connect(proxy, from);
+        let from = matches!(proxy.address, Address::Tcp(_)).then_some(from);
+        let socket = world.connect(&proxy.address, from);
         world.name_socket(socket, &self.name);
-        self.socket = Some(socket);
+        self.transport = Some(proxy.transport(world, socket, self.plan.tls));
         self.last_progress = Moment::now(world);
         self.model.cover(match self.must_succeed {
             true => "client: must succeed",
             false => "client: may fail",
         });
+        if proxy.tls.is_some() {
+            coverage::cover_tls(&self.model, self.plan.tls);
+        }
         if let Reader::Slow(..) = self.plan.reader {
             self.model.cover("client: reads slowly");
         }
@@ -206,10 +218,10 @@ impl RandomClient {
         self.plan.requests.get(self.completed)
     }
 
-    fn send(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+    fn send(&mut self, world: &World, next_wake: &mut NextWake) {
         loop {
             let before = self.outgoing.total;
-            let sent = self.outgoing.step(world, socket);
+            let sent = self.outgoing.step(world, &mut self.transport);
             if self.outgoing.total > before {
                 self.record_progress(world);
             }
@@ -217,7 +229,6 @@ impl RandomClient {
                 SendOutcome::Until(until) => return next_wake.at(until),
                 SendOutcome::Gone => {
                     self.model.cover("client: leaves in the middle");
-                    self.socket = None;
                     self.over = true;
                     return;
                 }
@@ -272,13 +283,14 @@ impl RandomClient {
         }
     }
 
-    fn read(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+    fn read(&mut self, world: &World, next_wake: &mut NextWake) {
         loop {
             let max = match self.pace.readable(world, &self.model) {
                 Ok(max) => max,
                 Err(until) => return next_wake.at(until),
             };
-            match world.read(socket, max) {
+            let Some(transport) = &mut self.transport else { return };
+            match transport.read(world, max) {
                 ReadResult::Bytes(bytes) => {
                     self.record_progress(world);
                     self.pace.record_read(world, bytes.len());

@@ -11,6 +11,7 @@ use super::plan::{
 use super::wire::{
     BAD_REQUEST_CHUNKS, BAD_REQUEST_HEADERS, BAD_RESPONSE_CHUNKS, BAD_RESPONSE_HEADERS,
 };
+use crate::simulated::{TlsFault, TlsPlan};
 
 /// Returns every class of behaviour that random scenarios have to cover. With `few`, it omits the
 /// single malformed messages and the reasons, because a few hundred seeds do not cover all of them.
@@ -29,7 +30,7 @@ pub fn required_classes(few: bool) -> Vec<String> {
     classes
 }
 
-const CLASSES: [&str; 109] = [
+const CLASSES: [&str; 114] = [
     "response: unrequested 101",
     "response: HTTP/1.0",
     "response: a flood of interim responses",
@@ -50,6 +51,10 @@ const CLASSES: [&str; 109] = [
     "response: trailers",
     "response: until close",
     "response: with a length",
+    "client: TLS 1.2",
+    "client: TLS with FlippedBit",
+    "client: TLS with UnannouncedEnd",
+    "client: TLS with UnknownName",
     "client: closes in the middle",
     "client: ends its stream after its requests",
     "client: ends its stream in the middle",
@@ -93,6 +98,7 @@ const CLASSES: [&str; 109] = [
     "proxy: is a forward proxy",
     "proxy: holds all the bytes that it may",
     "proxy: listens on a Unix socket",
+    "proxy: secures its clients",
     "proxy: short of descriptors",
     "proxy: short of memory",
     "request: Connect",
@@ -217,6 +223,19 @@ pub(super) fn cover_request(model: &ExchangeModel, plan: &Connection, request: &
     }
 }
 
+/// Counts the classes of TLS that a client uses.
+pub(super) fn cover_tls(model: &ExchangeModel, plan: TlsPlan) {
+    if plan.old {
+        model.cover("client: TLS 1.2");
+    }
+    match plan.fault {
+        None => {}
+        Some(TlsFault::FlippedBit(_)) => model.cover("client: TLS with FlippedBit"),
+        Some(TlsFault::UnannouncedEnd) => model.cover("client: TLS with UnannouncedEnd"),
+        Some(TlsFault::UnknownName) => model.cover("client: TLS with UnknownName"),
+    }
+}
+
 /// Counts the classes of a response that an origin begins to send.
 pub(super) fn cover_response(model: &ExchangeModel, request: &Request) {
     let response = &request.response;
@@ -279,6 +298,7 @@ pub(super) fn cover_scenario(model: &ExchangeModel, scenario: &RandomScenario) {
     });
     for (applies, class) in [
         (scenario.proxy.unix, "proxy: listens on a Unix socket"),
+        (scenario.proxy.secured, "proxy: secures its clients"),
         (scenario.proxy.memory_mb.is_some(), "proxy: short of memory"),
         (scenario.proxy.descriptors.is_some(), "proxy: short of descriptors"),
     ] {

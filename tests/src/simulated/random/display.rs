@@ -64,6 +64,9 @@ fn write_connection(
     if connection.reader != Reader::Eager {
         write!(f, " reads {:?}", connection.reader)?;
     }
+    if scenario.proxy.secured {
+        write!(f, " {:?}", connection.tls)?;
+    }
     let must_succeed = if scenario.must_succeed(connection) { ", must succeed" } else { "" };
     writeln!(f, " {:?}{must_succeed}", connection.ending)?;
     connection.requests.iter().try_for_each(|request| write_request(f, request))

@@ -12,6 +12,7 @@ use super::wire::{
     BAD_REQUEST_CHUNKS, BAD_REQUEST_HEADERS, BAD_RESPONSE_CHUNKS, BAD_RESPONSE_HEADERS,
     UNREQUESTED_BYTES,
 };
+use crate::simulated::{TlsFault, TlsPlan};
 
 /// Approximate limit of payload bytes in a scenario. Large bodies are rare, so that many seeds can
 /// be played.
@@ -49,7 +50,7 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
             connections.push(connection);
         }
     }
-    RandomScenario {
+    let mut scenario = RandomScenario {
         seed,
         world,
         difficulty,
@@ -58,6 +59,29 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
         connections,
         events: generator.events(),
         disabled_faults: Vec::new(),
+    };
+    secure(&mut scenario);
+    scenario
+}
+
+/// Draws the TLS of a scenario, from a random sequence of its own.
+fn secure(scenario: &mut RandomScenario) {
+    let mut random = SeededRandom::new(scenario.seed ^ 0x5345_4355_5245_4453);
+    scenario.proxy.secured = random.chance(300) && !scenario.proxy.unix;
+    for connection in &mut scenario.connections {
+        let at = random.length(100_000) as u64 - 1;
+        let fault = random.choose(&[
+            TlsFault::FlippedBit(at),
+            TlsFault::UnannouncedEnd,
+            TlsFault::UnannouncedEnd,
+            TlsFault::UnknownName,
+        ]);
+        let is_faulty = random.chance(150) && scenario.difficulty != Difficulty::Easy;
+        connection.tls = TlsPlan {
+            old: random.chance(200),
+            updates_keys: random.chance(300),
+            fault: is_faulty.then_some(fault),
+        };
     }
 }
 
@@ -89,6 +113,7 @@ impl Generator {
         Proxy {
             forward: self.forward,
             unix: self.random.chance(150),
+            secured: false,
             workers: self.random.between(if is_crowd { 2 } else { 1 }, 3) as usize,
             memory_mb: starves.then_some(1),
             descriptors: short.then_some((real, assumed)),
@@ -227,7 +252,8 @@ impl Generator {
             if tunnel { Ending::Closes } else { Ending::Finishes },
             Ending::Idles,
         ]);
-        Connection { client, begins_ms, reader, pipelined, requests, ending }
+        let tls = TlsPlan::default();
+        Connection { client, begins_ms, reader, pipelined, requests, ending, tls }
     }
 
     fn request(&mut self, last: bool, pipelined: bool) -> Request {

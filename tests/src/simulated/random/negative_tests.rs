@@ -20,6 +20,7 @@ use super::plan::{
     OriginBehaviour, RandomScenario, ResponseFault,
 };
 use super::wire;
+use crate::simulated::tls::ProxyAddress;
 
 /// The action of the relay for received bytes. Short messages arrive whole.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -123,7 +124,7 @@ impl Actor for Relay {
 struct RelayedActors {
     clients: Vec<RandomClient>,
     origins: Vec<RandomOrigin>,
-    proxy: Address,
+    proxy: ProxyAddress,
 }
 
 impl Actor for RelayedActors {
@@ -156,7 +157,7 @@ fn failure_with_relay(
     let clients = clients
         .map(|(at, plan)| RandomClient::new(plan, at, &authorities, &model, &world))
         .collect();
-    let proxy = world.local_address(relay.listener);
+    let proxy = ProxyAddress { address: world.local_address(relay.listener), tls: None };
     let mut others = RelayedActors { clients, origins, proxy };
     let day = Duration::from_secs(24 * 3600);
     let failed = &mut |_: &World| model.failure().is_some();

@@ -16,6 +16,7 @@ use super::plan::{Origin, OriginBehaviour, Request};
 use super::reader::{MessageReader, Side};
 use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::wire;
+use crate::simulated::transport::Transport;
 
 /// An origin and its connections.
 pub(super) struct RandomOrigin {
@@ -34,7 +35,7 @@ struct OriginConnection {
     number: usize,
     behaviour: OriginBehaviour,
     model: ExchangeModel,
-    socket: Option<ActorSocket>,
+    transport: Option<Transport>,
     reader: MessageReader,
     outgoing: SendQueue,
     state: ConnectionState,
@@ -123,14 +124,14 @@ impl RandomOrigin {
         }
         for connection in &mut self.connections {
             let due = connection.next_wake.is_none_or(|next_wake| next_wake <= now);
-            if due || connection.socket.is_some_and(|socket| changed_sockets.contains(&socket)) {
+            if due || connection.socket().is_some_and(|socket| changed_sockets.contains(&socket)) {
                 let mut again = NextWake::default();
                 connection.step(world, &mut again);
                 connection.next_wake = Some(again.0.unwrap_or(now + Duration::from_secs(3600)));
             }
             connection.next_wake.into_iter().for_each(|again| next_wake.at(again));
         }
-        self.connections.retain(|connection| connection.socket.is_some());
+        self.connections.retain(|connection| connection.transport.is_some());
         next_wake.0
     }
 
@@ -148,7 +149,7 @@ impl RandomOrigin {
             number: self.number,
             behaviour: self.plan.behaviour,
             model: self.model.clone(),
-            socket: Some(socket),
+            transport: Some(Transport::plain(socket)),
             reader: MessageReader::new(Side::Requests),
             outgoing: SendQueue::default(),
             state: ConnectionState::Idle,
@@ -174,33 +175,36 @@ impl RandomOrigin {
 
     /// Closes every socket at the end of the world.
     pub(super) fn close(&mut self, world: &World) {
-        let connections = self.connections.drain(..).filter_map(|connection| connection.socket);
-        for socket in connections.chain(self.listener.take()) {
-            world.close(socket);
-        }
+        self.connections.iter_mut().for_each(|connection| connection.close(world));
+        self.connections.clear();
+        self.listener.take().into_iter().for_each(|listener| world.close(listener));
     }
 }
 
 impl OriginConnection {
     fn step(&mut self, world: &World, next_wake: &mut NextWake) {
-        let Some(socket) = self.socket else { return };
-        self.send(world, socket, next_wake);
-        if self.socket.is_some() && self.behaviour != OriginBehaviour::NeverReads && !self.ended {
-            self.read(world, socket);
+        let Some(transport) = &mut self.transport else { return };
+        if let Err(why) = transport.advance(world) {
+            return self.fail(world, "tls", why);
         }
-        if self.socket.is_some() {
-            self.send(world, socket, next_wake);
+        self.send(world, next_wake);
+        if self.transport.is_some() && self.behaviour != OriginBehaviour::NeverReads && !self.ended
+        {
+            self.read(world);
         }
-        if self.socket.is_some() {
-            self.watch_early(world, socket, next_wake);
-            self.watch_extra(world, socket, next_wake);
-            self.act_when_idle(world, socket, next_wake);
+        if self.transport.is_some() {
+            self.send(world, next_wake);
         }
-        if self.socket.is_some() && self.ended && self.outgoing.is_empty() {
+        if self.transport.is_some() {
+            self.watch_early(world, next_wake);
+            self.watch_extra(world, next_wake);
+            self.act_when_idle(world, next_wake);
+        }
+        if self.transport.is_some() && self.ended && self.outgoing.is_empty() {
             self.close(world);
         }
-        if self.socket.is_some() {
-            self.check_silence(world, socket, next_wake);
+        if self.transport.is_some() {
+            self.check_silence(world, next_wake);
         }
     }
 
@@ -211,10 +215,10 @@ impl OriginConnection {
         }
     }
 
-    fn send(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+    fn send(&mut self, world: &World, next_wake: &mut NextWake) {
         loop {
             let before = self.outgoing.total;
-            let sent = self.outgoing.step(world, socket);
+            let sent = self.outgoing.step(world, &mut self.transport);
             if self.outgoing.total > before {
                 self.record_progress(world);
             }
@@ -224,26 +228,19 @@ impl OriginConnection {
                     self.next(world);
                     self.check_received(world);
                 }
-                SendOutcome::All | SendOutcome::Full => return,
+                SendOutcome::All | SendOutcome::Full | SendOutcome::Gone => return,
                 SendOutcome::Until(until) => return next_wake.at(until),
-                SendOutcome::Gone => {
-                    self.socket = None;
-                    return;
-                }
             }
         }
     }
 
-    fn read(&mut self, world: &World, socket: ActorSocket) {
-        loop {
-            match world.read(socket, 64 * 1024) {
+    fn read(&mut self, world: &World) {
+        while let Some(transport) = &mut self.transport {
+            match transport.read(world, 64 * 1024) {
                 ReadResult::Bytes(bytes) => {
                     self.record_progress(world);
                     self.reader.add(&bytes);
                     self.check_received(world);
-                    if self.socket.is_none() {
-                        return;
-                    }
                 }
                 ReadResult::End => return self.ends(world, self.outgoing.broke),
                 ReadResult::Failed(_) => return self.ends(world, true),
@@ -253,12 +250,12 @@ impl OriginConnection {
     }
 
     /// Records when bytes of an early final response have reached the proxy.
-    fn watch_early(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+    fn watch_early(&mut self, world: &World, next_wake: &mut NextWake) {
         let ConnectionState::Request(request) = &self.state else { return };
         if !request.response.early || self.request_complete || self.early_reached.is_some() {
             return;
         }
-        if self.response_sent && world.undelivered(socket) == 0 {
+        if self.response_sent && self.undelivered(world) == 0 {
             self.early_reached = Some(Moment::now(world));
         } else {
             next_wake.at(world.now() + Duration::from_millis(100));
@@ -266,11 +263,11 @@ impl OriginConnection {
     }
 
     /// Records when unrequested bytes have reached the proxy.
-    fn watch_extra(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+    fn watch_extra(&mut self, world: &World, next_wake: &mut NextWake) {
         if !self.extra_queued || self.extra_sent.is_some() {
             return;
         }
-        if self.outgoing.is_empty() && world.undelivered(socket) == 0 {
+        if self.outgoing.is_empty() && self.undelivered(world) == 0 {
             self.extra_sent = Some(Moment::now(world));
         } else {
             next_wake.at(world.now() + Duration::from_millis(100));
@@ -278,7 +275,7 @@ impl OriginConnection {
     }
 
     /// Applies the planned behaviour to an idle connection.
-    fn act_when_idle(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+    fn act_when_idle(&mut self, world: &World, next_wake: &mut NextWake) {
         let quiet = matches!(self.state, ConnectionState::Idle) && self.outgoing.is_empty();
         let over = self.ignored || self.unusable || self.extra_queued || self.ended_idle.is_some();
         if self.responses_sent == 0 || !quiet || over || !self.reader.is_between() {
@@ -297,7 +294,7 @@ impl OriginConnection {
         match self.behaviour {
             OriginBehaviour::ClosesIdle(_) => return self.close(world),
             OriginBehaviour::EndsIdle(_) => {
-                world.shutdown_write(socket);
+                self.transport.iter_mut().for_each(|it| it.shutdown_write(world));
                 self.ended_idle = Some(Moment::now(world));
                 return;
             }
@@ -308,16 +305,16 @@ impl OriginConnection {
         // through the queue.
         self.outgoing.add(SendStep::Bytes(stray.as_bytes().to_vec()));
         self.extra_queued = true;
-        self.send(world, socket, next_wake);
-        if self.socket.is_some() {
-            self.watch_extra(world, socket, next_wake);
+        self.send(world, next_wake);
+        if self.transport.is_some() {
+            self.watch_extra(world, next_wake);
         }
     }
 
     /// Fails if a connection that the proxy has not closed is silent for longer than the limits
     /// allow.
-    fn check_silence(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
-        if world.is_peer_closed(socket) {
+    fn check_silence(&mut self, world: &World, next_wake: &mut NextWake) {
+        if self.socket().is_none_or(|socket| world.is_peer_closed(socket)) {
             return;
         }
         let waits = self.model.waits();
@@ -348,9 +345,17 @@ impl OriginConnection {
         }
     }
 
+    fn socket(&self) -> Option<ActorSocket> {
+        self.transport.as_ref().map(Transport::socket)
+    }
+
+    fn undelivered(&self, world: &World) -> usize {
+        self.transport.as_ref().map_or(0, |transport| transport.undelivered(world))
+    }
+
     fn close(&mut self, world: &World) {
-        if let Some(socket) = self.socket.take() {
-            world.close(socket);
+        if let Some(transport) = self.transport.take() {
+            transport.close(world);
         }
     }
 

@@ -6,6 +6,7 @@ use super::plan::{
     Body, BodyFraming, Connection, Difficulty, Ending, HeaderSyntax, Method, NameBehaviour, Origin,
     OriginBehaviour, Proxy, RandomScenario, Reader, Request, ResponsePlan,
 };
+use crate::simulated::TlsPlan;
 
 /// Returns a scenario of one connection to a reverse proxy, in a world without faults.
 pub fn plain_scenario(requests: Vec<Request>, ending: Ending) -> RandomScenario {
@@ -16,6 +17,7 @@ pub fn plain_scenario(requests: Vec<Request>, ending: Ending) -> RandomScenario 
         proxy: Proxy {
             forward: false,
             unix: false,
+            secured: false,
             workers: 1,
             memory_mb: None,
             descriptors: None,
@@ -29,6 +31,7 @@ pub fn plain_scenario(requests: Vec<Request>, ending: Ending) -> RandomScenario 
             pipelined: false,
             requests,
             ending,
+            tls: TlsPlan::default(),
         }],
         events: Vec::new(),
         disabled_faults: Vec::new(),

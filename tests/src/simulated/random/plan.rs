@@ -5,6 +5,8 @@ use std::collections::BTreeSet;
 
 use millrace_sim::Faults;
 
+use crate::simulated::TlsPlan;
+
 /// A scenario that a seed generates.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RandomScenario {
@@ -44,6 +46,8 @@ pub struct Proxy {
     pub forward: bool,
     /// It listens on a Unix socket.
     pub unix: bool,
+    /// Clients use TLS; never together with a Unix socket.
+    pub secured: bool,
     /// Threads, from 1.
     pub workers: usize,
     /// Megabytes for each worker on the command line. Any value means a shortage, see
@@ -122,6 +126,8 @@ pub struct Connection {
     pub requests: Vec<Request>,
     /// How the connection ends when all responses are complete.
     pub ending: Ending,
+    /// How it uses TLS, if the proxy does.
+    pub tls: TlsPlan,
 }
 
 /// How a client reads.
@@ -455,6 +461,7 @@ impl RandomScenario {
         roomy
             && !self.events.iter().any(|event| matches!(event, OperatorEvent::Drain(_)))
             && !matches!(connection.reader, Reader::Stalls(..))
+            && !(self.proxy.secured && connection.tls.fault.is_some())
             && connection.requests.iter().all(|request| self.has_plain_exchange(request))
             && origins.iter().all(|origin| self.has_clean_connections(*origin))
     }

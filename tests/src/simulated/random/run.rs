@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_config::{self as config, Config};
-use millrace_engine::{Address, Buffer, Instant};
+use millrace_engine::{Buffer, Instant};
 use millrace_proxy::{SharedState, Worker, WorkerMessage};
 use millrace_sim::{Actor, RunOutcome, SimEngine, SimWorker, World};
 
 use super::super::reload::WorkerMailboxes;
+use super::super::tls::{self, ProxyAddress, TlsSettings};
 use super::super::verifier::SimVerifier;
 use super::super::{RunningWorker, address_of, cache, pick_ports, run_all, start};
 use super::client::RandomClient;
@@ -159,7 +160,7 @@ struct RandomActors {
     origins: Vec<RandomOrigin>,
     names: PlannedNameServer,
     operator: Operator,
-    proxy: Address,
+    proxy: ProxyAddress,
     model: ExchangeModel,
     over: Rc<Cell<bool>>,
 }
@@ -283,8 +284,9 @@ impl RandomRun {
             origins.map(|(at, origin)| RandomOrigin::new(origin, at, &model, world)).collect();
         let ports: Vec<u16> = origins.iter().map(|(_, port)| *port).collect();
         let authorities = authorities(&scenario, &ports);
-        let config = Arc::new(configure(&scenario, world, &authorities)?);
-        let reloads = reloads(&scenario, world, &authorities, &config)?;
+        let tls = scenario.proxy.secured.then(|| Rc::new(TlsSettings::new(scenario.seed)));
+        let config = Arc::new(configure(&scenario, world, &authorities, tls.as_deref())?);
+        let reloads = reloads(&scenario, world, &authorities, &config, tls.as_deref())?;
         let waits = |config: &Config| WaitLimits::new(&config.limits, &scenario, &plan);
         let all = reloads.iter().map(|(_, config)| waits(config));
         model.set_waits(all.fold(waits(&config), WaitLimits::or));
@@ -293,7 +295,7 @@ impl RandomRun {
         world.set_descriptors_max(real);
         // Random scenarios have no passwords, so the verifier gets no requests.
         let servers = (names.server(), &SimVerifier::new(false));
-        let (workers, mailboxes, shared) = start(&config, world, servers, assumed)?;
+        let (workers, mailboxes, shared) = start(&config, world, servers, assumed, tls.as_deref())?;
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
         let workers = checked_workers(workers, &ended, &model, world);
         let clients = scenario.connections.iter().enumerate();
@@ -324,7 +326,7 @@ impl RandomRun {
                 origins: origins.into_iter().map(|(actor, _)| actor).collect(),
                 names,
                 operator,
-                proxy: address_of(&config.listeners[0].address),
+                proxy: ProxyAddress { address: address_of(&config.listeners[0].address), tls },
                 model: model.clone(),
                 over: Rc::new(Cell::new(false)),
             },
@@ -441,10 +443,14 @@ fn configure(
     scenario: &RandomScenario,
     world: &World,
     authorities: &[String],
+    tls: Option<&TlsSettings>,
 ) -> Result<Config, String> {
     let mut config = config::from_arguments(command(scenario, authorities))
         .map_err(|wrong| wrong.to_string())?;
     pick_ports(&mut config, world);
+    if let Some(tls) = tls {
+        tls.set_certificates(&mut config);
+    }
     if let Some(bytes) = bytes_per_worker(scenario) {
         config.memory_bytes = bytes * scenario.proxy.workers as u64;
     }
@@ -465,6 +471,7 @@ fn reloads(
     world: &World,
     authorities: &[String],
     first: &Config,
+    tls: Option<&TlsSettings>,
 ) -> Result<Vec<(Instant, Arc<Config>)>, String> {
     let mut reloads = Vec::new();
     for event in &scenario.events {
@@ -472,7 +479,10 @@ fn reloads(
         let mut other = scenario.clone();
         other.proxy.limits = limits.clone();
         let details = command(&other, authorities);
-        let read = config::from_arguments(details).map_err(|wrong| wrong.to_string())?;
+        let mut read = config::from_arguments(details).map_err(|wrong| wrong.to_string())?;
+        if let Some(tls) = tls {
+            tls.set_certificates(&mut read);
+        }
         let listeners = first.listeners.clone();
         let config = Config { listeners, memory_bytes: first.memory_bytes, ..read };
         if config::check_reload("scenario", first, &config).is_ok() {
@@ -496,7 +506,15 @@ pub(super) fn command(scenario: &RandomScenario, authorities: &[String]) -> Vec<
         let origins: Vec<String> = authorities.iter().map(|it| format!("http://{it}")).collect();
         details.extend(["--origin".to_owned(), origins.join(",")]);
     }
-    let listen = if proxy.unix { "unix:/sim/proxy" } else { "127.0.0.1:0" };
+    let listen = match (proxy.unix, proxy.secured) {
+        (true, _) => "unix:/sim/proxy",
+        (false, true) => "tls://127.0.0.1:0",
+        (false, false) => "127.0.0.1:0",
+    };
+    if proxy.secured {
+        details.extend(tls::OPTIONS.map(str::to_owned));
+        details.extend(["--unknown-name".to_owned(), "refuse".to_owned()]);
+    }
     details.extend(["--listen", listen, "--workers"].map(str::to_owned));
     details.push(proxy.workers.to_string());
     if let Some(memory) = proxy.memory_mb {

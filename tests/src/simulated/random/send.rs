@@ -4,9 +4,10 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use millrace_engine::Instant;
-use millrace_sim::{ActorSocket, World};
+use millrace_sim::World;
 
 use super::plan::{Break, BreakKind};
+use crate::simulated::transport::Transport;
 
 /// A step of sending.
 #[derive(Debug)]
@@ -129,17 +130,17 @@ impl SendQueue {
         if now >= until { Ok(()) } else { Err(until) }
     }
 
-    /// Sends what can be sent.
-    pub(super) fn step(&mut self, world: &World, socket: ActorSocket) -> SendOutcome {
+    /// Sends what can be sent. After [`SendOutcome::Gone`], the connection is closed.
+    pub(super) fn step(&mut self, world: &World, open: &mut Option<Transport>) -> SendOutcome {
         let now = world.now();
         loop {
-            if self.has_ended() {
+            let Some(transport) = open.as_mut().filter(|_| !self.has_ended()) else {
                 return SendOutcome::All;
-            }
+            };
             let Some(step) = self.steps.front() else { return SendOutcome::All };
             match step {
                 SendStep::Bytes(bytes) if self.taken == bytes.len() => self.done(),
-                SendStep::Bytes(bytes) => match world.write(socket, &bytes[self.taken..]) {
+                SendStep::Bytes(bytes) => match transport.write(world, &bytes[self.taken..]) {
                     Ok(0) => return SendOutcome::Full,
                     Ok(count) => self.took(count),
                     Err(_) => return self.breaks(),
@@ -151,7 +152,7 @@ impl SendQueue {
                     if let Err(until) = self.waited(now, ms) {
                         return SendOutcome::Until(until);
                     }
-                    match world.write(socket, &piece) {
+                    match transport.write(world, &piece) {
                         Ok(0) => return SendOutcome::Full,
                         Ok(count) => self.took(count),
                         Err(_) => return self.breaks(),
@@ -172,14 +173,14 @@ impl SendQueue {
                 SendStep::Finish => {
                     self.done();
                     self.over = true;
-                    world.shutdown_write(socket);
+                    transport.shutdown_write(world);
                 }
                 SendStep::Close => {
-                    world.close(socket);
+                    open.take().into_iter().for_each(|it| it.close(world));
                     return SendOutcome::Gone;
                 }
                 SendStep::Reset => {
-                    world.reset(socket);
+                    open.take().into_iter().for_each(|it| it.reset(world));
                     return SendOutcome::Gone;
                 }
                 SendStep::Stop => self.stopped = true,

@@ -131,6 +131,7 @@ fn proxy(best: &mut Best<'_>, end: Instant) {
     best.attempt(end, &|scenario| scenario.proxy.workers = 1);
     best.attempt(end, &|scenario| scenario.proxy.forward = false);
     best.attempt(end, &|scenario| scenario.proxy.unix = false);
+    best.attempt(end, &|scenario| scenario.proxy.secured = false);
     best.attempt(end, &|scenario| scenario.proxy.memory_mb = None);
     best.attempt(end, &|scenario| scenario.proxy.descriptors = None);
 }
@@ -163,11 +164,14 @@ type OfRequest = fn(&mut Request);
 
 /// Simplifies sizes, waits and behaviour.
 fn details(best: &mut Best<'_>, end: Instant) {
-    const CONNECTION: [OfConnection; 4] = [
+    const CONNECTION: [OfConnection; 7] = [
         |it| it.begins_ms = 0,
         |it| it.pipelined = false,
         |it| it.reader = Reader::Eager,
         |it| it.ending = Ending::Closes,
+        |it| it.tls.fault = None,
+        |it| it.tls.updates_keys = false,
+        |it| it.tls.old = false,
     ];
     const REQUEST: [OfRequest; 20] = [
         |it| it.breaks = None,

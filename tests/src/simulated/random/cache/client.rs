@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use millrace_engine::{Address, Instant};
+use millrace_engine::Instant;
 use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::super::model::Moment;
@@ -14,6 +14,8 @@ use super::super::reader::{MessageReader, Part, Side, excerpt};
 use super::super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::model::{CacheModel, ResponseRecord};
 use super::{CacheClientPlan, CacheRequest, origin};
+use crate::simulated::tls::ProxyAddress;
+use crate::simulated::transport::Transport;
 use crate::strict::{Message, RequestContext};
 
 pub(super) struct CacheClient {
@@ -22,7 +24,7 @@ pub(super) struct CacheClient {
     model: CacheModel,
     /// When the client connects or has connected.
     begins: Instant,
-    socket: Option<ActorSocket>,
+    transport: Option<Transport>,
     over: bool,
     outgoing: SendQueue,
     reader: MessageReader,
@@ -61,7 +63,7 @@ impl CacheClient {
             plan: plan.clone(),
             model: model.clone(),
             begins: world.now() + Duration::from_millis(plan.begins_ms),
-            socket: None,
+            transport: None,
             over: false,
             outgoing: SendQueue::default(),
             reader: MessageReader::new(Side::Responses),
@@ -90,30 +92,37 @@ impl CacheClient {
     }
 
     pub(super) fn close(&mut self, world: &World) {
-        if let Some(socket) = self.socket.take() {
-            world.close(socket);
+        if let Some(transport) = self.transport.take() {
+            transport.close(world);
         }
         self.over = true;
     }
 
-    pub(super) fn step(&mut self, world: &World, proxy: &Address) -> Option<Instant> {
+    pub(super) fn step(&mut self, world: &World, proxy: &ProxyAddress) -> Option<Instant> {
         if self.over {
             return None;
         }
-        if self.socket.is_none() {
+        if self.transport.is_none() {
             if world.now() < self.begins {
                 return Some(self.begins);
             }
             let from = SocketAddr::from(([127, 0, 2, 1], 1));
-            let socket = world.connect(proxy, Some(from));
+            let socket = world.connect(&proxy.address, Some(from));
             world.name_socket(socket, &self.name);
-            (self.socket, self.last_progress) = (Some(socket), Moment::now(world));
+            self.transport = Some(proxy.transport(world, socket, self.plan.tls));
+            self.last_progress = Moment::now(world);
             self.begins = world.now();
         }
-        let socket = self.socket?;
+        let transport = self.transport.as_mut()?;
+        let socket = transport.socket();
         match world.connected(socket) {
             None => return None,
-            Some(Ok(())) => {}
+            Some(Ok(())) => {
+                if let Err(why) = transport.advance(world) {
+                    self.fail(world, "tls", why);
+                    return None;
+                }
+            }
             Some(Err(error)) => {
                 self.fail_unserved(world, &format!("cannot connect: {error}"));
                 self.close(world);
@@ -121,16 +130,16 @@ impl CacheClient {
             }
         }
         let mut next_wake = NextWake::default();
-        self.send(world, socket, &mut next_wake);
-        self.read(world, socket, &mut next_wake);
+        self.send(world, &mut next_wake);
+        self.read(world, &mut next_wake);
         if !self.over {
-            self.send(world, socket, &mut next_wake);
+            self.send(world, &mut next_wake);
             self.check_silence(world, socket, &mut next_wake);
         }
         next_wake.0.filter(|_| !self.over)
     }
 
-    fn send(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+    fn send(&mut self, world: &World, next_wake: &mut NextWake) {
         loop {
             let behind = self.plan.pipelined || self.planned == self.completed;
             if behind && !self.last && self.planned < self.plan.requests.len() {
@@ -140,7 +149,7 @@ impl CacheClient {
                 self.outgoing.add(SendStep::Mark);
                 self.outgoing.add(SendStep::Bytes(encode_request(&request)));
             }
-            match self.outgoing.step(world, socket) {
+            match self.outgoing.step(world, &mut self.transport) {
                 SendOutcome::Mark => {
                     self.model.record_request(world, &self.plan.requests[self.begun]);
                     self.begun += 1;
@@ -155,13 +164,14 @@ impl CacheClient {
         }
     }
 
-    fn read(&mut self, world: &World, socket: ActorSocket, next_wake: &mut NextWake) {
+    fn read(&mut self, world: &World, next_wake: &mut NextWake) {
         while !self.over {
             let max = match self.pace.readable(world, &self.model) {
                 Ok(max) => max,
                 Err(until) => return next_wake.at(until),
             };
-            match world.read(socket, max) {
+            let Some(transport) = &mut self.transport else { return };
+            match transport.read(world, max) {
                 ReadResult::Bytes(bytes) => self.check_bytes(world, &bytes),
                 ReadResult::End => return self.ended(world, false),
                 ReadResult::Failed(_) => return self.ended(world, true),
@@ -177,8 +187,8 @@ impl CacheClient {
         self.check_received(world);
         if !self.over && self.plan.leaves.is_some_and(|after| self.pace.got() >= after) {
             self.model.cover("client: leaves");
-            if let Some(socket) = self.socket.take() {
-                world.reset(socket);
+            if let Some(transport) = self.transport.take() {
+                transport.reset(world);
             }
             self.over = true;
         }

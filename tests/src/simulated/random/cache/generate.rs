@@ -6,6 +6,7 @@ use millrace_sim::{Faults, SeededRandom};
 use super::{
     CacheClientPlan, CacheControl, CacheRequest, CacheScenario, CachedResponsePlan, DiskPlan,
 };
+use crate::simulated::TlsPlan;
 use crate::simulated::plan::{BodyFraming, Break, BreakKind, HeaderSyntax, Reader};
 
 const fn cache_control(
@@ -57,6 +58,8 @@ pub fn random_cache_scenario(seed: u64) -> CacheScenario {
         seed,
         world,
         workers: draw.random.between(1, 3) as usize,
+        // Drawn from the seed alone, so that it changes nothing else.
+        secured: SeededRandom::new(seed ^ 0x5345_4355_5245_4453).chance(300),
         options: draw.options(),
         responses: plans,
         clients: client_plans,
@@ -186,6 +189,7 @@ impl CacheGenerator {
         let stall = self.random.choose(&[50, 1500, 9_000]);
         let leaves = self.random.length(100_000);
         CacheClientPlan {
+            tls: TlsPlan::default(),
             begins_ms: self.random.between(0, begins),
             reader: match self.random.below(10) {
                 0 | 1 => Reader::Slow(bytes, every),

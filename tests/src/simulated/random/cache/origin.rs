@@ -12,6 +12,7 @@ use super::super::wire::chunked;
 use super::CachedResponsePlan;
 use super::model::CacheModel;
 use crate::scenario::pattern;
+use crate::simulated::transport::Transport;
 use crate::strict::Message;
 
 pub(super) struct CacheOrigin {
@@ -22,7 +23,7 @@ pub(super) struct CacheOrigin {
 
 /// A connection.
 struct CacheOriginConnection {
-    socket: Option<ActorSocket>,
+    transport: Option<Transport>,
     reader: MessageReader,
     outgoing: SendQueue,
     /// The request whose body is incomplete.
@@ -53,7 +54,7 @@ impl CacheOrigin {
     pub(super) fn step(&mut self, world: &World) -> Option<Instant> {
         while let Some((socket, _)) = world.accept(self.listener) {
             self.connections.push(CacheOriginConnection {
-                socket: Some(socket),
+                transport: Some(Transport::plain(socket)),
                 reader: MessageReader::new(Side::Requests),
                 outgoing: SendQueue::default(),
                 request: None,
@@ -63,7 +64,7 @@ impl CacheOrigin {
         }
         let wakes = self.connections.iter_mut().filter_map(|connection| connection.step(world));
         let next_wake = wakes.min();
-        self.connections.retain(|connection| connection.socket.is_some());
+        self.connections.retain(|connection| connection.transport.is_some());
         next_wake
     }
 
@@ -77,15 +78,15 @@ impl CacheOrigin {
 
 impl CacheOriginConnection {
     fn close(&mut self, world: &World) {
-        if let Some(socket) = self.socket.take() {
-            world.close(socket);
+        if let Some(transport) = self.transport.take() {
+            transport.close(world);
         }
     }
 
     fn step(&mut self, world: &World) -> Option<Instant> {
         let mut next_wake = NextWake::default();
-        while let Some(socket) = self.socket {
-            match world.read(socket, 64 * 1024) {
+        while let Some(transport) = &mut self.transport {
+            match transport.read(world, 64 * 1024) {
                 ReadResult::Bytes(bytes) => self.reader.add(&bytes),
                 ReadResult::End | ReadResult::Failed(_) => self.close(world),
                 ReadResult::Nothing => break,
@@ -112,15 +113,14 @@ impl CacheOriginConnection {
     }
 
     fn send(&mut self, world: &World, next_wake: &mut NextWake) {
-        while let Some(socket) = self.socket {
-            match self.outgoing.step(world, socket) {
+        while self.transport.is_some() {
+            match self.outgoing.step(world, &mut self.transport) {
                 SendOutcome::Until(until) => return next_wake.at(until),
                 SendOutcome::Mark => {
                     let (serial, plans) = self.marks.pop_front().expect("each mark has a meaning");
                     self.model.record_validation(world, serial, plans);
                 }
-                SendOutcome::Gone => self.socket = None,
-                SendOutcome::All | SendOutcome::Full => return,
+                SendOutcome::Gone | SendOutcome::All | SendOutcome::Full => return,
             }
         }
     }

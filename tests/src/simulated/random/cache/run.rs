@@ -13,6 +13,7 @@ use millrace_sim::{Actor, Faults, RunOutcome, SimWorker, World};
 
 use super::super::super::name_server::NameServer;
 use super::super::super::reload::WorkerMailboxes;
+use super::super::super::tls::{self, ProxyAddress, TlsSettings};
 use super::super::super::verifier::SimVerifier;
 use super::super::super::{RunningWorker, address_of, cache, pick_ports, run_all, start};
 use super::super::findings::{Coverage, Failure};
@@ -46,7 +47,7 @@ pub(super) fn play(scenario: &CacheScenario, world: &World, log_events: bool) ->
 struct CacheActors {
     clients: Vec<CacheClient>,
     origin: CacheOrigin,
-    proxy: Address,
+    proxy: ProxyAddress,
     mailboxes: WorkerMailboxes,
     drains_at: Option<Instant>,
     /// When the process is killed, in order.
@@ -135,16 +136,22 @@ impl CacheRun {
     fn new(scenario: &CacheScenario, world: &World) -> Result<Self, String> {
         let model = CacheModel::new(scenario);
         let (origin, address) = CacheOrigin::new(world, &model);
-        let config = Arc::new(configure(scenario, world, &address)?);
+        let tls = scenario.secured.then(|| Rc::new(TlsSettings::new(scenario.seed)));
+        let mut config = configure(scenario, world, &address)?;
+        if let Some(tls) = &tls {
+            tls.set_certificates(&mut config);
+        }
+        let config = Arc::new(config);
         let (names, verifier) = (NameServer::new(world, &[]), SimVerifier::new(false));
-        let (workers, mailboxes, shared) = start(&config, world, (&names, &verifier), 1000)?;
+        let servers = (&names, &verifier);
+        let (workers, mailboxes, shared) = start(&config, world, servers, 1000, tls.as_deref())?;
         let workers = workers.into_iter().map(CacheWorker::new).collect();
         let client_plans = scenario.clients.iter().enumerate();
         let clients =
             client_plans.map(|(at, plan)| CacheClient::new(world, at, plan, &model)).collect();
         model.cover(format!("world: {:?}", scenario.world));
         let drains_at = scenario.drain_ms.map(|ms| world.now() + Duration::from_millis(ms));
-        let proxy = address_of(&config.listeners[0].address);
+        let proxy = ProxyAddress { address: address_of(&config.listeners[0].address), tls };
         let over = Rc::default();
         let kills = scenario.kills_ms.iter().map(|ms| world.now() + Duration::from_millis(*ms));
         let kills = kills.collect();
@@ -213,7 +220,7 @@ impl CacheRun {
         }
         world.kill_engines();
         let servers = (&self.names, &self.verifier);
-        let started = start(&self.config, world, servers, 1000);
+        let started = start(&self.config, world, servers, 1000, self.actors.proxy.tls.as_deref());
         let wrong = |details| Failure { kind: "configuration", details };
         let (workers, mailboxes, shared) = started.map_err(wrong)?;
         self.workers.extend(workers.into_iter().map(CacheWorker::new));
@@ -270,9 +277,13 @@ fn begin(disk: Option<&mut ActorDisk>, shared: &SharedState, world: &World) {
 /// Returns the proxy's configuration as parsed by the program's own parser, with the selected port.
 fn configure(scenario: &CacheScenario, world: &World, origin: &Address) -> Result<Config, String> {
     let mut details = vec!["boost".to_owned(), "--origin".to_owned(), format!("http://{origin}")];
-    details.extend(["--listen", "127.0.0.1:0", "--workers"].map(str::to_owned));
+    let listen = if scenario.secured { "tls://127.0.0.1:0" } else { "127.0.0.1:0" };
+    details.extend(["--listen", listen, "--workers"].map(str::to_owned));
     details.push(scenario.workers.to_string());
     details.extend(scenario.options.iter().cloned());
+    if scenario.secured {
+        details.extend(tls::OPTIONS.map(str::to_owned));
+    }
     let mut config = config::from_arguments(details).map_err(|wrong| wrong.to_string())?;
     pick_ports(&mut config, world);
     Ok(config)
