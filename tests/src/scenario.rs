@@ -33,7 +33,7 @@ pub struct Scenario {
     pub simulated: bool,
     /// Whether the simulator also runs it in worlds with hostile faults.
     pub hostile: bool,
-    /// Whether simulated clients may use TLS: what the scenario tests does not depend on it.
+    /// Whether simulated clients and origins may use TLS.
     pub secured: bool,
     /// The descriptors that the simulated proxy may open, and the number that it assumes.
     pub descriptors: Option<(usize, usize)>,

@@ -15,6 +15,7 @@ mod origin;
 mod random;
 mod reload;
 mod script_actor;
+mod tickets;
 mod tls;
 mod tls_stream;
 mod transport;
@@ -53,6 +54,7 @@ use reload::{Reloader, WorkerMailboxes, address_of};
 use tls::TlsSettings;
 use verifier::SimVerifier;
 
+pub use tickets::ForeignTicket;
 pub use tls_stream::{TlsFault, TlsPlan};
 pub use verifier::users_file;
 
@@ -62,6 +64,12 @@ const TIME: Duration = Duration::from_secs(600);
 const TIME_HOSTILE: Duration = Duration::from_secs(4 * 3600);
 /// Messages of the supervisor that a mailbox holds.
 const MAILBOX_CAPACITY: usize = 256;
+/// The most bytes that a connection may hold without a charge to the budget: the bound of a
+/// session's own bytes, and a flight of its handshake.
+const UNCHARGED_MAX: usize = 8 * 1024 + 4 * 1024;
+/// The smallest send buffer of the kernel in scenarios over TLS, where no write is short either.
+/// The announced end of an idle connection that closes at once fits into a real one.
+const SEND_CAPACITY_TLS_MIN: usize = 256;
 /// How late workers with small mailboxes may read their messages.
 const MAILBOX_DELAY_NS: u64 = 50_000_000;
 
@@ -107,7 +115,10 @@ pub(crate) struct RunningWorker(pub(crate) Worker<SimEngine>);
 
 impl SimWorker for RunningWorker {
     fn run_turn(&mut self) -> bool {
-        self.0.run_turn()
+        let continues = self.0.run_turn();
+        let uncharged = self.0.uncharged_bytes_max();
+        assert!(uncharged <= UNCHARGED_MAX, "a connection holds {uncharged} uncharged bytes");
+        continues
     }
 }
 
@@ -142,15 +153,8 @@ impl ScenarioRun {
         if hostile {
             world.record_engine_output();
         }
-        if let Some(messages) = scenario.mailboxes {
-            let crowd = WorldPlan {
-                mailbox_capacity: messages,
-                skew: 1000,
-                wake_ns: MAILBOX_DELAY_NS,
-                ..world.plan()
-            };
-            world.set_plan(crowd);
-        }
+        let tls = DrawnTls::draw(scenario, seed);
+        plan_world(world, scenario, &tls);
         let (mut names, signals) = (Placeholders::default(), ScriptSignals::default());
         names.set("users", &users_file());
         let listeners: Vec<_> =
@@ -159,8 +163,7 @@ impl ScenarioRun {
             names.set(socket, &format!("/sim/{socket}"));
         }
         let workers = (1 + world.random() % 2).to_string();
-        let tls = draw_tls(scenario, seed);
-        let (parsed, config) = configure(scenario, world, &mut names, &workers, tls.as_ref())?;
+        let (parsed, config) = configure(scenario, world, &mut names, &workers, &tls)?;
         let config = Arc::new(config);
         let scripts = scenario.origins.iter().flat_map(Origin::all).cloned().collect();
         let requests_seen = Rc::new(RequestScripts::new(scripts, &names));
@@ -168,7 +171,8 @@ impl ScenarioRun {
         let origins = scenario.origins.iter().zip(listeners);
         let origins = origins
             .map(|(origin, listener)| {
-                ScriptedOrigin::new(origin, listener, &names, &signals, common)
+                let tls = tls.settings.clone().filter(|_| tls.for_origins);
+                ScriptedOrigin::new(origin, listener, &names, &signals, common, tls)
             })
             .collect();
         let proxy = address_of(&config.listeners[0].address);
@@ -178,10 +182,10 @@ impl ScenarioRun {
         let verifier = SimVerifier::new(hostile);
         let servers = (&name_server, &verifier);
         let (workers_running, mailboxes, shared) =
-            start(&config, world, servers, assumed, tls.as_ref())?;
+            start(&config, world, servers, assumed, tls.settings.as_deref())?;
         let commands = scenario.reloads.iter();
         let commands = commands.map(|(name, command)| {
-            (name.clone(), (arguments(command, scenario, &names, &workers, tls.is_some())))
+            (name.clone(), arguments(command, scenario, &names, &workers, &tls))
         });
         let both = (parsed, &config);
         let reloader = Reloader::new(commands.collect(), &signals, &mailboxes, &shared, both);
@@ -190,7 +194,8 @@ impl ScenarioRun {
             clients: scenario.clients.iter().map(|client| (client.clone(), None)).collect(),
             origins,
             proxy,
-            tls,
+            tls: tls.settings,
+            secures_clients: tls.for_clients,
             names,
             signals,
             hostile,
@@ -225,7 +230,8 @@ impl ScenarioRun {
             return Err(self.actors.failures.join("\n"));
         }
         self.check_repeats(world, scenario)?;
-        self.check_leaks(world)
+        self.check_leaks(world)?;
+        world.plaintext_on_secured().map_or(Ok(()), Err)
     }
 
     fn run(
@@ -305,12 +311,44 @@ impl ScenarioRun {
     }
 }
 
-/// Draws whether the clients of a scenario use TLS: one in three seeds, unless the scenario excludes
-/// that. The draw is independent of the world's.
-fn draw_tls(scenario: &Scenario, seed: u64) -> Option<TlsSettings> {
-    let may = scenario.secured && matches!(scenario.listen, Listen::Tcp(_));
-    let draw = SeededRandom::new(seed ^ 0x5345_4355_5245_4453).below(3);
-    (may && draw == 0).then(|| TlsSettings::new(seed))
+/// Adapts the plan of the world to the scenario.
+fn plan_world(world: &World, scenario: &Scenario, tls: &DrawnTls) {
+    let mut plan = world.plan();
+    if let Some(messages) = scenario.mailboxes {
+        plan =
+            WorldPlan { mailbox_capacity: messages, skew: 1000, wake_ns: MAILBOX_DELAY_NS, ..plan };
+    }
+    if tls.settings.is_some() {
+        plan.short = 0;
+        plan.streams.send_capacity = plan.streams.send_capacity.max(SEND_CAPACITY_TLS_MIN);
+    }
+    world.set_plan(plan);
+}
+
+/// The use of TLS in the run of a scenario.
+struct DrawnTls {
+    settings: Option<Rc<TlsSettings>>,
+    for_clients: bool,
+    for_origins: bool,
+}
+
+impl DrawnTls {
+    /// Draws whether the clients use TLS, and whether the origins do: each in one of three seeds,
+    /// unless the scenario excludes that. The draw is independent of the world's.
+    fn draw(scenario: &Scenario, seed: u64) -> Self {
+        let mut random = SeededRandom::new(seed ^ 0x5345_4355_5245_4453);
+        let [of_clients, of_origins] = [random.below(3), random.below(3)];
+        let is_tcp = |kind| matches!(kind, OriginKind::Tcp | OriginKind::Tcp6);
+        let has_origins = scenario.command.iter().any(|word| word.contains("http://"))
+            && scenario.command[0] == "boost"
+            && scenario.origins.iter().all(|origin| is_tcp(origin.kind));
+        let is_tcp = matches!(scenario.listen, Listen::Tcp(_));
+        let for_clients = scenario.secured && is_tcp && of_clients == 0;
+        let for_origins = scenario.secured && has_origins && of_origins == 0;
+        let settings = || Rc::new(TlsSettings::new(seed, true));
+        let settings = (for_clients || for_origins).then(settings);
+        Self { settings, for_clients, for_origins }
+    }
 }
 
 /// Returns how often a client's bytes contain the request line of `method` for `target`.
@@ -351,17 +389,21 @@ fn arguments(
     scenario: &Scenario,
     names: &Placeholders,
     workers: &str,
-    is_secured: bool,
+    tls: &DrawnTls,
 ) -> Vec<String> {
     let listen = match &scenario.listen {
-        Listen::Tcp(address) if is_secured => format!("tls://{address}"),
+        Listen::Tcp(address) if tls.for_clients => format!("tls://{address}"),
         Listen::Tcp(address) => address.clone(),
         Listen::Unix => "unix:/sim/proxy".to_owned(),
     };
     let mut words: Vec<String> = command.iter().map(|word| names.fill(word)).collect();
     words.splice(1..1, ["--listen".to_owned(), listen]);
-    if is_secured {
+    if tls.for_clients {
         words.extend(tls::OPTIONS.map(str::to_owned));
+    }
+    if tls.for_origins {
+        words.iter_mut().for_each(|word| *word = word.replace("http://", "https://"));
+        words.extend(tls::ORIGIN_OPTIONS.map(str::to_owned));
     }
     if !words.iter().any(|word| word == "--workers") {
         words.extend(["--workers".to_owned(), workers.to_owned()]);
@@ -380,13 +422,13 @@ fn configure(
     world: &World,
     names: &mut Placeholders,
     workers: &str,
-    tls: Option<&TlsSettings>,
+    tls: &DrawnTls,
 ) -> Result<(Config, Config), String> {
-    let words = arguments(&scenario.command, scenario, names, workers, tls.is_some());
+    let words = arguments(&scenario.command, scenario, names, workers, tls);
     let mut parsed = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
     verifier::load_users(&mut parsed)?;
-    if let Some(tls) = tls {
-        tls.set_certificates(&mut parsed);
+    if let Some(tls) = &tls.settings {
+        tls.set_content(&mut parsed);
     }
     let mut config = parsed.clone();
     pick_ports(&mut config, world);
@@ -425,6 +467,7 @@ fn start(
         let shared = Arc::get_mut(&mut shared).expect("no worker shares it yet");
         shared.tls_provider = tls.provider.clone();
     }
+    tls.into_iter().for_each(|tls| tls.attach(&shared));
     let mut outboxes = Vec::new();
     let mut workers = Vec::new();
     for (index, mail) in

@@ -15,7 +15,7 @@ use millrace_tests::simulated::plan::{
     NameBehaviour, RandomScenario, ResponseFault,
 };
 use millrace_tests::simulated::{
-    Coverage, Failure, plain_request, plain_scenario, play_cache, play_random,
+    Coverage, Failure, TlsFault, plain_request, plain_scenario, play_cache, play_random,
     random_cache_scenario, random_scenario, report, required_classes, search, shrink,
 };
 
@@ -188,6 +188,37 @@ fn a_tunnel_broken_by_memory_shortage_is_reset_at_its_origin() {
         broken += u32::from(outcome.coverage.contains_key("origin: sees its connection break"));
     }
     assert!(broken > 5, "{broken} of 200 broke");
+}
+
+/// Regression test: a damaged record that arrived after the announced end of the other direction
+/// caused an alert, which was sent on the ended stream.
+#[test]
+fn a_damaged_record_after_the_announced_end_is_not_answered() {
+    let mut scenario =
+        plain_scenario(vec![plain_request(1, Method::Upgrade, 450, 0)], Ending::Closes);
+    scenario.proxy.secured = true;
+    for at in (0..1000).step_by(10) {
+        scenario.connections[0].tls.fault = Some(TlsFault::FlippedBit(at));
+        assert_eq!(fails(&scenario), None, "byte {at}");
+    }
+}
+
+/// Regression test: the announced end of a secured connection was lost if the send buffer of the
+/// kernel was full, so that a body until close looked cut.
+#[test]
+fn the_end_of_a_secured_connection_is_announced_although_the_buffer_is_full() {
+    let mut get = plain_request(1, Method::Get, 0, 5000);
+    (get.old, get.response.framing) = (true, BodyFraming::Chunks(2000));
+    let mut scenario = plain_scenario(vec![get], Ending::Closes);
+    scenario.proxy.secured = true;
+    (scenario.difficulty, scenario.world) = (Difficulty::Easy, Faults::Benign);
+    // Only buffers and segments are small.
+    scenario.disabled_faults =
+        DisabledFault::ALL.into_iter().filter(|fault| *fault != DisabledFault::Sizes).collect();
+    for seed in 0..50 {
+        scenario.seed = seed;
+        assert_eq!(fails(&scenario), None, "seed {seed}");
+    }
 }
 
 /// The failure is made up here. The shrunk scenario keeps what it depends on, and loses everything

@@ -20,8 +20,9 @@ pub(super) struct ScenarioActors {
     pub(super) clients: Vec<(Client, Option<ScriptActor>)>,
     pub(super) origins: Vec<ScriptedOrigin>,
     pub(super) proxy: Address,
-    /// TLS of the clients; `None` if they use none.
-    pub(super) tls: Option<TlsSettings>,
+    /// TLS; `None` if neither clients nor origins use it.
+    pub(super) tls: Option<Rc<TlsSettings>>,
+    pub(super) secures_clients: bool,
     pub(super) reloader: Reloader,
     pub(super) names: Placeholders,
     pub(super) signals: ScriptSignals,
@@ -36,7 +37,7 @@ impl Actor for ScenarioActors {
         let mut next_wake = None;
         loop {
             let before = self.signals.count();
-            self.reloader.step(world, self.tls.as_ref());
+            self.reloader.step(world, self.tls.as_deref());
             next_wake = next_wake.into_iter().chain(self.step_all(world)).min();
             if self.signals.count() == before {
                 break;
@@ -83,14 +84,15 @@ impl ScenarioActors {
             return;
         }
         let play = Play::new(&client.script, &self.names, &self.signals, self.hostile);
-        let transport = match (&client.at, &self.tls) {
+        let tls = self.tls.as_ref().filter(|_| self.secures_clients);
+        let transport = match (&client.at, tls) {
             (None, None) => Transport::plain(world.connect(&self.proxy, None)),
             (None, Some(tls)) => {
                 let random = world.random();
                 let plan = TlsPlan {
                     old: random.is_multiple_of(4),
                     updates_keys: random % 8 > 5,
-                    fault: None,
+                    ..TlsPlan::default()
                 };
                 tls.client(world, world.connect(&self.proxy, None), plan)
             }
@@ -99,7 +101,8 @@ impl ScenarioActors {
                 Transport::plain(world.connect(&Address::Unix(Path::new(&path).into()), None))
             }
         };
-        let actor = ScriptActor::new(client.name.clone(), transport, play, world);
+        let mut actor = ScriptActor::new(client.name.clone(), transport, play, world);
+        actor.closes = true;
         self.clients[index].1 = Some(actor);
     }
 

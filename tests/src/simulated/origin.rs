@@ -12,6 +12,8 @@ use millrace_engine::Instant;
 use millrace_sim::{ActorSocket, ReadResult, World};
 
 use super::script_actor::ScriptActor;
+use super::tls::TlsSettings;
+use super::tls_stream::TlsPlan;
 use super::transport::Transport;
 use crate::scenario::{Origin, Placeholders, Play, RequestScripts, Script, ScriptSignals};
 
@@ -24,6 +26,8 @@ pub(super) struct ScriptedOrigin {
     hostile: bool,
     /// Selects responses by request.
     picks: Rc<RequestScripts>,
+    /// TLS; `None` if its connections are plain.
+    tls: Option<Rc<TlsSettings>>,
     accepted: usize,
     active: Vec<ActiveScript>,
     idle: Vec<IdleConnection>,
@@ -52,6 +56,7 @@ impl ScriptedOrigin {
         names: &Placeholders,
         signals: &ScriptSignals,
         common: Option<&Rc<RequestScripts>>,
+        tls: Option<Rc<TlsSettings>>,
     ) -> Self {
         let own = || Rc::new(RequestScripts::new(origin.any.clone(), names));
         Self {
@@ -61,6 +66,7 @@ impl ScriptedOrigin {
             signals: signals.clone(),
             hostile: common.is_some(),
             picks: common.map_or_else(own, Rc::clone),
+            tls,
             accepted: 0,
             active: Vec::new(),
             idle: Vec::new(),
@@ -118,7 +124,14 @@ impl ScriptedOrigin {
 
     fn begin(&mut self, world: &World, socket: ActorSocket) -> Result<(), String> {
         let name = format!("{} connection {}", self.origin.name, self.accepted);
-        let transport = Transport::plain(socket);
+        let transport = match &self.tls {
+            None => Transport::plain(socket),
+            Some(tls) => {
+                let random = world.random();
+                let (old, updates_keys) = (random.is_multiple_of(4), random % 8 > 5);
+                tls.origin(world, socket, TlsPlan { old, updates_keys, ..TlsPlan::default() })
+            }
+        };
         let by_request = match self.hostile {
             true => self.origin.all().all(Script::begins_with_request),
             false => self.accepted > self.origin.scripts.len() && !self.origin.any.is_empty(),

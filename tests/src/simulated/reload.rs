@@ -101,7 +101,7 @@ impl Reloader {
         let mut parsed = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
         load_users(&mut parsed)?;
         if let Some(tls) = tls {
-            tls.set_certificates(&mut parsed);
+            tls.set_content(&mut parsed);
         }
         config::check_reload(name, &self.parsed, &parsed).map_err(|wrong| wrong.to_string())?;
         let mut config = Config { number: self.config.number + 1, ..parsed.clone() };

@@ -19,6 +19,8 @@ pub(super) struct ScriptActor {
     stubborn: bool,
     /// Whether the script waits for bytes, and none have arrived since it began to wait.
     idle: bool,
+    /// Whether the connection is closed when the script is over.
+    pub(super) closes: bool,
     over: bool,
 }
 
@@ -31,7 +33,7 @@ impl ScriptActor {
         let patience = play.is_hostile().then(|| milliseconds_without_jumps(world) + PATIENCE_MS);
         let stubborn = play.is_hostile() && world.random().is_multiple_of(2);
         let transport = Some(transport);
-        Self { name, transport, play, patience, stubborn, idle: false, over: false }
+        Self { name, transport, play, patience, stubborn, idle: false, closes: false, over: false }
     }
 
     /// Returns whether the script has ended.
@@ -116,6 +118,9 @@ impl ScriptActor {
                     self.play.advance();
                 }
                 Need::Close => {
+                    if !transport.prepare_close(world) {
+                        return Ok(self.next_step(world, None));
+                    }
                     self.over = true;
                     self.close(world);
                     return Ok(None);
@@ -126,6 +131,9 @@ impl ScriptActor {
                     return Ok(None);
                 }
                 Need::Over => {
+                    if self.closes && !transport.prepare_close(world) {
+                        return Ok(self.next_step(world, None));
+                    }
                     self.over = true;
                     return Ok(None);
                 }

@@ -5,15 +5,19 @@ use std::io::{ErrorKind, Read, Write};
 use millrace_engine::Error;
 use millrace_sim::{ActorSocket, ReadResult, SeededRandom, World};
 use millrace_tls::Clock;
-use rustls::{Connection, ProtocolVersion};
+use rustls::{Connection, HandshakeKind, ProtocolVersion};
+
+use super::tickets::ForeignTicket;
 
 /// How an actor uses TLS.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct TlsPlan {
     /// TLS 1.2 instead of 1.3.
     pub old: bool,
-    /// Whether keys are updated between records at random.
+    /// Whether keys are updated at random before records.
     pub updates_keys: bool,
+    /// The ticket that a client sends; `None`: one of the proxy, if it has any.
+    pub ticket: Option<ForeignTicket>,
     /// The fault; `None`: the actor behaves well.
     pub fault: Option<TlsFault>,
 }
@@ -23,10 +27,18 @@ pub struct TlsPlan {
 pub enum TlsFault {
     /// One bit of the record with this byte of the plaintext is flipped on its way.
     FlippedBit(u64),
+    /// One bit of this byte of the handshake is flipped on its way, but not of the first byte.
+    FlippedHandshake(u64),
     /// The end of the stream is not announced (close_notify).
     UnannouncedEnd,
-    /// The client requests a name (SNI) that no certificate has.
+    /// Keys are updated each time bytes are received. The peer may refuse so many, and its close
+    /// may overtake its last bytes.
+    KeyUpdates,
+    /// A client requests a name (SNI) that no certificate has. The certificate of an origin is for
+    /// another name.
     UnknownName,
+    /// A client requests no name.
+    NoName,
 }
 
 /// How far the stream that this side sends has ended.
@@ -56,17 +68,28 @@ pub(super) struct TlsStream {
     in_flight: usize,
     /// Bytes of plaintext that were sealed.
     written: u64,
+    /// Bytes of the handshake that were sent.
+    handshake_bytes: u64,
     finish: Finish,
     /// The end of the stream from the peer, below TLS.
     end: Option<Result<(), Error>>,
     /// The session accepts nothing more.
     has_failed: bool,
-    has_flipped: bool,
+    flip: Option<Flip>,
     violation: Option<String>,
 }
 
-/// The beginning of the messages that must never be seen outside of a record.
-const PLAINTEXT: &[u8] = b"HTTP/1.";
+/// A bit that was flipped.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Flip {
+    /// In a record. The peer has to send an alert.
+    Record,
+    /// In the handshake, or in the length of a record, for whose rest the peer may wait.
+    Other,
+}
+
+/// The bytes before the content of a record: type, version, and length.
+const HEADER_BYTES: usize = 5;
 
 impl TlsStream {
     pub(super) fn new(connection: Connection, clock: Clock, plan: TlsPlan, seed: u64) -> Self {
@@ -79,10 +102,11 @@ impl TlsStream {
             sealed: Vec::new(),
             in_flight: 0,
             written: 0,
+            handshake_bytes: 0,
             finish: Finish::Open,
             end: None,
             has_failed: false,
-            has_flipped: false,
+            flip: None,
             violation: None,
         }
     }
@@ -91,6 +115,10 @@ impl TlsStream {
     pub(super) fn advance(&mut self, world: &World, socket: ActorSocket) -> Result<(), String> {
         while self.is_handshaking() && self.receive(world, socket, 64 * 1024) {}
         self.flush(world, socket);
+        if self.plan.ticket.is_some() && self.is_resumed() {
+            let ticket = self.plan.ticket;
+            self.violate(format!("a session was resumed by a foreign ticket: {ticket:?}"));
+        }
         match &self.violation {
             None => Ok(()),
             Some(violation) => Err(violation.clone()),
@@ -98,6 +126,7 @@ impl TlsStream {
     }
 
     pub(super) fn read(&mut self, world: &World, socket: ActorSocket, max: usize) -> ReadResult {
+        self.flush(world, socket);
         loop {
             if !self.received.is_empty() {
                 let count = self.received.len().min(max);
@@ -108,7 +137,12 @@ impl TlsStream {
                 return ReadResult::End;
             }
             match self.end {
-                Some(Ok(())) => return ReadResult::Failed(Error::Reset),
+                Some(Ok(())) => {
+                    if self.flip == Some(Flip::Record) && !self.has_failed {
+                        self.violate("a damaged record was not answered by an alert".to_owned());
+                    }
+                    return ReadResult::Failed(Error::Reset);
+                }
                 Some(Err(error)) => return ReadResult::Failed(error),
                 None => {}
             }
@@ -158,12 +192,27 @@ impl TlsStream {
         self.flush(world, socket);
     }
 
-    /// Announces the end of the stream, as far as the kernel takes the announcement at once.
-    pub(super) fn announce_end(&mut self, world: &World, socket: ActorSocket) {
-        if self.finish == Finish::Open && !self.is_handshaking() && !self.has_failed {
-            self.write_close_notify();
-            self.flush(world, socket);
+    /// Announces the end of the stream. Returns whether the kernel has taken everything that it
+    /// will take, so that nothing is lost if the socket is closed.
+    pub(super) fn prepare_close(&mut self, world: &World, socket: ActorSocket) -> bool {
+        if self.is_handshaking() || self.has_failed {
+            return true;
         }
+        if self.finish == Finish::Open {
+            self.write_close_notify();
+            self.finish = Finish::Announced;
+        }
+        self.flush(world, socket);
+        self.sealed.is_empty()
+    }
+
+    /// Returns whether the session continues an earlier one.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    fn violate(&mut self, violation: String) {
+        self.violation.get_or_insert(violation);
     }
 
     fn is_handshaking(&self) -> bool {
@@ -178,11 +227,10 @@ impl TlsStream {
 
     /// Seals a part of `bytes`.
     fn seal(&mut self, bytes: &[u8]) {
-        let is_new = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
-        if self.plan.updates_keys && is_new && self.random.chance(200) {
-            self.connection.refresh_traffic_keys().expect("the handshake is complete");
+        if self.plan.updates_keys && self.random.chance(200) {
+            self.update_keys();
         }
-        let size = self.random.choose(&[300, 16_384, 16_384, 40_000]);
+        let size = self.random.choose(&[1, 300, 16_384, 16_384, 40_000, 40_000]);
         let count = bytes.len().min(size);
         let taken = self.connection.writer().write(&bytes[..count]).expect("a vector takes bytes");
         let (begin, end) = (self.written, self.written + taken as u64);
@@ -191,15 +239,47 @@ impl TlsStream {
         if let Some(TlsFault::FlippedBit(at)) = self.plan.fault
             && (begin..end).contains(&at)
         {
-            let index = self.random.below(self.sealed.len() as u64) as usize;
-            self.sealed[index] ^= 1 << self.random.below(8);
-            self.has_flipped = true;
+            self.flip_record();
+        }
+    }
+
+    /// Flips a bit of the sealed bytes, which are whole records.
+    fn flip_record(&mut self) {
+        let index = self.random.below(self.sealed.len() as u64) as usize;
+        let (mut begin, mut flip) = (0, Flip::Record);
+        while let Some(header) = self.sealed.get(begin..begin + HEADER_BYTES) {
+            let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+            if (begin + 3..begin + HEADER_BYTES).contains(&index) {
+                flip = Flip::Other;
+            }
+            begin += HEADER_BYTES + length;
+        }
+        self.sealed[index] ^= 1 << self.random.below(8);
+        self.flip = Some(flip);
+    }
+
+    fn update_keys(&mut self) {
+        let is_new = self.connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
+        if is_new && !self.connection.is_handshaking() {
+            self.connection.refresh_traffic_keys().expect("the handshake is complete");
         }
     }
 
     fn take_records(&mut self) {
+        let begin = self.sealed.len();
         while self.connection.wants_write() {
             self.connection.write_tls(&mut self.sealed).expect("a vector takes bytes");
+        }
+        if self.written == 0 {
+            let (first, count) = (self.handshake_bytes, (self.sealed.len() - begin) as u64);
+            self.handshake_bytes += count;
+            if let Some(TlsFault::FlippedHandshake(at)) = self.plan.fault
+                && (first..first + count).contains(&at.max(1))
+            {
+                let index = begin + (at.max(1) - first) as usize;
+                self.sealed[index] ^= 1 << self.random.below(8);
+                self.flip = Some(Flip::Other);
+            }
         }
     }
 
@@ -247,12 +327,13 @@ impl TlsStream {
             ReadResult::End => self.end = Some(Ok(())),
             ReadResult::Failed(error) => self.end = Some(Err(error)),
             ReadResult::Bytes(bytes) => {
-                if bytes.windows(PLAINTEXT.len()).any(|window| window == PLAINTEXT) {
-                    self.violation = Some("plaintext on a secured connection".to_owned());
-                }
                 self.clock.set(world.time_of_day());
                 if let Err(error) = self.open(&bytes) {
                     self.fail(&error);
+                } else if self.plan.fault == Some(TlsFault::KeyUpdates)
+                    && self.finish == Finish::Open
+                {
+                    self.update_keys();
                 }
                 self.flush(world, socket);
             }
@@ -277,13 +358,16 @@ impl TlsStream {
     fn fail(&mut self, error: &rustls::Error) {
         self.has_failed = true;
         self.end = Some(Err(Error::Reset));
+        let is_alert = matches!(error, rustls::Error::AlertReceived(_));
         let is_expected = match self.plan.fault {
-            Some(TlsFault::FlippedBit(_)) => self.has_flipped,
-            Some(TlsFault::UnknownName) => true,
+            Some(TlsFault::FlippedBit(_)) => self.flip.is_some() && is_alert,
+            // The keys of both sides differ then.
+            Some(TlsFault::FlippedHandshake(_)) => self.flip.is_some(),
+            Some(TlsFault::UnknownName | TlsFault::NoName | TlsFault::KeyUpdates) => is_alert,
             Some(TlsFault::UnannouncedEnd) | None => false,
         };
-        if !(is_expected && matches!(error, rustls::Error::AlertReceived(_))) {
-            self.violation.get_or_insert_with(|| format!("a violation of TLS: {error}"));
+        if !is_expected {
+            self.violate(format!("a violation of TLS: {error}"));
         }
     }
 }

@@ -21,13 +21,19 @@ impl Transport {
     }
 
     /// Creates a connection whose bytes `tls` seals.
-    pub(super) fn secured(socket: ActorSocket, tls: TlsStream) -> Self {
+    pub(super) fn secured(world: &World, socket: ActorSocket, tls: TlsStream) -> Self {
+        world.secure(socket);
         Self { socket, tls: Some(Box::new(tls)) }
     }
 
     /// Returns the socket, for operations that concern no bytes.
     pub(super) fn socket(&self) -> ActorSocket {
         self.socket
+    }
+
+    /// Returns whether TLS continues an earlier session.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.is_resumed())
     }
 
     /// Continues the handshake, and sends sealed bytes that the kernel has not taken. Called at
@@ -76,11 +82,15 @@ impl Transport {
         }
     }
 
+    /// Announces the end of the stream that this side sends. Returns whether the connection can be
+    /// closed without a loss. If not, an event follows when more can be sent.
+    pub(super) fn prepare_close(&mut self, world: &World) -> bool {
+        self.tls.as_mut().is_none_or(|tls| tls.prepare_close(world, self.socket))
+    }
+
     /// Closes the connection.
     pub(super) fn close(mut self, world: &World) {
-        if let Some(tls) = &mut self.tls {
-            tls.announce_end(world, self.socket);
-        }
+        self.prepare_close(world);
         world.close(self.socket);
     }
 

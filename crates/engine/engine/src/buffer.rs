@@ -128,6 +128,13 @@ pub struct Charge {
     budget: Budget,
 }
 
+impl Charge {
+    /// Returns the number of charged bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.budget.subtract(self.bytes);

@@ -21,6 +21,8 @@ pub struct Session {
     /// Where the last, incomplete record in `held` begins; `record_start <= held.len()`.
     record_start: usize,
     has_peer_closed: bool,
+    /// The end of the stream to the peer was announced. Nothing follows it.
+    has_closed: bool,
     has_failed: bool,
     /// How the handshake requests a certificate from the client; `None` if it does not.
     client_certificates: Option<ClientCertificateMode>,
@@ -81,6 +83,7 @@ impl Session {
             held: Vec::new(),
             record_start: 0,
             has_peer_closed: false,
+            has_closed: false,
             has_failed: false,
             client_certificates: None,
         }
@@ -146,7 +149,8 @@ impl Session {
 
     /// Opens `received` bytes, which it overwrites. Writes the plaintext to the front of
     /// `plaintext`, and appends bytes for the peer to `output`. Returns the number of bytes of
-    /// plaintext. A record that is not complete is held until the rest arrives.
+    /// plaintext. A record that is not complete is held until the rest arrives. After
+    /// [`Session::close`] nothing is appended, not even an alert.
     ///
     /// # Errors
     /// If the bytes are not acceptable. Plaintext before the error is dropped.
@@ -154,6 +158,20 @@ impl Session {
     /// # Panics
     /// If `plaintext` is shorter than the received and the held bytes together.
     pub fn open(
+        &mut self,
+        received: &mut [u8],
+        plaintext: &mut [u8],
+        output: &mut Vec<u8>,
+    ) -> Result<usize, TlsError> {
+        let begin = output.len();
+        let opened = self.open_records(received, plaintext, output);
+        if self.has_closed {
+            output.truncate(begin);
+        }
+        opened
+    }
+
+    fn open_records(
         &mut self,
         mut received: &mut [u8],
         plaintext: &mut [u8],
@@ -328,7 +346,7 @@ impl Session {
     pub fn close(&mut self, output: &mut Vec<u8>) {
         // An error means that there are no keys with which the announcement could be sealed. Then
         // the connection ends without it.
-        let _ = self.write(output, SEALED_OVERHEAD + 2, Write::Close);
+        self.has_closed |= self.write(output, SEALED_OVERHEAD + 2, Write::Close).is_ok();
     }
 
     fn encrypt(&mut self, bytes: &[u8], output: &mut Vec<u8>) -> Result<(), TlsError> {
@@ -642,6 +660,21 @@ mod tests {
         assert!(!pair.to_client.is_empty(), "an alert");
         let sealed = pair.server.seal(&[b"more"], &mut Vec::new(), &mut Vec::new());
         assert!(sealed.is_err(), "a failed session seals nothing");
+    }
+
+    #[test]
+    fn nothing_follows_the_announced_end() {
+        let mut pair = Pair::new(Aead::fastest(), Versions::From12);
+        pair.exchange(4096).unwrap();
+        pair.server.close(&mut pair.to_client);
+        pair.exchange(4096).unwrap();
+        pair.client.seal(&[b"more"], &mut Vec::new(), &mut pair.to_server).unwrap();
+        pair.exchange(4096).unwrap();
+        assert_eq!(pair.at_server, b"more", "the other direction continues");
+        pair.client.seal(&[b"damaged"], &mut Vec::new(), &mut pair.to_server).unwrap();
+        *pair.to_server.last_mut().unwrap() ^= 1;
+        assert_eq!(pair.exchange(4096).unwrap_err().kind, TlsErrorKind::BadRecord);
+        assert!(pair.to_client.is_empty());
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::event_log::EventLog;
 use crate::fault::{EngineFault, PlantedFault};
 use crate::plan::{Faults, WorldPlan};
 use crate::random::SeededRandom;
+use crate::secured::SecuredConnections;
 use crate::stale::StaleCompletion;
 use crate::trace::{Trace, TraceLine};
 
@@ -136,6 +137,7 @@ pub(crate) struct Kernel {
     /// The bytes that engines have sent on connections that they opened, by connection; `None`
     /// until [`crate::World::record_engine_output`].
     pub(crate) engine_output: Option<BTreeMap<usize, Vec<u8>>>,
+    pub(crate) secured: SecuredConnections,
     /// The fault of all engines that are created from now on.
     pub(crate) planted: Option<EngineFault>,
 }
@@ -166,6 +168,7 @@ impl Kernel {
             event_log: EventLog::default(),
             changed_actor_sockets: BTreeSet::new(),
             engine_output: None,
+            secured: SecuredConnections::default(),
             planted: None,
         };
         let plan = format!("{:?}", kernel.plan);

@@ -34,6 +34,7 @@ mod network;
 mod operation;
 mod plan;
 mod random;
+mod secured;
 mod stale;
 mod trace;
 mod trouble;

@@ -174,6 +174,7 @@ impl Kernel {
         if count > 0 {
             self.log_event(index, side, "→", &bytes[..count]);
             self.trace.carry(&bytes[..count]);
+            self.secured.check(index, side, &bytes[..count]);
             self.record_engine_output(number, index, &bytes[..count]);
         }
         self.send_segment(index, side);

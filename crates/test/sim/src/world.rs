@@ -280,6 +280,26 @@ impl World {
         self.kernel.borrow().engine_output.iter().flat_map(BTreeMap::values).cloned().collect()
     }
 
+    /// Declares that the connection of this socket is secured: neither side may send plaintext.
+    pub fn secure(&self, socket: ActorSocket) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let (index, _) = kernel.stream_of(socket.0);
+        let sent = |side: usize| {
+            let out = &kernel.connections[index].sides[side].out;
+            out.arrived.iter().chain(&out.sent).copied().collect::<Vec<u8>>()
+        };
+        let sent = [sent(0), sent(1)];
+        kernel.secured.add(index, [&sent[0], &sent[1]]);
+    }
+
+    /// Returns the first secured connection on which a header was sent as plaintext, if there is
+    /// one.
+    pub fn plaintext_on_secured(&self) -> Option<String> {
+        let (connection, side) = self.kernel.borrow().secured.found()?;
+        let side = ["connected", "accepted"][side];
+        Some(format!("the side of connection {connection} that {side} sent plaintext"))
+    }
+
     /// Returns whether the connection that this socket opened was accepted, or was closed by its
     /// listener before that. True for a socket that accepted its connection.
     pub fn is_accepted(&self, socket: ActorSocket) -> bool {

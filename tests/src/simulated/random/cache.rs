@@ -33,6 +33,8 @@ pub struct CacheScenario {
     pub(super) workers: usize,
     /// Clients use TLS.
     pub(super) secured: bool,
+    /// How the origin uses TLS; `None`: not at all.
+    pub(super) origin_tls: Option<TlsPlan>,
     /// Options of the command line.
     pub(super) options: Vec<String>,
     /// The responses to each URL, by its number. The first request gets the first one, and after
@@ -143,7 +145,7 @@ pub fn play_cache_in(world: &World, scenario: &CacheScenario, log_events: bool) 
 impl fmt::Display for CacheScenario {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}, world {:?}, {} workers", self.seed, self.world, self.workers)?;
-        writeln!(f, "{}", if self.secured { "TLS" } else { "without TLS" })?;
+        writeln!(f, "TLS of clients: {}, of the origin: {:?}", self.secured, self.origin_tls)?;
         writeln!(f, "boost {}, drains {:?}", self.options.join(" "), self.drain_ms)?;
         writeln!(f, "is killed at {:?} ms; {:?}", self.kills_ms, self.disk)?;
         for (url, plans) in self.responses.iter().enumerate() {
@@ -152,7 +154,7 @@ impl fmt::Display for CacheScenario {
         for (number, request_id) in self.clients.iter().enumerate() {
             let CacheClientPlan { begins_ms, reader, pipelined, leaves, .. } = request_id;
             writeln!(f, "client {number} at {begins_ms} ms, {reader:?}, pipelined {pipelined}")?;
-            writeln!(f, "  leaves {leaves:?}")?;
+            writeln!(f, "  leaves {leaves:?}, {:?}", request_id.tls)?;
             request_id.requests.iter().try_for_each(|request| writeln!(f, "  {request:?}"))?;
         }
         Ok(())

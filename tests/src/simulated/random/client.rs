@@ -123,6 +123,9 @@ impl RandomClient {
     /// Closes the socket at the end of the world.
     pub(super) fn close(&mut self, world: &World) {
         if let Some(transport) = self.transport.take() {
+            if transport.is_resumed() {
+                self.model.cover("client: resumes a session");
+            }
             transport.close(world);
         }
         self.over = true;
@@ -181,7 +184,7 @@ impl RandomClient {
         if !self.over {
             self.send(world, &mut next_wake);
         }
-        if !self.over && self.ended && self.outgoing.is_empty() {
+        if !self.over && self.ended && self.outgoing.is_empty() && self.prepare_close(world) {
             self.end_connection(world);
         }
         if !self.over {
@@ -211,6 +214,10 @@ impl RandomClient {
         if self.plan.ending == Ending::Idles {
             self.model.cover("client: waits for the proxy to close");
         }
+    }
+
+    fn prepare_close(&mut self, world: &World) -> bool {
+        self.transport.as_mut().is_none_or(|transport| transport.prepare_close(world))
     }
 
     /// Returns the request whose response is next.

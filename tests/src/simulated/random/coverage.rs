@@ -30,7 +30,7 @@ pub fn required_classes(few: bool) -> Vec<String> {
     classes
 }
 
-const CLASSES: [&str; 114] = [
+const CLASSES: [&str; 129] = [
     "response: unrequested 101",
     "response: HTTP/1.0",
     "response: a flood of interim responses",
@@ -52,9 +52,16 @@ const CLASSES: [&str; 114] = [
     "response: until close",
     "response: with a length",
     "client: TLS 1.2",
-    "client: TLS with FlippedBit",
-    "client: TLS with UnannouncedEnd",
-    "client: TLS with UnknownName",
+    "client: TLS with a flipped bit",
+    "client: TLS with a flipped bit in the handshake",
+    "client: TLS with a ticket of DroppedKey",
+    "client: TLS with a ticket of Forged",
+    "client: TLS with a ticket of OtherService",
+    "client: TLS with an unannounced end",
+    "client: TLS with an unknown name",
+    "client: TLS with many key updates",
+    "client: TLS with no name",
+    "client: resumes a session",
     "client: closes in the middle",
     "client: ends its stream after its requests",
     "client: ends its stream in the middle",
@@ -88,6 +95,13 @@ const CLASSES: [&str; 114] = [
     "origin: resets at once",
     "origin: sends unrequested bytes",
     "origin: sees its connection break",
+    "origin: TLS 1.2",
+    "origin: TLS with a flipped bit",
+    "origin: TLS with a flipped bit in the handshake",
+    "origin: TLS with an unannounced end",
+    "origin: TLS with an unknown name",
+    "origin: TLS with many key updates",
+    "origin: resumes a session",
     "proxy: a request tried again",
     "proxy: responds 400 itself",
     "proxy: responds 408 itself",
@@ -99,6 +113,7 @@ const CLASSES: [&str; 114] = [
     "proxy: holds all the bytes that it may",
     "proxy: listens on a Unix socket",
     "proxy: secures its clients",
+    "proxy: secures its origins",
     "proxy: short of descriptors",
     "proxy: short of memory",
     "request: Connect",
@@ -228,11 +243,32 @@ pub(super) fn cover_tls(model: &ExchangeModel, plan: TlsPlan) {
     if plan.old {
         model.cover("client: TLS 1.2");
     }
-    match plan.fault {
-        None => {}
-        Some(TlsFault::FlippedBit(_)) => model.cover("client: TLS with FlippedBit"),
-        Some(TlsFault::UnannouncedEnd) => model.cover("client: TLS with UnannouncedEnd"),
-        Some(TlsFault::UnknownName) => model.cover("client: TLS with UnknownName"),
+    if let Some(ticket) = plan.ticket {
+        model.cover(format!("client: TLS with a ticket of {ticket:?}"));
+    }
+    if let Some(fault) = plan.fault {
+        model.cover(format!("client: TLS with {}", fault_class(fault)));
+    }
+}
+
+/// Counts the classes of TLS that an origin uses.
+pub(super) fn cover_origin_tls(model: &ExchangeModel, plan: TlsPlan) {
+    if plan.old {
+        model.cover("origin: TLS 1.2");
+    }
+    if let Some(fault) = plan.fault {
+        model.cover(format!("origin: TLS with {}", fault_class(fault)));
+    }
+}
+
+fn fault_class(fault: TlsFault) -> &'static str {
+    match fault {
+        TlsFault::FlippedBit(_) => "a flipped bit",
+        TlsFault::FlippedHandshake(_) => "a flipped bit in the handshake",
+        TlsFault::UnannouncedEnd => "an unannounced end",
+        TlsFault::UnknownName => "an unknown name",
+        TlsFault::NoName => "no name",
+        TlsFault::KeyUpdates => "many key updates",
     }
 }
 
@@ -299,6 +335,7 @@ pub(super) fn cover_scenario(model: &ExchangeModel, scenario: &RandomScenario) {
     for (applies, class) in [
         (scenario.proxy.unix, "proxy: listens on a Unix socket"),
         (scenario.proxy.secured, "proxy: secures its clients"),
+        (scenario.proxy.secures_origins, "proxy: secures its origins"),
         (scenario.proxy.memory_mb.is_some(), "proxy: short of memory"),
         (scenario.proxy.descriptors.is_some(), "proxy: short of descriptors"),
     ] {

@@ -31,6 +31,9 @@ impl fmt::Display for RandomScenario {
             if origin.naming != NameBehaviour::Address {
                 write!(f, " name {:?}", origin.naming)?;
             }
+            if self.proxy.secures_origins {
+                write!(f, " {:?}", origin.tls)?;
+            }
             writeln!(f)?;
         }
         for (at, connection) in self.connections.iter().enumerate() {

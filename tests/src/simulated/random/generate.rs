@@ -12,7 +12,7 @@ use super::wire::{
     BAD_REQUEST_CHUNKS, BAD_REQUEST_HEADERS, BAD_RESPONSE_CHUNKS, BAD_RESPONSE_HEADERS,
     UNREQUESTED_BYTES,
 };
-use crate::simulated::{TlsFault, TlsPlan};
+use crate::simulated::{ForeignTicket, TlsFault, TlsPlan};
 
 /// Approximate limit of payload bytes in a scenario. Large bodies are rare, so that many seeds can
 /// be played.
@@ -67,22 +67,52 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
 /// Draws the TLS of a scenario, from a random sequence of its own.
 fn secure(scenario: &mut RandomScenario) {
     let mut random = SeededRandom::new(scenario.seed ^ 0x5345_4355_5245_4453);
+    let may_fail = scenario.difficulty != Difficulty::Easy;
     scenario.proxy.secured = random.chance(300) && !scenario.proxy.unix;
+    scenario.proxy.accepts_unknown_names = random.chance(500);
+    scenario.proxy.secures_origins = random.chance(300) && !scenario.proxy.forward;
     for connection in &mut scenario.connections {
-        let at = random.length(100_000) as u64 - 1;
-        let fault = random.choose(&[
-            TlsFault::FlippedBit(at),
-            TlsFault::UnannouncedEnd,
-            TlsFault::UnannouncedEnd,
-            TlsFault::UnknownName,
+        let fault = tls_fault(&mut random, true);
+        let is_faulty = random.chance(150) && may_fail;
+        let ticket = random.choose(&[
+            ForeignTicket::OtherService,
+            ForeignTicket::DroppedKey,
+            ForeignTicket::Forged,
         ]);
-        let is_faulty = random.chance(150) && scenario.difficulty != Difficulty::Easy;
         connection.tls = TlsPlan {
             old: random.chance(200),
             updates_keys: random.chance(300),
+            ticket: random.chance(100).then_some(ticket),
             fault: is_faulty.then_some(fault),
         };
     }
+    for origin in &mut scenario.origins {
+        let fault = tls_fault(&mut random, false);
+        let is_faulty = random.chance(300) && may_fail;
+        origin.tls = TlsPlan {
+            old: random.chance(200),
+            updates_keys: random.chance(300),
+            ticket: None,
+            fault: is_faulty.then_some(fault),
+        };
+    }
+}
+
+/// Draws a fault of the TLS of a client or an origin.
+fn tls_fault(random: &mut SeededRandom, is_client: bool) -> TlsFault {
+    let at = random.length(100_000) as u64 - 1;
+    let in_handshake = random.length(2_000) as u64 - 1;
+    random.choose(&[
+        TlsFault::FlippedBit(at),
+        TlsFault::FlippedBit(at),
+        TlsFault::FlippedHandshake(in_handshake),
+        TlsFault::KeyUpdates,
+        TlsFault::UnannouncedEnd,
+        TlsFault::UnannouncedEnd,
+        TlsFault::UnannouncedEnd,
+        TlsFault::UnknownName,
+        if is_client { TlsFault::NoName } else { TlsFault::UnannouncedEnd },
+    ])
 }
 
 /// The state of the generator.
@@ -114,6 +144,8 @@ impl Generator {
             forward: self.forward,
             unix: self.random.chance(150),
             secured: false,
+            accepts_unknown_names: false,
+            secures_origins: false,
             workers: self.random.between(if is_crowd { 2 } else { 1 }, 3) as usize,
             memory_mb: starves.then_some(1),
             descriptors: short.then_some((real, assumed)),
@@ -188,6 +220,7 @@ impl Generator {
         let good = self.random.choose(&good);
         Origin {
             behaviour: if self.draws_fault(400) { behaviour } else { OriginBehaviour::Good },
+            tls: TlsPlan::default(),
             naming: match self.draws_fault(150) {
                 true => bad,
                 false if self.random.chance(100) => NameBehaviour::ForgedFirst,

@@ -1,7 +1,7 @@
 //! The state that all actors of a random scenario share, and the checks on it.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,6 +13,7 @@ use millrace_sim::{Faults, World, WorldPlan};
 use super::findings::Findings;
 use super::plan::{Malformation, Method, RandomScenario, Request};
 use super::wire;
+use crate::simulated::TlsFault;
 
 /// The model of one run. Clones share their state.
 #[derive(Clone)]
@@ -36,6 +37,8 @@ struct ExchangeState {
     arrived: BTreeMap<u32, u32>,
     /// When each exchange last made progress, by id.
     last_progress: BTreeMap<u32, Moment>,
+    /// Requests whose response, or tunnel, ends with a TLS stream whose end is not announced.
+    unannounced: BTreeSet<u32>,
 }
 
 /// The longest times for which a connection of the proxy may be silent in both directions, one for
@@ -156,8 +159,13 @@ const SILENT_CHECKS: u32 = 3;
 
 impl ExchangeModel {
     pub(super) fn new(scenario: Rc<RandomScenario>, waits: WaitLimits) -> Self {
-        let (arrived, last_progress) = (BTreeMap::new(), BTreeMap::new());
-        let model = ExchangeState { scenario, waits, arrived, last_progress };
+        let model = ExchangeState {
+            scenario,
+            waits,
+            arrived: BTreeMap::new(),
+            last_progress: BTreeMap::new(),
+            unannounced: BTreeSet::new(),
+        };
         Self { findings: Findings::default(), model: Rc::new(RefCell::new(model)) }
     }
 
@@ -182,6 +190,29 @@ impl ExchangeModel {
     /// Returns when an exchange last made progress.
     pub(super) fn last_progress(&self, id: u32) -> Option<Moment> {
         self.model.borrow().last_progress.get(&id).copied()
+    }
+
+    /// Records whether the origin that responds to a request ends its stream unannounced.
+    pub(super) fn set_unannounced(&self, id: u32, is_unannounced: bool) {
+        let unannounced = &mut self.model.borrow_mut().unannounced;
+        if is_unannounced {
+            unannounced.insert(id)
+        } else {
+            unannounced.remove(&id)
+        };
+    }
+
+    /// Returns whether the origin that responded last to a request ends its stream unannounced.
+    pub(super) fn is_unannounced(&self, id: u32) -> bool {
+        self.model.borrow().unannounced.contains(&id)
+    }
+
+    /// Returns whether the client of a tunnel ends its TLS stream unannounced.
+    pub(super) fn ends_tunnel_unannounced(&self, id: u32) -> bool {
+        let scenario = self.scenario();
+        let Some((index, _)) = scenario.find(id) else { return false };
+        scenario.proxy.secured
+            && scenario.connections[index].tls.fault == Some(TlsFault::UnannouncedEnd)
     }
 
     /// Records that a request reached the origin with that number, and checks that the proxy may

@@ -149,7 +149,7 @@ fn failure_with_relay(
     let waits = WaitLimits::new(&Limits::default(), scenario, &world.plan());
     let model = ExchangeModel::new(Rc::new(scenario.clone()), waits);
     let actors = scenario.origins.iter().enumerate();
-    let actors = actors.map(|(at, origin)| RandomOrigin::new(origin, at, &model, &world));
+    let actors = actors.map(|(at, origin)| RandomOrigin::new(origin, at, &model, &world, &None));
     let (origins, ports): (Vec<RandomOrigin>, Vec<u16>) = actors.unzip();
     let authorities: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let mut relay = Relay::new(&world, ports[0], edits, hides_end);

@@ -5,6 +5,7 @@ mod checks;
 mod responses;
 
 use std::collections::BTreeSet;
+use std::rc::Rc;
 use std::time::Duration;
 
 use millrace_engine::{Address, Instant};
@@ -16,6 +17,7 @@ use super::plan::{Origin, OriginBehaviour, Request};
 use super::reader::{MessageReader, Side};
 use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::wire;
+use crate::simulated::tls::TlsSettings;
 use crate::simulated::transport::Transport;
 
 /// An origin and its connections.
@@ -23,6 +25,7 @@ pub(super) struct RandomOrigin {
     plan: Origin,
     number: usize,
     model: ExchangeModel,
+    tls: Option<Rc<TlsSettings>>,
     listener: Option<ActorSocket>,
     accepted: usize,
     connections: Vec<OriginConnection>,
@@ -87,6 +90,7 @@ impl RandomOrigin {
         number: usize,
         model: &ExchangeModel,
         world: &World,
+        tls: &Option<Rc<TlsSettings>>,
     ) -> (Self, u16) {
         let address = Address::Tcp(([127, 0, 0, 1], 0).into());
         let listener = world.actor_listen(&address);
@@ -102,6 +106,7 @@ impl RandomOrigin {
             plan: *plan,
             number,
             model: model.clone(),
+            tls: tls.clone(),
             listener: (!refuses).then_some(listener),
             accepted: 0,
             connections: Vec::new(),
@@ -144,12 +149,19 @@ impl RandomOrigin {
             OriginBehaviour::ResetsAtOnce => return world.reset(socket),
             _ => {}
         }
+        let transport = match &self.tls {
+            None => Transport::plain(socket),
+            Some(tls) => {
+                coverage::cover_origin_tls(&self.model, self.plan.tls);
+                tls.origin(world, socket, self.plan.tls)
+            }
+        };
         self.connections.push(OriginConnection {
             name,
             number: self.number,
             behaviour: self.plan.behaviour,
             model: self.model.clone(),
-            transport: Some(Transport::plain(socket)),
+            transport: Some(transport),
             reader: MessageReader::new(Side::Requests),
             outgoing: SendQueue::default(),
             state: ConnectionState::Idle,
@@ -200,7 +212,7 @@ impl OriginConnection {
             self.watch_extra(world, next_wake);
             self.act_when_idle(world, next_wake);
         }
-        if self.transport.is_some() && self.ended && self.outgoing.is_empty() {
+        if self.ended && self.outgoing.is_empty() && self.prepare_close(world) {
             self.close(world);
         }
         if self.transport.is_some() {
@@ -353,8 +365,15 @@ impl OriginConnection {
         self.transport.as_ref().map_or(0, |transport| transport.undelivered(world))
     }
 
+    fn prepare_close(&mut self, world: &World) -> bool {
+        self.transport.as_mut().is_some_and(|transport| transport.prepare_close(world))
+    }
+
     fn close(&mut self, world: &World) {
         if let Some(transport) = self.transport.take() {
+            if transport.is_resumed() {
+                self.model.cover("origin: resumes a session");
+            }
             transport.close(world);
         }
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use millrace_sim::Faults;
 
-use crate::simulated::TlsPlan;
+use crate::simulated::{TlsFault, TlsPlan};
 
 /// A scenario that a seed generates.
 #[derive(Clone, PartialEq, Debug)]
@@ -48,6 +48,10 @@ pub struct Proxy {
     pub unix: bool,
     /// Clients use TLS; never together with a Unix socket.
     pub secured: bool,
+    /// Clients may request any name (SNI), or none.
+    pub accepts_unknown_names: bool,
+    /// Origins use TLS; never with a forward proxy.
+    pub secures_origins: bool,
     /// Threads, from 1.
     pub workers: usize,
     /// Megabytes for each worker on the command line. Any value means a shortage, see
@@ -66,6 +70,8 @@ pub struct Origin {
     pub behaviour: OriginBehaviour,
     /// How its name is resolved.
     pub naming: NameBehaviour,
+    /// How it uses TLS, if origins do.
+    pub tls: TlsPlan,
 }
 
 /// How an origin treats connections.
@@ -458,12 +464,27 @@ impl RandomScenario {
             true => connection.requests.iter().map(|request| request.origin).collect(),
             false => (0..self.origins.len()).collect(),
         };
+        let has_tls_fault = self.proxy.secured && self.has_tls_fault(connection);
         roomy
+            && !has_tls_fault
             && !self.events.iter().any(|event| matches!(event, OperatorEvent::Drain(_)))
             && !matches!(connection.reader, Reader::Stalls(..))
-            && !(self.proxy.secured && connection.tls.fault.is_some())
             && connection.requests.iter().all(|request| self.has_plain_exchange(request))
             && origins.iter().all(|origin| self.has_clean_connections(*origin))
+    }
+
+    fn has_tls_fault(&self, connection: &Connection) -> bool {
+        match connection.tls.fault {
+            None => false,
+            Some(TlsFault::UnknownName | TlsFault::NoName) => !self.proxy.accepts_unknown_names,
+            Some(_) => true,
+        }
+    }
+
+    /// Returns whether an origin uses TLS and does not announce the end of its streams.
+    pub(super) fn ends_unannounced(&self, origin: usize) -> bool {
+        let fault = self.origins[origin].tls.fault;
+        self.proxy.secures_origins && fault == Some(TlsFault::UnannouncedEnd)
     }
 
     fn has_plain_exchange(&self, request: &Request) -> bool {
@@ -477,7 +498,8 @@ impl RandomScenario {
     /// Returns whether a request to an origin always finds a usable connection. Unrequested bytes
     /// after a response may be taken for the next response, which no proxy can detect.
     fn has_clean_connections(&self, origin: usize) -> bool {
-        let good = self.origins[origin].behaviour == OriginBehaviour::Good;
+        let good = self.origins[origin].behaviour == OriginBehaviour::Good
+            && !(self.proxy.secures_origins && self.origins[origin].tls.fault.is_some());
         let found = !matches!(
             self.origins[origin].naming,
             NameBehaviour::Unknown | NameBehaviour::Fails | NameBehaviour::Silent

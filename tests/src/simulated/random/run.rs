@@ -279,12 +279,13 @@ impl RandomRun {
         let limits = millrace_config::limits::Limits::default();
         let model =
             ExchangeModel::new(scenario.clone(), WaitLimits::new(&limits, &scenario, &plan));
+        let [tls, for_clients, for_origins] = tls_settings(&scenario);
         let origins = scenario.origins.iter().enumerate();
-        let origins: Vec<(RandomOrigin, u16)> =
-            origins.map(|(at, origin)| RandomOrigin::new(origin, at, &model, world)).collect();
+        let origins: Vec<(RandomOrigin, u16)> = origins
+            .map(|(at, origin)| RandomOrigin::new(origin, at, &model, world, &for_origins))
+            .collect();
         let ports: Vec<u16> = origins.iter().map(|(_, port)| *port).collect();
         let authorities = authorities(&scenario, &ports);
-        let tls = scenario.proxy.secured.then(|| Rc::new(TlsSettings::new(scenario.seed)));
         let config = Arc::new(configure(&scenario, world, &authorities, tls.as_deref())?);
         let reloads = reloads(&scenario, world, &authorities, &config, tls.as_deref())?;
         let waits = |config: &Config| WaitLimits::new(&config.limits, &scenario, &plan);
@@ -326,7 +327,10 @@ impl RandomRun {
                 origins: origins.into_iter().map(|(actor, _)| actor).collect(),
                 names,
                 operator,
-                proxy: ProxyAddress { address: address_of(&config.listeners[0].address), tls },
+                proxy: ProxyAddress {
+                    address: address_of(&config.listeners[0].address),
+                    tls: for_clients,
+                },
                 model: model.clone(),
                 over: Rc::new(Cell::new(false)),
             },
@@ -352,6 +356,9 @@ impl RandomRun {
         self.end(world)?;
         if self.model.failure().is_none() {
             cache::check(&self.shared).map_err(|details| self.failure("leak", details))?;
+        }
+        if let Some(details) = world.plaintext_on_secured() {
+            return Err(self.failure("plaintext", details));
         }
         self.model.check_sent(world, &world.engine_output());
         for client in &mut self.actors.clients {
@@ -438,6 +445,17 @@ fn checked_workers(
     checked_workers.collect()
 }
 
+/// Returns the TLS settings of a scenario that uses TLS, and the same for its clients and its
+/// origins, as far as they use it.
+fn tls_settings(scenario: &RandomScenario) -> [Option<Rc<TlsSettings>>; 3] {
+    let proxy = &scenario.proxy;
+    let settings = || Rc::new(TlsSettings::new(scenario.seed, proxy.accepts_unknown_names));
+    let tls = (proxy.secured || proxy.secures_origins).then(settings);
+    let for_clients = tls.clone().filter(|_| proxy.secured);
+    let for_origins = tls.clone().filter(|_| proxy.secures_origins);
+    [tls, for_clients, for_origins]
+}
+
 /// Returns the proxy's configuration as parsed by the program's own parser, with the selected port.
 fn configure(
     scenario: &RandomScenario,
@@ -449,7 +467,7 @@ fn configure(
         .map_err(|wrong| wrong.to_string())?;
     pick_ports(&mut config, world);
     if let Some(tls) = tls {
-        tls.set_certificates(&mut config);
+        tls.set_content(&mut config);
     }
     if let Some(bytes) = bytes_per_worker(scenario) {
         config.memory_bytes = bytes * scenario.proxy.workers as u64;
@@ -481,7 +499,7 @@ fn reloads(
         let details = command(&other, authorities);
         let mut read = config::from_arguments(details).map_err(|wrong| wrong.to_string())?;
         if let Some(tls) = tls {
-            tls.set_certificates(&mut read);
+            tls.set_content(&mut read);
         }
         let listeners = first.listeners.clone();
         let config = Config { listeners, memory_bytes: first.memory_bytes, ..read };
@@ -503,7 +521,9 @@ pub(super) fn command(scenario: &RandomScenario, authorities: &[String]) -> Vec<
     let proxy = &scenario.proxy;
     let mut details = vec![if proxy.forward { "forward" } else { "boost" }.to_owned()];
     if !proxy.forward {
-        let origins: Vec<String> = authorities.iter().map(|it| format!("http://{it}")).collect();
+        let scheme = if proxy.secures_origins { "https" } else { "http" };
+        let origins: Vec<String> =
+            authorities.iter().map(|it| format!("{scheme}://{it}")).collect();
         details.extend(["--origin".to_owned(), origins.join(",")]);
     }
     let listen = match (proxy.unix, proxy.secured) {
@@ -513,7 +533,11 @@ pub(super) fn command(scenario: &RandomScenario, authorities: &[String]) -> Vec<
     };
     if proxy.secured {
         details.extend(tls::OPTIONS.map(str::to_owned));
-        details.extend(["--unknown-name".to_owned(), "refuse".to_owned()]);
+        let unknown = if proxy.accepts_unknown_names { "first" } else { "refuse" };
+        details.extend(["--unknown-name".to_owned(), unknown.to_owned()]);
+    }
+    if proxy.secures_origins {
+        details.extend(tls::ORIGIN_OPTIONS.map(str::to_owned));
     }
     details.extend(["--listen", listen, "--workers"].map(str::to_owned));
     details.push(proxy.workers.to_string());

@@ -176,6 +176,9 @@ impl SendQueue {
                     transport.shutdown_write(world);
                 }
                 SendStep::Close => {
+                    if !transport.prepare_close(world) {
+                        return SendOutcome::Full;
+                    }
                     open.take().into_iter().for_each(|it| it.close(world));
                     return SendOutcome::Gone;
                 }

@@ -11,6 +11,7 @@ use super::plan::{
     OriginBehaviour, RandomScenario, Reader, Request,
 };
 use super::play_random;
+use crate::simulated::TlsPlan;
 
 /// Returns a smaller scenario that fails in the same way, and its failure. Takes at most `time` and
 /// one more run.
@@ -132,6 +133,7 @@ fn proxy(best: &mut Best<'_>, end: Instant) {
     best.attempt(end, &|scenario| scenario.proxy.forward = false);
     best.attempt(end, &|scenario| scenario.proxy.unix = false);
     best.attempt(end, &|scenario| scenario.proxy.secured = false);
+    best.attempt(end, &|scenario| scenario.proxy.secures_origins = false);
     best.attempt(end, &|scenario| scenario.proxy.memory_mb = None);
     best.attempt(end, &|scenario| scenario.proxy.descriptors = None);
 }
@@ -140,6 +142,7 @@ fn origins(best: &mut Best<'_>, end: Instant) {
     for at in (0..best.scenario.origins.len()).rev() {
         best.attempt(end, &|scenario| scenario.origins[at].behaviour = OriginBehaviour::Good);
         best.attempt(end, &|scenario| scenario.origins[at].naming = NameBehaviour::Address);
+        best.attempt(end, &|scenario| scenario.origins[at].tls = TlsPlan::default());
         best.attempt(end, &|scenario| without_origin(scenario, at));
     }
 }
@@ -164,12 +167,13 @@ type OfRequest = fn(&mut Request);
 
 /// Simplifies sizes, waits and behaviour.
 fn details(best: &mut Best<'_>, end: Instant) {
-    const CONNECTION: [OfConnection; 7] = [
+    const CONNECTION: [OfConnection; 8] = [
         |it| it.begins_ms = 0,
         |it| it.pipelined = false,
         |it| it.reader = Reader::Eager,
         |it| it.ending = Ending::Closes,
         |it| it.tls.fault = None,
+        |it| it.tls.ticket = None,
         |it| it.tls.updates_keys = false,
         |it| it.tls.old = false,
     ];

@@ -132,7 +132,10 @@ pub(crate) fn handle_timer<E: Engine>(
                 timers.set(conn.timer, now + check);
                 return Some((EventTarget::Conn(key), Event::TimedOut));
             }
-            close(core, key);
+            match conn.is_closing() {
+                true => close(core, key),
+                false => finish(core, key),
+            }
             None
         }
         Some(deadline) => {
@@ -222,21 +225,21 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
-/// Closes a connection whose last exchange has ended in order. If a secured connection cannot
-/// announce its end yet, it lingers until then, and at most `linger_ms`.
+/// Closes a connection that serves no exchange in order. If the kernel does not take the announced
+/// end of a secured connection at once, it lingers until then, and at most `linger_ms`: without
+/// the announcement, a body that ends with the connection would look cut.
 pub(crate) fn finish<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, timers, snapshot, .. } = core;
     let linger = Duration::from_millis(snapshot.limits().linger_ms);
-    match conns.get_mut(key) {
-        Some(conn) if conn.wire.delays_end() && !linger.is_zero() => {
-            let now = engine.now();
-            conn.set_state(ConnState::Lingering, now);
-            conn.wire.shutdown(engine);
-            timers.set(conn.timer, now + linger);
-            receive(core, key);
-        }
-        _ => close(core, key),
+    let conn = conns.get_mut(key).filter(|_| !linger.is_zero());
+    let Some(conn) = conn else { return close(core, key) };
+    if conn.wire.finish(engine) {
+        return close(core, key);
     }
+    let now = engine.now();
+    conn.set_state(ConnState::Lingering, now);
+    timers.set(conn.timer, now + linger);
+    receive(core, key);
 }
 
 /// Sends no further bytes, and resets the connection once the client has everything that was sent.

@@ -466,10 +466,15 @@ impl Wire {
         secure.close(&mut self.own.get_or_insert_default().bytes);
     }
 
-    /// Returns whether the end of the stream has to be announced, and cannot be yet because a send
-    /// is outstanding.
-    pub(crate) fn delays_end(&self) -> bool {
-        self.secure.is_some() && !self.is_broken && self.has_outstanding_send()
+    /// Ends the stream to the peer of a secured connection. Returns whether the kernel has taken
+    /// everything, so that the connection can be closed. A plain one is only closed.
+    pub(crate) fn finish<E: Engine>(&mut self, engine: &mut E) -> bool {
+        if self.secure.is_none() || self.is_broken {
+            return true;
+        }
+        self.shutdown(engine);
+        let waits = self.own.as_ref().is_some_and(|own| !own.bytes.is_empty());
+        !waits && engine.unsent_bytes(&self.fd) == 0
     }
 
     /// Closes the connection.
@@ -497,6 +502,16 @@ impl Wire {
     pub(crate) fn reset<E: Engine>(mut self, engine: &mut E) {
         self.recv_buffer.clear(engine);
         engine.reset(self.fd);
+    }
+
+    /// Returns how many bytes the wire holds that are not charged to the budget: bytes of the
+    /// session, which have a bound of their own.
+    pub(crate) fn uncharged(&self) -> usize {
+        let own = self.own.as_ref().map_or(0, |own| {
+            let queued = own.queued.as_ref().map_or(0, Charge::bytes);
+            own.bytes.len() - queued
+        });
+        own + self.secure.as_ref().map_or(0, |secure| secure.uncharged())
     }
 
     /// Returns the number of sent bytes that the peer's kernel has not acknowledged. A reset would

@@ -112,6 +112,12 @@ impl SecureLayer {
         taken
     }
 
+    /// Returns how many held bytes are not charged to the budget.
+    pub(crate) fn uncharged(&self) -> usize {
+        let charged = self.held.as_ref().map_or(0, Charge::bytes);
+        self.session.held_bytes().saturating_sub(charged)
+    }
+
     /// Charges the budget for the bytes that the session holds.
     fn charge_held<E: Engine>(&mut self, engine: &E) {
         let held = self.session.held_bytes();

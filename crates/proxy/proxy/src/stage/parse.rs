@@ -118,7 +118,7 @@ fn begin<E: Engine>(
 /// the response to that request.
 fn refuse_overdue<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     if core.conn(conn_key).wire.recv_buffer.is_empty() {
-        client::close(core, conn_key);
+        client::finish(core, conn_key);
         return NextStep::Wait;
     }
     let exchange = core.exchange_pool.take();
@@ -133,7 +133,7 @@ fn wait_for_more<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     if conn.state == ConnState::Busy {
         client::receive_ahead(engine, conn);
     } else if conn.wire.has_ended() || (leaving && conn.is_idle()) {
-        client::close(core, conn_key);
+        client::finish(core, conn_key);
     } else {
         client::receive(core, conn_key);
     }

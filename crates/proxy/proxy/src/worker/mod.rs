@@ -461,6 +461,14 @@ impl<E: Engine> Worker<E> {
         ]
     }
 
+    /// Returns the most bytes that a connection holds without a charge to the budget, such as
+    /// replies of its TLS session.
+    pub fn uncharged_bytes_max(&self) -> usize {
+        let clients = self.core.conns.iter().map(|(_, conn)| conn.wire.uncharged());
+        let origins = self.core.origins.connections.iter().map(|(_, it)| it.wire.uncharged());
+        clients.chain(origins).max().unwrap_or(0)
+    }
+
     /// Ends everything that a drained worker still holds, and returns its engine.
     pub fn finish(mut self) -> E {
         // Exchanges with clients have ended; only refreshes are left.

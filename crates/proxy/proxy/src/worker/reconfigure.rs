@@ -185,7 +185,7 @@ pub(crate) fn close_idle_of_removed<E: Engine>(core: &mut Core<E>) {
     }
     core.snapshots.has_idle_on_removed = left;
     for key in idle {
-        client::close(core, key);
+        client::finish(core, key);
     }
 }
 

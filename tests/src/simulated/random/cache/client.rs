@@ -13,7 +13,7 @@ use super::super::plan::{BodyFraming, Reader};
 use super::super::reader::{MessageReader, Part, Side, excerpt};
 use super::super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::model::{CacheModel, ResponseRecord};
-use super::{CacheClientPlan, CacheRequest, origin};
+use super::{CacheClientPlan, CacheRequest, CachedResponsePlan, origin};
 use crate::simulated::tls::ProxyAddress;
 use crate::simulated::transport::Transport;
 use crate::strict::{Message, RequestContext};
@@ -344,7 +344,7 @@ impl CacheClient {
             self.model.cover("client: gets all bytes before a break");
         }
         match record {
-            Some(record) if record.plan.breaks.is_some() => {
+            Some(record) if record.plan.breaks.is_some() || record.is_cut() => {
                 self.model.cover("client: sees that a response breaks off");
             }
             _ => self.fail_unserved(world, "its connection ends too early"),
@@ -355,7 +355,11 @@ impl CacheClient {
     /// Reports a client that was not served, unless a fault of the scenario explains it.
     fn fail_unserved(&mut self, world: &World, details: &str) {
         let scenario = self.model.scenario();
-        let breaks = scenario.responses.iter().flatten().any(|plan| plan.breaks.is_some());
+        let may_break = |plan: &CachedResponsePlan| {
+            let is_cut = plan.frame == BodyFraming::UntilClose && scenario.ends_unannounced();
+            plan.breaks.is_some() || is_cut
+        };
+        let breaks = scenario.responses.iter().flatten().any(may_break);
         if self.is_undisturbed() && !breaks {
             self.fail(world, "unserved", details.to_owned());
         }

@@ -6,8 +6,8 @@ use millrace_sim::{Faults, SeededRandom};
 use super::{
     CacheClientPlan, CacheControl, CacheRequest, CacheScenario, CachedResponsePlan, DiskPlan,
 };
-use crate::simulated::TlsPlan;
 use crate::simulated::plan::{BodyFraming, Break, BreakKind, HeaderSyntax, Reader};
+use crate::simulated::{TlsFault, TlsPlan};
 
 const fn cache_control(
     text: &'static str,
@@ -54,19 +54,37 @@ pub fn random_cache_scenario(seed: u64) -> CacheScenario {
     let last = draw.random.choose(&[3000, 30_000]);
     let mut kills_ms: Vec<u64> = (0..kills).map(|_| draw.random.between(0, last)).collect();
     kills_ms.sort_unstable();
-    CacheScenario {
+    let mut scenario = CacheScenario {
         seed,
         world,
         workers: draw.random.between(1, 3) as usize,
-        // Drawn from the seed alone, so that it changes nothing else.
-        secured: SeededRandom::new(seed ^ 0x5345_4355_5245_4453).chance(300),
+        secured: false,
+        origin_tls: None,
         options: draw.options(),
         responses: plans,
         clients: client_plans,
         drain_ms,
         kills_ms,
         disk,
-    }
+    };
+    secure(&mut scenario, is_calm);
+    scenario
+}
+
+/// Draws the TLS of a scenario, from a random sequence of its own.
+fn secure(scenario: &mut CacheScenario, is_calm: bool) {
+    let mut random = SeededRandom::new(scenario.seed ^ 0x5345_4355_5245_4453);
+    scenario.secured = random.chance(300);
+    let mut plan = || TlsPlan {
+        old: random.chance(200),
+        updates_keys: random.chance(300),
+        ..TlsPlan::default()
+    };
+    scenario.clients.iter_mut().for_each(|client| client.tls = plan());
+    let origin_tls = plan();
+    let is_faulty = random.chance(400) && !is_calm;
+    let fault = is_faulty.then_some(TlsFault::UnannouncedEnd);
+    scenario.origin_tls = random.chance(300).then_some(TlsPlan { fault, ..origin_tls });
 }
 
 struct CacheGenerator {

@@ -15,6 +15,7 @@ use super::super::model::Moment;
 use super::super::plan::{BodyFraming, Break, BreakKind};
 use super::super::wire::chunked;
 use super::{CacheRequest, CacheScenario, CachedResponsePlan};
+use crate::simulated::TlsFault;
 
 /// The model of one run. Clones share their state.
 #[derive(Clone)]
@@ -56,6 +57,8 @@ pub(super) struct ResponseRecord {
     usable_for: Duration,
     /// Whether the bytes missing after a break were sent later.
     completed: bool,
+    /// Whether the end of the stream is not announced, although the origin uses TLS.
+    ends_unannounced: bool,
 }
 
 impl ResponseRecord {
@@ -63,7 +66,9 @@ impl ResponseRecord {
     pub(super) fn is_cut(&self) -> bool {
         let in_order = |how| matches!(how, BreakKind::Finish | BreakKind::Close);
         let is_seen = |how| !(self.ends_by_close() && in_order(how));
-        !self.completed && self.plan.breaks.is_some_and(|breaks| is_seen(breaks.how))
+        let is_seen = |breaks: Break| self.ends_unannounced || is_seen(breaks.how);
+        let ends_cut = self.ends_unannounced && self.ends_by_close();
+        !self.completed && (ends_cut || self.plan.breaks.is_some_and(is_seen))
     }
 
     /// Returns whether a part of it may look complete.
@@ -99,6 +104,14 @@ struct RequestRecord {
     /// Responses from before this time are invalid.
     valid_from: Option<Instant>,
     range: Option<(usize, usize)>,
+}
+
+impl CacheScenario {
+    /// Returns whether the origin uses TLS and does not announce the end of its streams.
+    pub(super) fn ends_unannounced(&self) -> bool {
+        let fault = self.origin_tls.and_then(|plan| plan.fault);
+        fault == Some(TlsFault::UnannouncedEnd)
+    }
 }
 
 impl CacheModel {
@@ -167,10 +180,16 @@ impl CacheModel {
         let state = &mut *self.state.borrow_mut();
         let usable_for =
             Duration::from_secs(plan.cache_control.fresh_s + plan.cache_control.stale_s);
-        let (validated_at, completed) = (None, false);
-        let record =
-            ResponseRecord { plan, request_id, url, language, validated_at, usable_for, completed };
-        state.records.push(record);
+        state.records.push(ResponseRecord {
+            plan,
+            request_id,
+            url,
+            language,
+            validated_at: None,
+            usable_for,
+            completed: false,
+            ends_unannounced: state.scenario.ends_unannounced(),
+        });
         state.records.len()
     }
 

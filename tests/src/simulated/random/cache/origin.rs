@@ -1,6 +1,7 @@
 //! The origin of the cache: reads requests, and sends the planned responses.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use millrace_engine::{Address, Instant};
 use millrace_sim::{ActorSocket, ReadResult, World};
@@ -12,6 +13,7 @@ use super::super::wire::chunked;
 use super::CachedResponsePlan;
 use super::model::CacheModel;
 use crate::scenario::pattern;
+use crate::simulated::tls::TlsSettings;
 use crate::simulated::transport::Transport;
 use crate::strict::Message;
 
@@ -19,6 +21,7 @@ pub(super) struct CacheOrigin {
     listener: ActorSocket,
     connections: Vec<CacheOriginConnection>,
     model: CacheModel,
+    tls: Option<Rc<TlsSettings>>,
 }
 
 /// A connection.
@@ -44,17 +47,26 @@ pub(super) fn body(serial: usize, length: usize) -> Vec<u8> {
 }
 
 impl CacheOrigin {
-    pub(super) fn new(world: &World, model: &CacheModel) -> (Self, Address) {
+    pub(super) fn new(
+        world: &World,
+        model: &CacheModel,
+        tls: Option<Rc<TlsSettings>>,
+    ) -> (Self, Address) {
         let address = Address::Tcp(([127, 0, 0, 1], 0).into());
         let listener = world.actor_listen(&address);
         let address = world.local_address(listener);
-        (Self { listener, connections: Vec::new(), model: model.clone() }, address)
+        (Self { listener, connections: Vec::new(), model: model.clone(), tls }, address)
     }
 
     pub(super) fn step(&mut self, world: &World) -> Option<Instant> {
         while let Some((socket, _)) = world.accept(self.listener) {
+            let plan = self.model.scenario().origin_tls;
+            let transport = match self.tls.as_ref().zip(plan) {
+                None => Transport::plain(socket),
+                Some((tls, plan)) => tls.origin(world, socket, plan),
+            };
             self.connections.push(CacheOriginConnection {
-                transport: Some(Transport::plain(socket)),
+                transport: Some(transport),
                 reader: MessageReader::new(Side::Requests),
                 outgoing: SendQueue::default(),
                 request: None,
@@ -85,6 +97,11 @@ impl CacheOriginConnection {
 
     fn step(&mut self, world: &World) -> Option<Instant> {
         let mut next_wake = NextWake::default();
+        if let Some(transport) = &mut self.transport
+            && let Err(why) = transport.advance(world)
+        {
+            self.model.fail(world, "tls", format!("the origin: {why}"));
+        }
         while let Some(transport) = &mut self.transport {
             match transport.read(world, 64 * 1024) {
                 ReadResult::Bytes(bytes) => self.reader.add(&bytes),

@@ -129,17 +129,20 @@ struct CacheRun {
     /// The workers of all processes so far, in the order of their engines.
     workers: Vec<CacheWorker>,
     shared: Arc<SharedState>,
+    /// TLS, if clients or the origin use it.
+    tls: Option<Rc<TlsSettings>>,
     actors: CacheActors,
 }
 
 impl CacheRun {
     fn new(scenario: &CacheScenario, world: &World) -> Result<Self, String> {
         let model = CacheModel::new(scenario);
-        let (origin, address) = CacheOrigin::new(world, &model);
-        let tls = scenario.secured.then(|| Rc::new(TlsSettings::new(scenario.seed)));
+        let is_secured = scenario.secured || scenario.origin_tls.is_some();
+        let tls = is_secured.then(|| Rc::new(TlsSettings::new(scenario.seed, true)));
+        let (origin, address) = CacheOrigin::new(world, &model, tls.clone());
         let mut config = configure(scenario, world, &address)?;
         if let Some(tls) = &tls {
-            tls.set_certificates(&mut config);
+            tls.set_content(&mut config);
         }
         let config = Arc::new(config);
         let (names, verifier) = (NameServer::new(world, &[]), SimVerifier::new(false));
@@ -151,7 +154,9 @@ impl CacheRun {
             client_plans.map(|(at, plan)| CacheClient::new(world, at, plan, &model)).collect();
         model.cover(format!("world: {:?}", scenario.world));
         let drains_at = scenario.drain_ms.map(|ms| world.now() + Duration::from_millis(ms));
-        let proxy = ProxyAddress { address: address_of(&config.listeners[0].address), tls };
+        let for_clients = tls.clone().filter(|_| scenario.secured);
+        let address = address_of(&config.listeners[0].address);
+        let proxy = ProxyAddress { address, tls: for_clients };
         let over = Rc::default();
         let kills = scenario.kills_ms.iter().map(|ms| world.now() + Duration::from_millis(*ms));
         let kills = kills.collect();
@@ -159,7 +164,7 @@ impl CacheRun {
         begin(disk.as_mut(), &shared, world);
         let actors =
             CacheActors { clients, origin, proxy, mailboxes, drains_at, kills, disk, model, over };
-        Ok(Self { config, names, verifier, workers, shared, actors })
+        Ok(Self { config, names, verifier, workers, shared, tls, actors })
     }
 
     fn play(&mut self, world: &World) -> Result<(), Failure> {
@@ -200,6 +205,9 @@ impl CacheRun {
         self.actors.disk.iter_mut().for_each(ActorDisk::end);
         let leak = |details| Failure { kind: "leak", details };
         cache::check(&self.shared).map_err(leak)?;
+        if let Some(details) = world.plaintext_on_secured() {
+            return Err(Failure { kind: "plaintext", details });
+        }
         self.actors.clients.iter_mut().for_each(|client| client.close(world));
         self.actors.origin.close(world);
         match &world.leaks()[..] {
@@ -220,7 +228,7 @@ impl CacheRun {
         }
         world.kill_engines();
         let servers = (&self.names, &self.verifier);
-        let started = start(&self.config, world, servers, 1000, self.actors.proxy.tls.as_deref());
+        let started = start(&self.config, world, servers, 1000, self.tls.as_deref());
         let wrong = |details| Failure { kind: "configuration", details };
         let (workers, mailboxes, shared) = started.map_err(wrong)?;
         self.workers.extend(workers.into_iter().map(CacheWorker::new));
@@ -276,13 +284,18 @@ fn begin(disk: Option<&mut ActorDisk>, shared: &SharedState, world: &World) {
 
 /// Returns the proxy's configuration as parsed by the program's own parser, with the selected port.
 fn configure(scenario: &CacheScenario, world: &World, origin: &Address) -> Result<Config, String> {
-    let mut details = vec!["boost".to_owned(), "--origin".to_owned(), format!("http://{origin}")];
+    let scheme = if scenario.origin_tls.is_some() { "https" } else { "http" };
+    let mut details =
+        vec!["boost".to_owned(), "--origin".to_owned(), format!("{scheme}://{origin}")];
     let listen = if scenario.secured { "tls://127.0.0.1:0" } else { "127.0.0.1:0" };
     details.extend(["--listen", listen, "--workers"].map(str::to_owned));
     details.push(scenario.workers.to_string());
     details.extend(scenario.options.iter().cloned());
     if scenario.secured {
         details.extend(tls::OPTIONS.map(str::to_owned));
+    }
+    if scenario.origin_tls.is_some() {
+        details.extend(tls::ORIGIN_OPTIONS.map(str::to_owned));
     }
     let mut config = config::from_arguments(details).map_err(|wrong| wrong.to_string())?;
     pick_ports(&mut config, world);

@@ -184,7 +184,7 @@ impl RandomClient {
             // An interim response.
             ResponseProgress::Head => return,
             ResponseProgress::Origin { got, want }
-                if *got < want.len() && !may_end_early(&request) =>
+                if *got < want.len() && !self.may_end_early(&request) =>
             {
                 let (got, want) = (*got, want.len());
                 let details =
@@ -195,6 +195,10 @@ impl RandomClient {
                 if matches!(request.response.fault, Some(ResponseFault::Chunks(_))) =>
             {
                 let details = format!("bad chunks look complete to request {}", request.id);
+                return self.fail(world, "looks-whole", details);
+            }
+            ResponseProgress::Origin { .. } if self.is_cut(&request) => {
+                let details = format!("an unannounced end looks complete to {}", request.id);
                 return self.fail(world, "looks-whole", details);
             }
             ResponseProgress::Origin { .. } => self.model.cover("client: got a complete response"),
@@ -235,7 +239,7 @@ impl RandomClient {
                 let (got, want) = (*got, want.len());
                 // RFC 9112 section 8: a body that ends with its connection may have been cut, and
                 // an orderly close does not show it.
-                if got < want && !may_end_early(request) {
+                if (got < want && !self.may_end_early(request)) || self.is_cut(request) {
                     let details =
                         format!("{got} of {want} bytes end in order to request {}", request.id);
                     self.fail(world, "looks-whole", details);
@@ -250,9 +254,10 @@ impl RandomClient {
             }
             (ResponseProgress::Tunnel { got, want }, Some(request)) if !broken => {
                 let (got, want) = (*got, want.len());
-                let may =
-                    may_end_early(request) || self.is_unix_socket || self.closes_at_once(request);
-                if got < want && !may {
+                let may = self.may_end_early(request)
+                    || self.is_unix_socket
+                    || self.closes_at_once(request);
+                if (got < want && !may) || self.is_cut(request) {
                     let details =
                         format!("{got} of {want} bytes of tunnel {} end in order", request.id);
                     self.fail(world, "looks-whole", details);
@@ -294,6 +299,18 @@ impl RandomClient {
                 || request.breaks.is_some())
     }
 
+    /// Returns whether the response or the tunnel is cut because TLS did not announce its end.
+    fn is_cut(&self, request: &Request) -> bool {
+        let in_tunnel = matches!(self.progress, ResponseProgress::Tunnel { .. });
+        self.model.is_unannounced(request.id)
+            && !self.is_unix_socket
+            && (in_tunnel || ends_with_stream(request))
+    }
+
+    fn may_end_early(&self, request: &Request) -> bool {
+        may_end_early(request) && !self.model.is_unannounced(request.id)
+    }
+
     fn describe_progress(&self) -> String {
         match &self.progress {
             ResponseProgress::Head => format!("no header; {}", excerpt(self.reader.rest())),
@@ -306,8 +323,15 @@ impl RandomClient {
     }
 }
 
+/// Returns whether only the end of the stream shows the end of the response to a request.
+fn ends_with_stream(request: &Request) -> bool {
+    let response = &request.response;
+    let has_body = request.method != Method::Head && !wire::has_no_body(response.status);
+    response.framing == BodyFraming::UntilClose && has_body
+}
+
 /// Returns whether an origin ends its stream before the body is complete, in a way that no
-/// recipient detects.
+/// recipient of a plain stream detects.
 fn may_end_early(request: &Request) -> bool {
     let ends = match request.response.fault {
         // In a tunnel, only a reset shows the break to the client. Even after [`BreakKind::Stop`]

@@ -175,7 +175,8 @@ impl OriginConnection {
                 matches!(breaks, Some(BreakKind::Finish | BreakKind::Close | BreakKind::Stop))
                     || self.got == 0
                     || self.model.scenario().proxy.unix;
-            if !broken && !may && self.got < self.want.len() {
+            let is_cut = self.model.ends_tunnel_unannounced(request.id) && self.got > 0;
+            if !broken && ((!may && self.got < self.want.len()) || is_cut) {
                 let (id, got, want) = (request.id, self.got, self.want.len());
                 let details = format!("{got} of {want} bytes of tunnel {id} end in order");
                 return self.fail(world, "looks-whole", details);

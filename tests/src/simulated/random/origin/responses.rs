@@ -15,6 +15,8 @@ impl OriginConnection {
         let ConnectionState::Request(request) = &self.state else { return };
         let request = (**request).clone();
         let response = &request.response;
+        let ends_unannounced = self.model.scenario().ends_unannounced(self.number);
+        self.model.set_unannounced(request.id, ends_unannounced);
         coverage::cover_response(&self.model, &request);
         if response.delay_ms > 0 {
             self.outgoing.add(SendStep::Pause(response.delay_ms));
