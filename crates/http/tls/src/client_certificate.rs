@@ -3,10 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rustls::pki_types::CertificateRevocationListDer;
-use rustls::server::danger::ClientCertVerifier;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
-use x509_parser::prelude::{CertificateRevocationList, FromDer};
+use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
+use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
 use crate::error::CertificateError;
 use crate::name_map::NameMap;
@@ -46,7 +48,8 @@ impl Eq for ClientCertificates {}
 
 impl ClientCertificates {
     /// Creates the request for certificates that `roots` have issued. They are requested for the
-    /// `names` of servers, or wildcards of the form `*.NAME`; for all if there are none.
+    /// `names` of servers, or wildcards of the form `*.NAME`; for all if there are none. A wildcard
+    /// covers every name below NAME at any depth, so that no deeper name evades the request.
     ///
     /// With revocation lists, each certificate of a chain but the root needs a list of its issuer
     /// that has not expired, as in nginx.
@@ -76,6 +79,7 @@ impl ClientCertificates {
                 error => format!("cannot be used: {error}"),
             })
         })?;
+        let verifier = Arc::new(BoundedVerifier(verifier));
         let mut by_name = NameMap::default();
         for name in names {
             *by_name.entry(name) = ();
@@ -86,8 +90,108 @@ impl ClientCertificates {
     /// Returns how a certificate is requested from a client that asks for a name in lower case, or
     /// for none; `None` if it is not.
     pub(crate) fn mode_of(&self, name: Option<&str>) -> Option<ClientCertificateMode> {
-        let is_named = || name.is_some_and(|name| self.names.find(name).is_some());
+        let is_named = || name.is_some_and(|name| self.names.covers(name));
         (self.names.is_empty() || is_named()).then_some(self.mode)
+    }
+}
+
+/// The most certificates that a client may present.
+const CHAIN_LENGTH_MAX: usize = 8;
+/// The most bytes of these certificates together. Origins receive them in fields, in Base64, and
+/// few accept more than 32 KB of fields.
+const CHAIN_BYTES_MAX: usize = 16 * 1024;
+
+/// A verifier of chains of a bounded size.
+#[derive(Debug)]
+struct BoundedVerifier(Arc<dyn ClientCertVerifier>);
+
+impl ClientCertVerifier for BoundedVerifier {
+    fn verify_client_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        issuers: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        let bytes: usize = issuers.iter().map(|issuer| issuer.len()).sum();
+        if issuers.len() >= CHAIN_LENGTH_MAX || own.len() + bytes > CHAIN_BYTES_MAX {
+            return Err(rustls::CertificateError::ApplicationVerificationFailure.into());
+        }
+        self.0.verify_client_cert(own, issuers, now)
+    }
+
+    fn offer_client_auth(&self) -> bool {
+        self.0.offer_client_auth()
+    }
+
+    fn client_auth_mandatory(&self) -> bool {
+        self.0.client_auth_mandatory()
+    }
+
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.0.root_hint_subjects()
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls12_signature(message, own, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        own: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.0.verify_tls13_signature(message, own, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+/// Returns those of the `sent` certificates of a client without which its own is not valid, its own
+/// first, each issued by the next. Rustls does not return the path that it verified, and a client
+/// may send certificates that are not part of it.
+pub(crate) fn needed_chain<'a>(
+    verifier: &dyn ClientCertVerifier,
+    sent: &'a [CertificateDer<'a>],
+    now: UnixTime,
+) -> Vec<&'a [u8]> {
+    let Some((own, issuers)) = sent.split_first() else { return Vec::new() };
+    let is_enough =
+        |issuers: &[CertificateDer<'_>]| verifier.verify_client_cert(own, issuers, now).is_ok();
+    let mut chain = vec![own.as_ref()];
+    if is_enough(&[]) {
+        return chain;
+    }
+    let mut needed = issuers.to_vec();
+    for index in (0..needed.len()).rev() {
+        let removed = needed.remove(index);
+        if !is_enough(&needed) {
+            needed.insert(index, removed);
+        }
+    }
+    let mut rest: Vec<&[u8]> =
+        issuers.iter().filter(|issuer| needed.contains(issuer)).map(AsRef::as_ref).collect();
+    while let Some(last) = chain.last()
+        && let Some(next) = rest.iter().position(|issuer| has_issued(issuer, last))
+    {
+        chain.push(rest.remove(next));
+    }
+    chain
+}
+
+/// Returns whether the subject of one certificate is the issuer that another names.
+fn has_issued(issuer: &[u8], issued: &[u8]) -> bool {
+    let parse = |der| X509Certificate::from_der(der).map(|(_, parsed)| parsed);
+    match (parse(issuer), parse(issued)) {
+        (Ok(issuer), Ok(issued)) => issuer.subject().as_raw() == issued.issuer().as_raw(),
+        _ => false,
     }
 }
 
@@ -152,10 +256,13 @@ mod tests {
         RevokedCertParams, SerialNumber, date_time_ymd,
     };
 
+    use rustls::sign::CertifiedKey;
+
     use super::*;
     use crate::test_support::{Authority, Failure, clock, handshake, provider};
     use crate::{
-        Certificate, ServerOptions, ServerSettings, TicketKeys, TlsErrorKind, UnknownName, Versions,
+        Certificate, ClientSettings, ServerOptions, ServerSettings, TicketKeys, TlsErrorKind,
+        UnknownName, Versions,
     };
 
     fn requested(
@@ -256,14 +363,75 @@ mod tests {
             let (_, session) = handshake(&client, "a.example", &optional).unwrap();
             assert_eq!(session.peer_certificates().count(), 0);
             assert_eq!(session.client_certificates(), Some(Optional));
+            assert_eq!(session.client_chain(NOW).len(), 0);
             let kind = server_kind(handshake(&client, "a.example", &required));
-            assert_eq!(kind, TlsErrorKind::Certificate);
+            assert_eq!(kind, TlsErrorKind::CertificateMissing);
             // The issuer of this certificate is no root.
             let client = site.client(Some(site.issue(&["client"])), &clock());
             for server in [&required, &optional] {
                 let kind = server_kind(handshake(&client, "a.example", server));
                 assert_eq!(kind, TlsErrorKind::UnknownIssuer);
             }
+        }
+    }
+
+    /// The time of day of the tests' clock.
+    const NOW: Duration = Duration::from_secs(1_800_000_000);
+
+    /// Returns a client with a certificate of `issuer`, which sends `others` after it.
+    fn client_with(site: &Authority, issuer: &Authority, others: &[&Authority]) -> ClientSettings {
+        let mut certificate = issuer.issue(&["client"]);
+        let mut key = CertifiedKey::clone(&certificate.key);
+        key.cert.extend(others.iter().map(|other| other.0.der().clone()));
+        certificate.key = Arc::new(key);
+        site.client(Some(certificate), &clock())
+    }
+
+    #[test]
+    fn only_the_verified_path_of_a_client_is_returned() {
+        for versions in BOTH {
+            let (site, root, stranger) =
+                (Authority::new("site"), Authority::new("root"), Authority::new("stranger"));
+            let upper = root.intermediate("upper");
+            let lower = upper.intermediate("lower");
+            let requested = requested(&root, Required, &[], Vec::new());
+            let server = server(&site, &[&["a.example"]], versions, Some(requested));
+            let chain = |client: ClientSettings| {
+                let (_, session) = handshake(&client, "a.example", &server).unwrap();
+                let own = session.peer_certificates().next().unwrap();
+                let chain = session.client_chain(NOW);
+                assert_eq!(chain[0], own);
+                chain[1..].iter().map(|issuer| issuer.to_vec()).collect::<Vec<_>>()
+            };
+            let path = [lower.0.der().to_vec(), upper.0.der().to_vec()];
+            assert_eq!(chain(client_with(&site, &lower, &[&lower, &upper])), path);
+            assert_eq!(chain(client_with(&site, &lower, &[&lower, &upper, &root])), path);
+            assert_eq!(chain(client_with(&site, &lower, &[&stranger, &upper, &lower])), path);
+            assert_eq!(chain(client_with(&site, &lower, &[&lower, &lower, &upper])), path);
+            assert_eq!(chain(client_with(&site, &root, &[&lower, &root])), [[0; 0]; 0]);
+        }
+    }
+
+    #[test]
+    fn a_long_chain_is_refused() {
+        for versions in BOTH {
+            let (site, root) = (Authority::new("site"), Authority::new("root"));
+            let requested = requested(&root, Optional, &[], Vec::new());
+            let server = server(&site, &[&["a.example"]], versions, Some(requested));
+            let attempt = |others: &[&Authority]| {
+                handshake(&client_with(&site, &root, others), "a.example", &server)
+            };
+            assert!(attempt(&[&root; CHAIN_LENGTH_MAX - 1]).is_ok());
+            let kind = server_kind(attempt(&[&root; CHAIN_LENGTH_MAX]));
+            assert_eq!(kind, TlsErrorKind::Certificate);
+            let mut params = CertificateParams::new([]).unwrap();
+            let name = "n".repeat(CHAIN_BYTES_MAX);
+            params.distinguished_name.push(rcgen::DnType::CommonName, name);
+            let (chain, key) = root.issue_pem(params);
+            let long = Certificate::from_pem(chain.as_bytes(), key.as_bytes(), &provider());
+            let client = site.client(Some(long.unwrap()), &clock());
+            let kind = server_kind(handshake(&client, "a.example", &server));
+            assert_eq!(kind, TlsErrorKind::Certificate);
         }
     }
 
@@ -278,13 +446,12 @@ mod tests {
                 handshake(&client, "a.example", &server).map(|_| ())
             };
             assert_eq!(attempt(lists(&authority, 2, 2090)), Ok(()));
-            for refused in [
-                lists(&authority, 1, 2090),
-                lists(&authority, 2, 2021),
-                lists(&Authority::new("other"), 2, 2090),
-            ] {
-                assert_eq!(server_kind(attempt(refused)), TlsErrorKind::Certificate);
-            }
+            let kind = |lists| server_kind(attempt(lists));
+            assert_eq!(kind(lists(&authority, 1, 2090)), TlsErrorKind::CertificateRevoked);
+            let expired = lists(&authority, 2, 2021);
+            assert_eq!(kind(expired), TlsErrorKind::RevocationUnknown);
+            let of_other = lists(&Authority::new("other"), 2, 2090);
+            assert_eq!(kind(of_other), TlsErrorKind::RevocationUnknown);
         }
     }
 
@@ -322,16 +489,23 @@ mod tests {
         assert_eq!(settings(Some("b.example")), (Some(0), Some(Required)));
         assert_eq!(settings(Some("in.example")), (Some(2), None));
         assert_eq!(settings(Some("x.in.example")), (Some(2), Some(Required)));
-        assert_eq!(settings(Some("y.x.in.example")), (Some(0), None));
+        assert_eq!(settings(Some("y.x.in.example")), (Some(0), Some(Required)));
 
         let (_, session) = handshake(&site.client(None, &clock()), "a.example", &server).unwrap();
-        let is_misdirected = |name, host| server.is_misdirected(&session, name, host);
+        assert!(!server.serves_every_host(&session));
+        let is_misdirected = |name, host| server.is_misdirected(&session, name, Some(host));
         let name = Some("a.example");
         assert!(!is_misdirected(name, "a.example") && !is_misdirected(name, "unknown.example"));
         assert!(is_misdirected(name, "b.example"), "it requests client certificates");
         assert!(is_misdirected(name, "c.example"), "it has another certificate");
         assert!(is_misdirected(None, "b.example"), "even if the client named no server");
         assert!(!is_misdirected(None, "c.example"));
+        assert!(!server.is_misdirected(&session, name, None), "a request without a host");
+        let client = site.client(Some(authority.issue(&["client"])), &clock());
+        let (_, session) = handshake(&client, "b.example", &server).unwrap();
+        assert!(server.is_misdirected(&session, Some("b.example"), None));
+        assert!(server.is_misdirected(&session, Some("b.example"), Some("a.example")));
+        assert!(!server.is_misdirected(&session, Some("b.example"), Some("B.example.")));
     }
 
     #[test]
@@ -343,8 +517,10 @@ mod tests {
         options.unknown_name = UnknownName::Refuse;
         let refusing = ServerSettings::new(options, &provider(), &clock()).unwrap();
         let (_, session) = handshake(&site.client(None, &clock()), "a.example", &server).unwrap();
-        assert!(!server.is_misdirected(&session, Some("a.example"), "b.example"));
-        assert!(refusing.is_misdirected(&session, Some("a.example"), "b.example"));
-        assert!(!refusing.is_misdirected(&session, Some("a.example"), "A.example"));
+        assert!(server.serves_every_host(&session) && !refusing.serves_every_host(&session));
+        let name = Some("a.example");
+        assert!(!server.is_misdirected(&session, name, Some("b.example")));
+        assert!(refusing.is_misdirected(&session, name, Some("b.example")));
+        assert!(!refusing.is_misdirected(&session, name, Some("A.example")));
     }
 }

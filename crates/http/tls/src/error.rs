@@ -39,8 +39,14 @@ kinds! {
     UnknownName = "tls-unknown-name";
     /// A record was not sealed with the keys of the session.
     BadRecord = "tls-bad-record";
-    /// The certificate of the peer is missing or not valid, or the peer does not accept ours.
+    /// The certificate of the peer is not valid, or the peer does not accept ours.
     Certificate = "tls-certificate";
+    /// The client has presented no certificate, which its handshake requires.
+    CertificateMissing = "tls-certificate-missing";
+    /// A revocation list names the certificate of the peer, or that of one of its issuers.
+    CertificateRevoked = "tls-certificate-revoked";
+    /// No revocation list that has not expired covers the certificate of the peer.
+    RevocationUnknown = "tls-revocation-unknown";
     /// The certificate of the peer has expired or is not valid yet.
     CertificateTime = "tls-certificate-time";
     /// No trusted authority has issued the certificate of the peer.
@@ -88,8 +94,8 @@ impl From<rustls::Error> for TlsError {
             Rustls::PeerIncompatible(
                 PeerIncompatible::NoCertificateRequestSignatureSchemesInCommon,
             )
-            | Rustls::NoCertificatesPresented
             | Rustls::InvalidCertRevocationList(_) => TlsErrorKind::Certificate,
+            Rustls::NoCertificatesPresented => TlsErrorKind::CertificateMissing,
             Rustls::AlertReceived(alert) => return of_alert(*alert),
             Rustls::PeerIncompatible(_) | Rustls::NoApplicationProtocol => {
                 TlsErrorKind::Incompatible
@@ -134,15 +140,21 @@ fn of_certificate(reason: &rustls::CertificateError) -> TlsError {
             let detail = "the signature of the certificate does not fit the key of its issuer";
             (TlsErrorKind::Certificate, detail.to_owned())
         }
-        Reason::Revoked => (TlsErrorKind::Certificate, "the certificate is revoked".to_owned()),
+        Reason::Revoked => {
+            (TlsErrorKind::CertificateRevoked, "the certificate is revoked".to_owned())
+        }
         Reason::ExpiredRevocationListContext { time, next_update } => {
             let days = days(*next_update, *time);
             let detail = format!("the revocation list of the issuer expired {days} days ago");
-            (TlsErrorKind::Certificate, detail)
+            (TlsErrorKind::RevocationUnknown, detail)
         }
         Reason::UnknownRevocationStatus => {
             let detail = "there is no revocation list of the certificate's issuer";
-            (TlsErrorKind::Certificate, detail.to_owned())
+            (TlsErrorKind::RevocationUnknown, detail.to_owned())
+        }
+        // Only the verifier of clients' certificates returns this.
+        Reason::ApplicationVerificationFailure => {
+            (TlsErrorKind::Certificate, "the certificate chain is too long".to_owned())
         }
         reason => (TlsErrorKind::Certificate, format!("the certificate is not valid: {reason}")),
     };

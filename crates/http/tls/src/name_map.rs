@@ -30,6 +30,13 @@ impl<V: Default> NameMap<V> {
         self.0.get(name).or_else(wildcard)
     }
 
+    /// Returns whether the name, in lower case, is in the map, or is at any depth below the NAME of
+    /// a wildcard.
+    pub(crate) fn covers(&self, name: &str) -> bool {
+        let is_below = |(at, _): (usize, &str)| self.0.contains_key(&format!("*{}", &name[at..]));
+        self.0.contains_key(name) || name.match_indices('.').any(is_below)
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

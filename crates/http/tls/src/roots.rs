@@ -42,6 +42,16 @@ impl Roots {
         Self { store: Arc::new(roots), listed: Arc::new([]) }
     }
 
+    /// Returns the certificates of all of these.
+    pub fn union(all: impl IntoIterator<Item = Self>) -> Self {
+        let (mut roots, mut listed) = (RootCertStore::empty(), Vec::new());
+        for one in all {
+            roots.extend(one.store.roots.iter().cloned());
+            listed.extend_from_slice(&one.listed);
+        }
+        Self { store: Arc::new(roots), listed: listed.into() }
+    }
+
     pub(crate) fn store(&self) -> &Arc<RootCertStore> {
         &self.store
     }

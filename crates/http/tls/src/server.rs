@@ -12,7 +12,7 @@ use crate::clock::Clock;
 use crate::error::{TlsError, TlsErrorKind};
 use crate::hello::{ClientHello, normal_name};
 use crate::provider::Provider;
-use crate::session::Session;
+use crate::session::{Requested, Session};
 use crate::ticket::{TicketKeys, Ticketer};
 
 /// Tickets for a client of TLS 1.3, which uses each only once. A browser opens connections in
@@ -135,12 +135,13 @@ impl ServerSettings {
             let detail = format!("no certificate is valid for the name {name}");
             return Err(TlsError::new(TlsErrorKind::UnknownName, detail));
         }
-        let mode = settings.client_certificates;
-        let config = match &self.requesting {
-            Some((_, requesting)) if mode.is_some() => requesting,
-            _ => &self.config,
+        let (config, requested) = match (&self.requesting, settings.client_certificates) {
+            (Some((requested, config)), Some(mode)) => {
+                (config, Some(Requested { mode, verifier: requested.verifier.clone() }))
+            }
+            _ => (&self.config, None),
         };
-        Ok(Session::server(UnbufferedServerConnection::new(config.clone())?, mode))
+        Ok(Session::server(UnbufferedServerConnection::new(config.clone())?, requested))
     }
 
     /// Returns what the name of a server selects: the name in a ClientHello, which may have none,
@@ -152,20 +153,34 @@ impl ServerSettings {
         NameSettings { certificate: self.certificates.first(name), client_certificates: mode }
     }
 
+    /// Returns whether [`ServerSettings::is_misdirected`] is false for every host.
+    pub fn serves_every_host(&self, session: &Session) -> bool {
+        self.requesting.is_none()
+            && session.client_certificates().is_none()
+            && self.certificates.has_one_for_all()
+    }
+
     /// Returns whether a request for `host`, without its port, does not belong on the connection of
     /// `session`, whose client named `server_name` in its ClientHello. It gets a 421 (RFC 9110
     /// section 15.5.20), and the client repeats it on a connection of its own.
     ///
-    /// The host must not select another request for client certificates than the handshake used.
-    /// After a name in the ClientHello, it must not select another certificate either. Older
-    /// settings than these may have begun the session.
-    pub fn is_misdirected(&self, session: &Session, server_name: Option<&str>, host: &str) -> bool {
+    /// The host, or its absence, must not select another request for client certificates than the
+    /// handshake used. After a name in the ClientHello, a host must not select another certificate
+    /// either. Older settings than these may have begun the session.
+    pub fn is_misdirected(
+        &self,
+        session: &Session,
+        server_name: Option<&str>,
+        host: Option<&str>,
+    ) -> bool {
+        let is_same_name = server_name.zip(host).is_some_and(|(a, b)| a.eq_ignore_ascii_case(b));
         let requested = session.client_certificates();
-        if self.requesting.is_none() && requested.is_none() && self.certificates.has_one_for_all() {
+        if is_same_name && self.requesting.is_none() && requested.is_none() {
             return false;
         }
-        let of_host = self.name_settings(Some(host));
-        let is_other_certificate = server_name
+        let of_host = self.name_settings(host);
+        let is_other_certificate = server_name.filter(|_| host.is_some() && !is_same_name);
+        let is_other_certificate = is_other_certificate
             .is_some_and(|name| self.name_settings(Some(name)).certificate != of_host.certificate);
         is_other_certificate || of_host.client_certificates != requested
     }

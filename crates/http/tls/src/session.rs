@@ -1,11 +1,16 @@
 //! The TLS state of one connection.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use rustls::client::UnbufferedClientConnection;
+use rustls::pki_types::UnixTime;
 use rustls::server::UnbufferedServerConnection;
+use rustls::server::danger::ClientCertVerifier;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 use rustls::{CommonState, HandshakeKind, ProtocolVersion};
 
-use crate::client_certificate::ClientCertificateMode;
+use crate::client_certificate::{ClientCertificateMode, needed_chain};
 use crate::error::{TlsError, TlsErrorKind};
 
 /// The TLS state of one connection, as server or as client.
@@ -25,7 +30,13 @@ pub struct Session {
     has_closed: bool,
     has_failed: bool,
     /// How the handshake requests a certificate from the client; `None` if it does not.
-    client_certificates: Option<ClientCertificateMode>,
+    requested: Option<Requested>,
+}
+
+/// The request for a certificate of the client.
+pub(crate) struct Requested {
+    pub(crate) mode: ClientCertificateMode,
+    pub(crate) verifier: Arc<dyn ClientCertVerifier>,
 }
 
 /// Both are large, and boxed so that a session moves cheaply.
@@ -67,10 +78,10 @@ const HEADER_BYTES: usize = 5;
 impl Session {
     pub(crate) fn server(
         connection: UnbufferedServerConnection,
-        client_certificates: Option<ClientCertificateMode>,
+        requested: Option<Requested>,
     ) -> Self {
         let session = Self::new(RustlsConnection::Server(Box::new(connection)));
-        Self { client_certificates, ..session }
+        Self { requested, ..session }
     }
 
     pub(crate) fn client(connection: UnbufferedClientConnection) -> Self {
@@ -85,7 +96,7 @@ impl Session {
             has_peer_closed: false,
             has_closed: false,
             has_failed: false,
-            client_certificates: None,
+            requested: None,
         }
     }
 
@@ -129,7 +140,7 @@ impl Session {
     /// Returns how the handshake requests a certificate from the client; `None` if it does not, or
     /// if this is the client's side.
     pub fn client_certificates(&self) -> Option<ClientCertificateMode> {
-        self.client_certificates
+        self.requested.as_ref().map(|requested| requested.mode)
     }
 
     /// Returns the certificates of the peer as DER, its own first, as it sent them. Those of a
@@ -138,6 +149,20 @@ impl Session {
         let complete = Some(self.common()).filter(|common| !common.is_handshaking());
         let chain = complete.and_then(CommonState::peer_certificates).unwrap_or_default();
         chain.iter().map(AsRef::as_ref)
+    }
+
+    /// Returns the verified chain of the client as DER: its own certificate, and those between it
+    /// and a root, each issued by the next. Empty if the client has presented none, or while the
+    /// handshake is in progress. `time_of_day` is that of the verification, since 1970.
+    ///
+    /// Certificates that the verification did not need are left out: nothing vouches for them.
+    /// Verifies the chain again, so the caller keeps the result.
+    pub fn client_chain(&self, time_of_day: Duration) -> Vec<&[u8]> {
+        let complete = Some(self.common()).filter(|common| !common.is_handshaking());
+        let sent = complete.and_then(CommonState::peer_certificates).unwrap_or_default();
+        let Some(requested) = &self.requested else { return Vec::new() };
+        let now = UnixTime::since_unix_epoch(time_of_day);
+        needed_chain(&*requested.verifier, sent, now)
     }
 
     fn common(&self) -> &CommonState {
