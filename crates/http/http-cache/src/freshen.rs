@@ -54,9 +54,9 @@ pub fn freshen_by_head(
     previous: &CachedHeader,
     length: u64,
 ) -> Freshened {
-    let ReceivedResponse { request, response, policy, .. } = received;
+    let response = received.response;
     let is_other = response.status() != 200 || previous.meta.status != 200;
-    if is_other || previous.meta.stored_range.is_some() || is_personal(request, response, policy) {
+    if is_other || previous.meta.stored_range.is_some() || is_personal(received) {
         return Freshened::Unchanged;
     }
     // A request whose response is never stored must not invalidate anything either, so it is
@@ -188,6 +188,7 @@ mod tests {
         response_ms: NOW_MS + 3_600_000,
         scheme: RECEIPT.scheme,
         hash: RECEIPT.hash,
+        has_client_certificate: false,
     };
     const LATER_DATE: &str = "Date: Sat, 21 Nov 2026 11:16:00 GMT\r\n";
     const TAGGED: &str = "Cache-Control: max-age=2\r\nETag: \"a\"\r\n";

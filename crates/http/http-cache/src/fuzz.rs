@@ -54,7 +54,13 @@ pub fn fuzz_rules(data: &[u8]) {
 
 fn receipt(after_ms: u64) -> Receipt {
     let now_ms = 1_795_256_160_000 + after_ms;
-    Receipt { request_ms: now_ms, response_ms: now_ms, scheme: Scheme::Http, hash: HASH }
+    Receipt {
+        request_ms: now_ms,
+        response_ms: now_ms,
+        scheme: Scheme::Http,
+        hash: HASH,
+        has_client_certificate: false,
+    }
 }
 
 const HASH: HashKey = HashKey::new([5; 16]);

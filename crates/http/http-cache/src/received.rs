@@ -1,6 +1,6 @@
 //! A received response, with everything that determines whether it is stored.
 
-use millrace_http1::{RequestHead, ResponseHead, Scheme};
+use millrace_http1::{FieldName, RequestHead, ResponseHead, Scheme};
 
 use super::directives::ResponseDirectives;
 use super::key::HashKey;
@@ -17,6 +17,8 @@ pub struct Receipt {
     pub scheme: Scheme,
     /// The hash key of this process.
     pub hash: HashKey,
+    /// Whether the client has authenticated itself by a certificate that the origin receives.
+    pub has_client_certificate: bool,
 }
 
 /// A received response, with everything that determines whether it is stored.
@@ -36,6 +38,12 @@ impl ReceivedResponse<'_> {
     /// Parses the cache directives of the response.
     pub(super) fn directives(&self) -> ResponseDirectives {
         ResponseDirectives::parse(self.response, &self.policy.targets)
+    }
+
+    /// Returns whether the request names its user, so that RFC 9111 section 3.5 applies. A
+    /// certificate names the user as `Authorization` does.
+    pub(super) fn is_authorized(&self) -> bool {
+        self.receipt.has_client_certificate || self.request.find(FieldName::Authorization).is_some()
     }
 
     /// Returns the time of receipt in seconds since 1970.

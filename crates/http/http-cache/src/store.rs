@@ -1,8 +1,7 @@
 //! Whether a response is stored, and which part of it (RFC 9111 section 3).
 
 use millrace_http1::{
-    FieldName, HeaderWriter, Http1Header, Method, NameSet, RequestHead, ResponseHead, Version,
-    destination,
+    FieldName, HeaderWriter, Http1Header, Method, OriginRequest, Version, destination,
 };
 
 use super::cached_header::CachedHeader;
@@ -80,32 +79,33 @@ fn is_located_at_target(
 /// collapse, because few responses permit storing for them. `directives` are those of the request,
 /// or the default if the route does not apply them.
 pub fn may_collapse(
-    request: &RequestHead,
+    request: &OriginRequest<'_>,
     directives: &RequestDirectives,
     policy: &CachePolicy,
 ) -> bool {
     !directives.no_store
-        && !policy.has_unkeyed(request)
-        && request.find(FieldName::Authorization).is_none()
+        && !policy.has_unkeyed(request.head())
+        && request.head().find(FieldName::Authorization).is_none()
+        && request.certificate().is_none()
 }
 
 /// Returns whether a response is for one client only: it is `private` or `no-store`, and its
 /// request has credentials. Such a response does not affect stored responses; if it did, any client
 /// could evict a shared response by sending a cookie.
-pub fn is_personal(request: &RequestHead, response: &ResponseHead, policy: &CachePolicy) -> bool {
-    const CREDENTIALS: NameSet = NameSet::new(&[FieldName::Authorization, FieldName::Cookie]);
-    if !request.has_any(&CREDENTIALS) {
+pub fn is_personal(received: &ReceivedResponse<'_>) -> bool {
+    if !received.is_authorized() && received.request.find(FieldName::Cookie).is_none() {
         return false;
     }
-    let directives = ResponseDirectives::parse(response, &policy.targets);
+    let directives = received.directives();
     directives.private || directives.no_store
 }
 
 /// Checks the request, independent of its method.
 pub(super) fn check_request(
-    &ReceivedResponse { request, policy, .. }: &ReceivedResponse<'_>,
+    received: &ReceivedResponse<'_>,
     directives: &ResponseDirectives,
 ) -> Result<(), NotStored> {
+    let &ReceivedResponse { request, policy, .. } = received;
     if is_unkeyed(request, policy) {
         return Err(NotStored::RequestField);
     }
@@ -115,7 +115,7 @@ pub(super) fn check_request(
     // RFC 9111 section 3.5.
     let is_allowed =
         directives.must_revalidate || directives.public || directives.s_maxage_s.is_some();
-    if request.find(FieldName::Authorization).is_some() && !is_allowed {
+    if received.is_authorized() && !is_allowed {
         return Err(NotStored::Authorization);
     }
     Ok(())
@@ -258,8 +258,13 @@ fn windows(directives: &ResponseDirectives, policy: &CachePolicy) -> (u32, u32) 
 
 #[cfg(test)]
 mod tests {
+    use millrace_http1::{ClientCertificate, Forwarding, RequestHead, Scheme};
+
     use super::super::policy::{SetCookie, StatusTtl, Ttl, UnkeyedFields};
-    use super::super::test_messages::{DATE, NOW_MS, get, request, response, store_by, stored};
+    use super::super::received::Receipt;
+    use super::super::test_messages::{
+        DATE, NOW_MS, RECEIPT, get, request, response, store_by, stored,
+    };
     use super::*;
 
     const FRESH: &str = "Cache-Control: max-age=60\r\n";
@@ -378,6 +383,42 @@ mod tests {
         for allowing in ["max-age=60, public", "max-age=60, must-revalidate", "s-maxage=60"] {
             assert_eq!(with(allowing), None, "{allowing}");
         }
+    }
+
+    #[test]
+    fn a_client_certificate_needs_the_same_permission_section_3_5() {
+        let receipt = &Receipt { has_client_certificate: true, ..RECEIPT };
+        let with = |directives: &str| {
+            let response = &response(200, &format!("{DATE}Cache-Control: {directives}\r\n"));
+            let (request, policy) = (&get(""), &CachePolicy::default());
+            let received = ReceivedResponse { request, response, receipt, policy };
+            (store(&received).err(), is_personal(&received))
+        };
+        assert_eq!(with("max-age=60"), (Some(NotStored::Authorization), false));
+        assert_eq!(with("private"), (Some(NotStored::Authorization), true));
+        for allowing in ["max-age=60, public", "max-age=60, must-revalidate", "s-maxage=60"] {
+            assert_eq!(with(allowing), (None, false), "{allowing}");
+        }
+    }
+
+    #[test]
+    fn requests_with_credentials_do_not_collapse() {
+        let certificate = ClientCertificate {
+            certificate: (*b":AA==:").into(),
+            chain: None,
+            digests: [(*b"a").into(), (*b"").into()],
+        };
+        let gateway =
+            Forwarding::Gateway { client: None, is_trusted: false, always_forwarded: &[] };
+        let collapses = |fields: &str, certificate| {
+            let head = get(fields);
+            let request = OriginRequest::new(&head, Scheme::Https, gateway);
+            let request = request.with_certificate(certificate);
+            may_collapse(&request, &RequestDirectives::default(), &CachePolicy::default())
+        };
+        assert!(collapses("", None));
+        assert!(!collapses("Authorization: a\r\n", None));
+        assert!(!collapses("", Some(&certificate)));
     }
 
     #[test]

@@ -45,8 +45,13 @@ pub(super) fn parse_response(bytes: &[u8]) -> ResponseHead {
 }
 
 /// Requested and received now.
-pub(super) const RECEIPT: Receipt =
-    Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
+pub(super) const RECEIPT: Receipt = Receipt {
+    request_ms: NOW_MS,
+    response_ms: NOW_MS,
+    scheme: Scheme::Http,
+    hash: HASH,
+    has_client_certificate: false,
+};
 
 /// Stores a response received now, by a policy.
 pub(super) fn store_by(

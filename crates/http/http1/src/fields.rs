@@ -15,6 +15,8 @@ use crate::name::{FieldName, NameSet};
 /// * fields that a CGI program could confuse with a checked field, or with the environment variable
 ///   `HTTP_PROXY`
 /// * the length of the body, which is written anew
+/// * the certificate of a client, which only the gateway that verified it may write (RFC 9440
+///   section 2.4)
 const NOT_FORWARDED: NameSet = NameSet::new(&[
     FieldName::Connection,
     FieldName::KeepAlive,
@@ -29,6 +31,8 @@ const NOT_FORWARDED: NameSet = NameSet::new(&[
     FieldName::Disguised,
     FieldName::ContentLength,
     FieldName::Proxy,
+    FieldName::ClientCert,
+    FieldName::ClientCertChain,
 ]);
 
 /// Returns the options in the `Connection` fields of a header. They were parsed with the header.
@@ -39,10 +43,10 @@ pub fn connection_options(fields: &Fields) -> ConnectionOptions {
 /// Returns the fields of a header that are forwarded, in order.
 ///
 /// The following are left out: the hop-by-hop fields of RFC 9110 section 7.6.1, `HTTP2-Settings`,
-/// the fields of proxy authentication, `Proxy`, [`FieldName::Disguised`], `Content-Length`, and
-/// unknown fields that `Connection` names. The caller writes `Content-Length` itself from the
-/// framing or from [`declared_length`](crate::declared_length), so that it occurs once and in plain
-/// form.
+/// the fields of proxy authentication, `Proxy`, `Client-Cert`, `Client-Cert-Chain`,
+/// [`FieldName::Disguised`], `Content-Length`, and unknown fields that `Connection` names. The
+/// caller writes `Content-Length` itself from the framing or from
+/// [`declared_length`](crate::declared_length), so that it occurs once and in plain form.
 ///
 /// `Connection` may not name a field that is meant for all recipients (RFC 9110 section 7.6.1). An
 /// option of `Connection` therefore removes a field only if its name is [`FieldName::Other`]. This

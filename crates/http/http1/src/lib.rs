@@ -36,6 +36,7 @@
 mod byte_class;
 mod byte_search;
 pub mod chunked;
+mod client_certificate;
 mod comma_list;
 mod connection;
 mod error;
@@ -68,6 +69,7 @@ pub mod corpus;
 mod test_heads;
 
 pub use chunked::{ChunkedDecoder, DecodeProgress, fuzz_chunked, write_chunk_size};
+pub use client_certificate::ClientCertificate;
 pub use comma_list::{has_token, parse_decimal, split_list, split_tokens};
 pub use connection::ConnectionOptions;
 pub use error::{ChunkError, HeadError};

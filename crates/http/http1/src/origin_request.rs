@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use crate::fields::is_forwarded;
 use crate::format::{write_ip, write_normalised_authority};
 use crate::{
-    Authority, FieldLine, FieldName, FieldRun, HeaderWriter, Host, Http1Header, NameSet,
-    RequestHead, Scheme, Version, destination, forwarded_runs, has_token, split_list,
+    Authority, ClientCertificate, FieldLine, FieldName, FieldRun, HeaderWriter, Host, Http1Header,
+    NameSet, RequestHead, Scheme, Version, destination, forwarded_runs, has_token, split_list,
 };
 
 /// How a proxy treats the fields that describe the client and its request.
@@ -37,6 +37,7 @@ pub struct OriginRequest<'a> {
     head: &'a RequestHead,
     scheme: Scheme,
     forwarding: Forwarding<'a>,
+    certificate: Option<&'a ClientCertificate>,
 }
 
 /// Fields that a gateway writes itself.
@@ -87,7 +88,18 @@ impl<'a> OriginRequest<'a> {
     /// Creates the origin's view of a request, given the scheme of its target URI and how the proxy
     /// forwards it.
     pub fn new(head: &'a RequestHead, scheme: Scheme, forwarding: Forwarding<'a>) -> Self {
-        Self { head, scheme, forwarding }
+        Self { head, scheme, forwarding, certificate: None }
+    }
+
+    /// Adds the verified certificate of the client. A gateway passes it to the origin, a forward
+    /// proxy does not (RFC 9440 section 2.4).
+    pub fn with_certificate(self, certificate: Option<&'a ClientCertificate>) -> Self {
+        Self { certificate, ..self }
+    }
+
+    /// Returns the verified certificate of the client that the origin receives.
+    pub fn certificate(&self) -> Option<&'a ClientCertificate> {
+        self.certificate.filter(|_| self.is_gateway())
     }
 
     /// Creates the origin's view of a request for `http` that is forwarded as received, as by a
@@ -161,9 +173,9 @@ impl<'a> OriginRequest<'a> {
         write_normalised_authority(out, authority, self.scheme.port());
     }
 
-    /// Writes the forwarding fields that a gateway adds: `Forwarded` (RFC 7239) and its
-    /// predecessors `X-Forwarded-*`. A forward proxy adds none. `authority` is that of the
-    /// request's destination.
+    /// Writes the forwarding fields that a gateway adds: `Forwarded` (RFC 7239), its predecessors
+    /// `X-Forwarded-*`, and the client's certificate (RFC 9440). A forward proxy adds none.
+    /// `authority` is that of the request's destination.
     pub fn write_forwarding(&self, out: &mut impl HeaderWriter, authority: Option<&Authority<'_>>) {
         let Forwarding::Gateway { client, .. } = self.forwarding else { return };
         let client_at = out.field_with(b"X-Forwarded-For", |value| {
@@ -204,6 +216,12 @@ impl<'a> OriginRequest<'a> {
                 out.field_with(b"X-Forwarded-Host", |value| value.extend_from_within(host_at));
             }
             (None, None) => {}
+        }
+        if let Some(client) = self.certificate {
+            out.field(b"Client-Cert", &client.certificate);
+            if let Some(chain) = &client.chain {
+                out.field(b"Client-Cert-Chain", chain);
+            }
         }
     }
 
@@ -273,6 +291,16 @@ impl<'a> OriginRequest<'a> {
         match known {
             FieldName::Te if self.accepts_trailers() => put(b"trailers"),
             FieldName::XForwardedProto if self.is_gateway() => put(self.reported_scheme()),
+            FieldName::ClientCert => {
+                if let Some(client) = self.certificate() {
+                    put(&client.certificate);
+                }
+            }
+            FieldName::ClientCertChain => {
+                if let Some(chain) = self.certificate().and_then(|client| client.chain.as_ref()) {
+                    put(chain);
+                }
+            }
             _ if GENERATED.contains(known) && self.is_gateway() => {
                 let mut added = Vec::with_capacity(ADDED_BYTES);
                 let header = &mut Http1Header::new(&mut added);
@@ -291,12 +319,16 @@ impl<'a> OriginRequest<'a> {
     /// Calls `put` with the name and value of each field that has to be part of a cache key.
     /// An origin may select its response by these fields, and the client may determine their
     /// values. They are accepted because the peer is trusted, or because the configuration forwards
-    /// them from every peer.
+    /// them from every peer. Fields of the client's certificate are represented by their digests.
     ///
     /// Values that this proxy would write itself are left out, so that a request has the same key
     /// with and without them.
     pub fn for_each_key_field(&self, mut put: impl FnMut(&'a [u8], &[u8])) {
         let Forwarding::Gateway { is_trusted, .. } = self.forwarding else { return };
+        if let Some(ClientCertificate { digests: [certificate, chain], .. }) = self.certificate {
+            put(b"client-cert", certificate);
+            put(b"client-cert-chain", chain);
+        }
         if !self.head.has_any(&FORWARDING_FIELDS) {
             return;
         }
@@ -612,6 +644,39 @@ mod tests {
             assert_eq!(of(forwarding, "x-other"), "2");
             assert_eq!(of(forwarding, "host"), "", "part of the URL");
         }
+    }
+
+    #[test]
+    fn only_the_own_certificate_of_a_client_is_passed_on_rfc_9440_section_2_4() {
+        let certificate = ClientCertificate {
+            certificate: (*b":MII=:").into(),
+            chain: Some((*b":MIJ=:, :MIK=:").into()),
+            digests: [(*b"d1").into(), (*b"d2").into()],
+        };
+        let forged = "CLIENT-cert: :AA==:\r\nclient_cert: :AA==:\r\nClient.Cert.Chain: :AA==:\r\n\
+                      Client-Cert-Chain: :AA==:\r\nConnection: client-cert, client-cert-chain\r\n";
+        let head = head(forged);
+        let trusted =
+            Forwarding::Gateway { client: client(), is_trusted: true, always_forwarded: &[] };
+        assert_eq!(sent(&head, trusted).matches("AA==").count(), 0);
+        assert_eq!(sent(&head, Forwarding::Proxy), "");
+        let of = |forwarding| {
+            let request = OriginRequest::new(&head, Scheme::Https, forwarding);
+            let request = request.with_certificate(Some(&certificate));
+            let (mut out, mut keyed, mut varied) = (Vec::new(), Vec::new(), Vec::new());
+            request.write_forwarding(&mut Http1Header::new(&mut out), None);
+            request.for_each_key_field(|name, value| keyed.extend([name, b"=", value].concat()));
+            for name in [FieldName::ClientCert, FieldName::ClientCertChain] {
+                request.generated_value(name, |value| varied.extend_from_slice(value));
+                assert_eq!(request.values(name, b"").count(), 0);
+            }
+            [out, keyed, varied].map(|bytes| String::from_utf8(bytes).unwrap())
+        };
+        let [out, keyed, varied] = of(trusted);
+        assert!(out.ends_with("\r\nClient-Cert: :MII=:\r\nClient-Cert-Chain: :MIJ=:, :MIK=:\r\n"));
+        assert_eq!(keyed, "client-cert=d1client-cert-chain=d2");
+        assert_eq!(varied, ":MII=::MIJ=:, :MIK=:");
+        assert_eq!(of(Forwarding::Proxy), [""; 3]);
     }
 
     #[test]

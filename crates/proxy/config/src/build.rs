@@ -19,8 +19,8 @@ use super::raw::{RawConfig, RawLimit, RawService, RawTable, bounded};
 use super::service_name::{self, ServiceName};
 use super::value::{self, Problem};
 use super::{
-    AccessLog, CertificateFiles, Config, ListenAddress, Listener, Origin, OriginTls, RetryOn,
-    Route, RouteCheck, Service, ServiceRole, TargetRules, Tls,
+    AccessLog, CertificateFiles, ClientCertificateRules, Config, ListenAddress, Listener, Origin,
+    OriginTls, RetryOn, Route, RouteCheck, Service, ServiceRole, TargetRules, Tls,
 };
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
@@ -252,6 +252,7 @@ fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, C
         values.one_or_default("tls-versions", |text| keywords::TLS_VERSIONS.parse(text))?;
     let unknown_name =
         values.one_or_default("unknown-name", |text| keywords::UNKNOWN_NAME.parse(text))?;
+    let client_certificates = build_client_certificates(values)?;
     let [certificate, key] = ["certificate", "key"].map(|option| values.name_of(option));
     if chains.len() != keys.len() {
         let problem = format!("{} {certificate} and {} {key}", chains.len(), keys.len());
@@ -260,12 +261,14 @@ fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, C
         return Err(ConfigError::rule(location, problem, expected));
     }
     if !listeners.iter().any(|listener| listener.tls) {
-        if chains.is_empty() {
-            return Ok(None);
-        }
-        let problem = format!("{certificate} has no effect: no listener uses TLS");
+        let unused = match &client_certificates {
+            _ if !chains.is_empty() => "certificate",
+            Some(_) => "client-certificate",
+            None => return Ok(None),
+        };
+        let problem = format!("{} has no effect: no listener uses TLS", values.name_of(unused));
         let expected = format!("{} tls://ADDRESS:PORT", values.name_of("listen"));
-        return Err(ConfigError::rule(values.location_of("certificate"), problem, expected));
+        return Err(ConfigError::rule(values.location_of(unused), problem, expected));
     }
     if chains.is_empty() {
         let problem = format!("a tls:// address needs {certificate} and {key}");
@@ -274,7 +277,42 @@ fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, C
     }
     let files = chains.into_iter().zip(keys);
     let files = files.map(|(chain, key)| CertificateFiles { chain, key }).collect();
-    Ok(Some(Tls { files, versions, unknown_name, certificates: None }))
+    Ok(Some(Tls { files, versions, unknown_name, client_certificates, certificates: None }))
+}
+
+/// Builds the request for certificates of clients without the content of the files.
+fn build_client_certificates(
+    values: &RawTable,
+) -> Result<Option<ClientCertificateRules>, ConfigError> {
+    let mode = values
+        .one_or_default("client-certificate", |text| keywords::CLIENT_CERTIFICATE.parse(text))?;
+    let authorities = values.all("client-ca", value::parse_file_path)?;
+    let revocation_lists = values.all("client-crl", value::parse_file_path)?;
+    let names = values.all("client-certificate-name", value::parse_domain)?;
+    let Some(mode) = mode else {
+        let given = [
+            ("client-ca", !authorities.is_empty()),
+            ("client-crl", !revocation_lists.is_empty()),
+            ("client-certificate-name", !names.is_empty()),
+        ];
+        return match given.into_iter().find(|(_, is_given)| *is_given) {
+            None => Ok(None),
+            Some((key, _)) => {
+                let option = values.name_of("client-certificate");
+                let problem = format!("has no effect: {option} is off");
+                let expected = format!("{option} optional or {option} required");
+                Err(ConfigError::rule(values.location_of(key), problem, expected))
+            }
+        };
+    };
+    if authorities.is_empty() {
+        let option = values.name_of("client-ca");
+        let problem = format!("needs {option}, the authorities that issue these certificates");
+        let expected = format!("{option} CA.pem");
+        return Err(ConfigError::rule(values.location_of("client-certificate"), problem, expected));
+    }
+    let content = None;
+    Ok(Some(ClientCertificateRules { mode, authorities, revocation_lists, names, content }))
 }
 
 /// Returns the port to which plain requests are redirected: 443 if a listener with TLS has it,

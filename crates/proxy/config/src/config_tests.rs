@@ -365,3 +365,38 @@ fn redirects_and_hsts_need_a_listener_with_tls() {
     let config = from_toml(toml).unwrap();
     assert_eq!(from_toml(&to_toml(&config)).unwrap(), config);
 }
+
+#[test]
+fn client_certificates_need_authorities_and_a_listener_with_tls() {
+    let boost = |words: &str| {
+        let words = format!("boost --origin=http://a {words}");
+        from_arguments(words.split_whitespace())
+    };
+    let secure =
+        |words: &str| boost(&format!("--listen=tls://[::1]:1 --certificate=a --key=b {words}"));
+    assert_eq!(secure("").unwrap().services[0].tls.as_ref().unwrap().client_certificates, None);
+    let words = "--client-certificate=optional --client-ca=c --client-ca=d --client-crl=e \
+                 --client-certificate-name=*.A.example";
+    let config = secure(words).unwrap();
+    let rules = config.services[0].tls.as_ref().unwrap().client_certificates.as_ref().unwrap();
+    assert_eq!((rules.authorities.len(), rules.revocation_lists.len()), (2, 1));
+    assert_eq!(rules.names, ["*.a.example"]);
+    assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
+    for (result, message) in [
+        (secure("--client-certificate=required"), "--client-certificate: needs --client-ca"),
+        (secure("--client-ca=c"), "--client-ca: has no effect: --client-certificate is off"),
+        (secure("--client-crl=c"), "--client-crl: has no effect: --client-certificate is off"),
+        (
+            secure("--client-certificate-name=a.example"),
+            "--client-certificate-name: has no effect: --client-certificate is off",
+        ),
+        (secure("--client-certificate=maybe"), "(expected: off, optional, required)"),
+        (
+            boost("--client-certificate=optional --client-ca=c"),
+            "--client-certificate: --client-certificate has no effect: no listener uses TLS",
+        ),
+    ] {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+}

@@ -1,7 +1,7 @@
 //! Options whose values are keywords, with the value of each keyword.
 
 use millrace_http_cache::SetCookie;
-use millrace_tls::{UnknownName, Versions};
+use millrace_tls::{ClientCertificateMode, UnknownName, Versions};
 
 use super::value::Problem;
 use super::{
@@ -70,6 +70,16 @@ pub(super) const TLS_VERSIONS: Keywords<Versions> = Keywords {
 pub(super) const UNKNOWN_NAME: Keywords<UnknownName> = Keywords {
     words: &[("first", UnknownName::First), ("refuse", UnknownName::Refuse)],
     problem: "is no treatment of unknown names",
+};
+
+/// How certificates are requested from clients; `None` if they are not.
+pub(super) const CLIENT_CERTIFICATE: Keywords<Option<ClientCertificateMode>> = Keywords {
+    words: &[
+        ("off", None),
+        ("optional", Some(ClientCertificateMode::Optional)),
+        ("required", Some(ClientCertificateMode::Required)),
+    ],
+    problem: "is none of off, optional and required",
 };
 
 pub(super) const CACHE_SEND: Keywords<CacheSend> = Keywords {
@@ -151,6 +161,9 @@ mod tests {
                 let mut words = vec!["boost", "--origin=http://a", &option, "--access-log=-"];
                 if row.group == Group::Tls {
                     words.extend(["--listen=tls://[::1]:1", "--certificate=a", "--key=b"]);
+                }
+                if row.key == "client-certificate" && *word != "off" {
+                    words.push("--client-ca=c");
                 }
                 let config = from_arguments(words);
                 let written = to_toml(&config.unwrap());

@@ -37,7 +37,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_splice::Thresholds;
-use millrace_tls::{Certificate, Roots, UnknownName, Versions};
+use millrace_tls::{
+    Certificate, ClientCertificateMode, ClientCertificates, Roots, UnknownName, Versions,
+};
 
 use crate::limits::Limits;
 use crate::users::Users;
@@ -354,9 +356,36 @@ pub struct Tls {
     pub versions: Versions,
     /// The certificate of a client whose name (SNI) no certificate has.
     pub unknown_name: UnknownName,
+    /// The request for certificates of clients; `None` if none are requested.
+    pub client_certificates: Option<ClientCertificateRules>,
     /// The certificates in `files`, in the same order. `None` until the program has read them; no
     /// client is accepted while this is `None`.
     pub certificates: Option<Arc<[Certificate]>>,
+}
+
+impl Tls {
+    /// Returns the files that a reload reads again.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let own = self.files.iter().flat_map(|files| [&files.chain, &files.key]);
+        let rules = self.client_certificates.iter();
+        let of_clients = rules.flat_map(|it| it.authorities.iter().chain(&it.revocation_lists));
+        own.chain(of_clients).map(PathBuf::as_path)
+    }
+}
+
+/// How a service requests certificates from clients.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ClientCertificateRules {
+    /// Whether a client has to present one.
+    pub mode: ClientCertificateMode,
+    /// The files of the authorities that issue them, at least one, as configured.
+    pub authorities: Vec<PathBuf>,
+    /// The files of lists of revoked certificates, as configured.
+    pub revocation_lists: Vec<PathBuf>,
+    /// The names of servers, and wildcards, for which they are requested; empty for all.
+    pub names: Vec<String>,
+    /// The content of the files. `None` until the program has read them.
+    pub content: Option<ClientCertificates>,
 }
 
 /// The files of a certificate.

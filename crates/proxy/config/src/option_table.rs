@@ -140,6 +140,39 @@ impl OptionRow {
             .detail(
                 "It replaces the field of the origin. 0s makes browsers forget an earlier value.",
             ),
+        row(
+            Service,
+            Tls,
+            "client-certificate",
+            ValueType::Keyword(&["off", "optional", "required"]),
+            "off",
+        )
+        .summary("Request certificates from clients")
+        .detail(
+            "optional: a client may present none. required: without one, the handshake fails. One \
+             that is not valid always fails it. A reverse proxy sends origins the certificate in \
+             Client-Cert and its intermediates in Client-Cert-Chain (RFC 9440); these fields of \
+             clients are always removed. No session is resumed.",
+        ),
+        row(Service, Tls, "client-ca", ValueType::File, "(none)")
+            .repeatable(64)
+            .not_empty()
+            .summary("PEM file with the authorities that certificates of clients are verified by"),
+        row(Service, Tls, "client-crl", ValueType::File, "(none)")
+            .repeatable(64)
+            .not_empty()
+            .summary("PEM file with lists of revoked certificates (CRL) of clients")
+            .detail(
+                "Then each certificate of a client's chain but the root needs a list of its \
+                 issuer that has not expired. A changed file is read again.",
+            ),
+        row(Service, Tls, "client-certificate-name", ValueType::DomainPattern, "(all)")
+            .repeatable(256)
+            .not_empty()
+            .summary("Request certificates only from clients that ask for this name (SNI)")
+            .detail(
+                "A request whose Host selects another setting than the handshake used gets 421.",
+            ),
         row(Route, Origins, "origins", ValueType::Origin, "(none; at least one is required)")
             .flag("origin")
             .repeatable(256)

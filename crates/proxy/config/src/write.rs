@@ -8,7 +8,8 @@ use super::keywords;
 use super::toml_text::{basic_string, string_array, write_key};
 use super::value::{write_origin, write_port, write_statuses};
 use super::{
-    CertificateFiles, Cidr, Config, Listener, OriginTls, Route, Service, ServiceRole, TargetRules,
+    CertificateFiles, Cidr, ClientCertificateRules, Config, Listener, OriginTls, Route, Service,
+    ServiceRole, TargetRules,
 };
 use crate::limits::Limits;
 
@@ -89,6 +90,7 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
         write_key(out, "key", files(|files| &files.key));
         write_key(out, "tls-versions", basic_string(keywords::TLS_VERSIONS.name(tls.versions)));
         write_key(out, "unknown-name", basic_string(keywords::UNKNOWN_NAME.name(tls.unknown_name)));
+        write_client_certificates(out, tls.client_certificates.as_ref());
     }
     write_key(out, "trust", blocks(&service.trusted));
     // In a file, the switch applies to all listeners of a service.
@@ -157,6 +159,21 @@ fn write_route(out: &mut String, route: &Route) {
         write_origin_tls(out, tls);
     }
     cache::write_route(out, route.cache.as_deref());
+}
+
+fn write_client_certificates(out: &mut String, rules: Option<&ClientCertificateRules>) {
+    let mode = keywords::CLIENT_CERTIFICATE.name(rules.map(|rules| rules.mode));
+    write_key(out, "client-certificate", basic_string(mode));
+    let Some(rules) = rules else { return };
+    let files =
+        |paths: &[PathBuf]| string_array(paths.iter().map(|path| path.display().to_string()));
+    write_key(out, "client-ca", files(&rules.authorities));
+    if !rules.revocation_lists.is_empty() {
+        write_key(out, "client-crl", files(&rules.revocation_lists));
+    }
+    if !rules.names.is_empty() {
+        write_key(out, "client-certificate-name", string_array(rules.names.iter().cloned()));
+    }
 }
 
 fn write_origin_tls(out: &mut String, tls: &OriginTls) {

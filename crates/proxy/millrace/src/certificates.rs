@@ -9,9 +9,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use millrace_config::{
-    CertificateFiles, Config, ConfigError, OriginTls, OriginTlsContent, RawConfig, Service,
+    CertificateFiles, ClientCertificateRules, Config, ConfigError, OriginTls, OriginTlsContent,
+    RawConfig, Service, Tls,
 };
-use millrace_tls::{Aead, Certificate, CertificateError, Provider, Roots};
+use millrace_tls::{
+    Aead, Certificate, CertificateError, ClientCertificates, Provider, RevocationLists, Roots,
+};
 
 /// Read permission for users other than the owner and the group of a file.
 const READABLE_BY_OTHERS: u32 = 0o004;
@@ -19,6 +22,8 @@ const READABLE_BY_OTHERS: u32 = 0o004;
 const EXPIRY_NOTE_MAX: Duration = Duration::from_secs(14 * 86_400);
 /// The most bytes of a certificate chain or a key.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The most bytes of a file with revocation lists: about 400,000 certificates.
+const LISTS_BYTES_MAX: u64 = 16 << 20;
 
 /// Reads the certificates of each service and route in `config` that uses TLS. `raw` is the source
 /// of `config`.
@@ -31,6 +36,9 @@ pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
         let options = ["certificate", "key"];
         let certificates = tls.files.iter().map(|files| read(files, options, raw, &provider));
         tls.certificates = Some(certificates.collect::<Result<Arc<[_]>, _>>()?);
+        if let Some(rules) = &mut tls.client_certificates {
+            rules.content = Some(read_client_certificates(rules, raw, &provider)?);
+        }
     }
     for route in config.services.iter_mut().flat_map(Service::routes_mut) {
         if let Some(tls) = &mut route.origin_tls {
@@ -49,19 +57,57 @@ fn read_origin_content(
 ) -> Result<OriginTlsContent, ConfigError> {
     let roots = match &tls.ca {
         _ if !tls.verify => None,
-        Some(path) => {
-            let roots = read_file(path, 0)
-                .and_then(|pem| Roots::from_pem(&pem).map_err(|error| error.to_string()));
-            let place = format!("{} {}", raw.name_of("origin-ca"), path.display());
-            let expected = "a PEM file with certificates of authorities";
-            Some(roots.map_err(|problem| ConfigError::rule(place, problem, expected))?)
-        }
+        Some(path) => Some(read_roots("origin-ca", path, raw)?),
         None => Some(system_roots(raw)?),
     };
     let certificate = tls.certificate.as_ref();
     let options = ["origin-certificate", "origin-key"];
     let certificate = certificate.map(|files| read(files, options, raw, provider)).transpose()?;
     Ok(OriginTlsContent { roots, certificate })
+}
+
+/// Reads the files by which certificates of clients are verified.
+fn read_client_certificates(
+    rules: &ClientCertificateRules,
+    raw: &RawConfig,
+    provider: &Provider,
+) -> Result<ClientCertificates, ConfigError> {
+    let error = |path: &Path, problem: String| {
+        let place = format!("{} {}", raw.name_of("client-crl"), path.display());
+        ConfigError::rule(place, problem, "a PEM file with valid revocation lists (CRL)")
+    };
+    let roots = rules.authorities.iter().map(|path| read_roots("client-ca", path, raw));
+    let roots = Roots::union(roots.collect::<Result<Vec<_>, _>>()?);
+    let create = |lists| {
+        ClientCertificates::new(rules.mode, roots.clone(), lists, &rules.names, provider)
+            .map_err(|wrong| wrong.to_string())
+    };
+    let mut lists = Vec::new();
+    for path in &rules.revocation_lists {
+        let parse = |pem: Vec<u8>| {
+            let list = RevocationLists::from_pem(&pem)?;
+            list.check_time(time_of_day()).map(|()| list)
+        };
+        let list = read_file_to(path, 0, LISTS_BYTES_MAX)
+            .and_then(|pem| parse(pem).map_err(|wrong| wrong.to_string()))
+            // Finds the file whose list cannot be used.
+            .and_then(|list| create(vec![list.clone()]).map(|_| list));
+        lists.push(list.map_err(|problem| error(path, problem))?);
+    }
+    create(lists).map_err(|problem| {
+        let place = raw.name_of("client-certificate").into_owned();
+        ConfigError::rule(place, problem, "authorities and revocation lists that can be used")
+    })
+}
+
+/// Reads a file with certificates of authorities.
+fn read_roots(option: &str, path: &Path, raw: &RawConfig) -> Result<Roots, ConfigError> {
+    let roots =
+        read_file(path, 0).and_then(|pem| Roots::from_pem(&pem).map_err(|error| error.to_string()));
+    roots.map_err(|problem| {
+        let place = format!("{} {}", raw.name_of(option), path.display());
+        ConfigError::rule(place, problem, "a PEM file with certificates of authorities")
+    })
 }
 
 /// Returns the authorities of the system. They are read once: after the start, the sandbox may hide
@@ -145,8 +191,7 @@ impl FileStamps {
     /// Looks at the files of `config`.
     pub(crate) fn of(config: &Config) -> Self {
         let files = config.services.iter().filter_map(|service| service.tls.as_ref());
-        let files = files.flat_map(|tls| &tls.files).flat_map(|it| [&it.chain, &it.key]);
-        Self(files.map(|path| stamp(path)).collect())
+        Self(files.flat_map(Tls::paths).map(stamp).collect())
     }
 }
 
@@ -184,6 +229,11 @@ const KEY_EXPECTED: &str = "a PEM file with the private key of the certificate, 
 
 /// Reads a regular file that has none of the permissions in `refused`.
 fn read_file(path: &Path, refused: u32) -> Result<Vec<u8>, String> {
+    read_file_to(path, refused, FILE_BYTES_MAX)
+}
+
+/// Like [`read_file`], for files of at most `bytes_max`.
+fn read_file_to(path: &Path, refused: u32, bytes_max: u64) -> Result<Vec<u8>, String> {
     let to_text = |error: std::io::Error| error.to_string();
     // Checked before opening: opening a pipe would wait for its writer.
     if !std::fs::metadata(path).map_err(to_text)?.is_file() {
@@ -196,9 +246,9 @@ fn read_file(path: &Path, refused: u32) -> Result<Vec<u8>, String> {
     }
     let mut bytes = Vec::new();
     // Reading one byte more than allowed detects a file that is too long.
-    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(to_text)?;
-    if bytes.len() as u64 > FILE_BYTES_MAX {
-        return Err(format!("has more than {FILE_BYTES_MAX} bytes"));
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(to_text)?;
+    if bytes.len() as u64 > bytes_max {
+        return Err(format!("has more than {bytes_max} bytes"));
     }
     Ok(bytes)
 }

@@ -82,8 +82,13 @@ fn lease(found: LookupResult) -> FetchLease {
     }
 }
 
-const RECEIPT: Receipt =
-    Receipt { request_ms: NOW_MS, response_ms: NOW_MS, scheme: Scheme::Http, hash: HASH };
+const RECEIPT: Receipt = Receipt {
+    request_ms: NOW_MS,
+    response_ms: NOW_MS,
+    scheme: Scheme::Http,
+    hash: HASH,
+    has_client_certificate: false,
+};
 
 fn stored(request: &RequestHead, response: &ResponseHead) -> CachedHeader {
     let policy = &CachePolicy::default();

@@ -360,7 +360,13 @@ impl Model {
 
     fn receipt(&self) -> Receipt {
         let Self { now_ms, .. } = *self;
-        Receipt { request_ms: now_ms, response_ms: now_ms, scheme: Scheme::Http, hash: HASH }
+        Receipt {
+            request_ms: now_ms,
+            response_ms: now_ms,
+            scheme: Scheme::Http,
+            hash: HASH,
+            has_client_certificate: false,
+        }
     }
 }
 

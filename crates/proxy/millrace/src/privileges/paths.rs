@@ -65,9 +65,8 @@ impl Paths {
         }
         // A reload reads certificates and keys again. A command line is never reloaded.
         let secured = config.services.iter().filter(|_| file.is_some());
-        for files in secured.filter_map(|service| service.tls.as_ref()).flat_map(|tls| &tls.files) {
-            need(&files.chain, PathUse::Configuration);
-            need(&files.key, PathUse::Configuration);
+        for tls in secured.filter_map(|service| service.tls.as_ref()) {
+            tls.paths().for_each(|path| need(path, PathUse::Configuration));
         }
         // A reload reads the user files again.
         for auth in config.services.iter().filter_map(|service| service.auth.as_ref()) {
@@ -264,10 +263,11 @@ mod tests {
 
     #[test]
     fn a_reload_needs_the_folders_of_certificates_and_keys() {
-        let words = "boost --origin=http://a --listen=tls://[::1]:1 --certificate=/c/a --key=/k/a";
+        let words = "boost --origin=http://a --listen=tls://[::1]:1 --certificate=/c/a --key=/k/a \
+                     --client-certificate=required --client-ca=/r/a --client-crl=/l/a";
         let config = millrace_config::from_arguments(words.split(' ')).unwrap();
         let paths = Paths::from_config(&config, Some(Path::new("/f/millrace.toml")));
-        let folders = ["/f", "/c", "/k"].map(|folder| (folder.into(), Grant::Read));
+        let folders = ["/f", "/c", "/k", "/r", "/l"].map(|folder| (folder.into(), Grant::Read));
         assert_eq!(paths.of_configuration(), folders);
         assert!(Paths::from_config(&config, None).of_configuration().is_empty());
     }

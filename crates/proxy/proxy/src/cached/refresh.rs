@@ -38,7 +38,7 @@ pub(crate) fn begin<E: Engine>(
     exchange.request.clone_from(&cause.request);
     (exchange.service, exchange.plan) = (cause.service, cause.plan);
     // Forwarded fields name the client, and the cache key and the variant may depend on them.
-    exchange.sender = cause.sender;
+    exchange.sender = cause.sender.clone();
     exchange.snapshot = Some(snapshot);
     exchange.has_request = true;
     exchange.framing = Framing::None;

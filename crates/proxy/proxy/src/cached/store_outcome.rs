@@ -56,12 +56,14 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
     };
     let (status, request_ms) = (exchange.response.status(), exchange.caching.request_ms);
     let scheme = exchange.sender.scheme;
+    let has_client_certificate = exchange.sender.certificate.is_some();
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.cache(exchange.service, exchange.plan);
     let route = route.expect("an exchange with a key has a cache");
     let cache = &core.cache().clone();
     let response_ms = now_ms(&core.engine);
-    let receipt = &Receipt { request_ms, response_ms, scheme, hash: *cache.hash() };
+    let hash = *cache.hash();
+    let receipt = &Receipt { request_ms, response_ms, scheme, hash, has_client_certificate };
     let context = StoreContext { cache, route, receipt, cache_key };
     let exchange = core.exchange(key);
     let is_ambiguous = exchange.transaction.is_ambiguous;
@@ -227,9 +229,10 @@ fn complete_part<E: Engine>(core: &mut Core<E>, key: Key, context: StoreContext<
 
 /// Removes a stored part that the origin does not complete, unless the response is meant for one
 /// client alone.
-fn drop_part(exchange: &Exchange, StoreContext { cache, route, cache_key, .. }: StoreContext<'_>) {
+fn drop_part(exchange: &Exchange, context: StoreContext<'_>) {
     let Exchange { request, response, caching, .. } = exchange;
-    if !rules::is_personal(request, response, &route.policy) {
+    let StoreContext { cache, cache_key, .. } = context;
+    if !rules::is_personal(&context.received(request, response)) {
         let object = caching.object.as_ref().expect("the stored part to complete is set");
         cache.remove_object(cache_key, object);
     }
@@ -294,7 +297,7 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     let has_client = !exchange.is_refresh();
     let Exchange { request, response, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
-    let sent = origin_request(request, *sender, *service, *plan, snapshot);
+    let sent = origin_request(request, sender, *service, *plan, snapshot);
     let old = caching.object.clone().expect("the stored object to validate is set");
     let (object, refusal) = match freshen(&context.received(request, response), &old.stored) {
         Ok(stored) => {
@@ -311,7 +314,7 @@ fn apply_not_modified<E: Engine>(core: &mut Core<E>, key: Key, context: StoreCon
     caching.report.is_stored = refusal.is_none();
     caching.adds_client_fields =
         refusal.is_some() || route.policy.set_cookie != SetCookie::Explicit;
-    let is_personal = refusal.is_some() && rules::is_personal(request, response, &route.policy);
+    let is_personal = refusal.is_some() && rules::is_personal(&context.received(request, response));
     if refusal.is_some_and(|it| it.drops_stored(object.meta().status)) && !is_personal {
         cache.remove(cache_key);
     }
@@ -365,9 +368,10 @@ pub(crate) fn serve_stale<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 fn refuse_to_store<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    StoreContext { cache, route, cache_key, .. }: StoreContext<'_>,
+    context: StoreContext<'_>,
     refusal: NotStored,
 ) {
+    let StoreContext { cache, cache_key, .. } = context;
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchange(key);
     let uncollapsed_ms = exchange.snapshot().limits().uncacheable_ms;
@@ -375,7 +379,7 @@ fn refuse_to_store<E: Engine>(
     let status = response.status();
     caching.report.store_refusal = Some(refusal.as_str());
     let drops_stored = refusal.drops_stored(status);
-    let is_personal = drops_stored && rules::is_personal(request, response, &route.policy);
+    let is_personal = drops_stored && rules::is_personal(&context.received(request, response));
     if request.method() == Method::Get && drops_stored && !is_personal {
         cache.remove(cache_key);
     }
@@ -403,7 +407,7 @@ fn invalidate(exchange: &mut Exchange, cache: &Arc<Cache>, route: &CacheRoute) {
         return;
     }
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
-    let sent = origin_request(request, *sender, *service, *plan, snapshot);
+    let sent = origin_request(request, sender, *service, *plan, snapshot);
     let Some(site) = site_of(&sent) else { return };
     let is_normalised = snapshot
         .route_of(*service, *plan)

@@ -121,6 +121,13 @@ impl Wire {
         self.secure.as_deref()
     }
 
+    /// Takes the client's certificate after the handshake.
+    pub(crate) fn identify_client<E: Engine>(&mut self, engine: &E) {
+        if let Some(secure) = &mut self.secure {
+            secure.identify_client(engine);
+        }
+    }
+
     /// Continues the handshake with the bytes in the receive buffer. Returns true once it is
     /// complete; the receive buffer then has plaintext.
     ///

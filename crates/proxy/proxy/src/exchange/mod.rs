@@ -110,7 +110,8 @@ impl Exchange {
         request.clear();
         response.clear();
         (*conn, *next_in_pipeline, *snapshot, *started, *reason) = Default::default();
-        (*stage, *service, *plan, *sender, *framing) = Default::default();
+        (*stage, *service, *plan, *framing) = Default::default();
+        *sender = Default::default();
         (*has_request, *status, *is_persistent, *is_tunnel, *abort) = Default::default();
         *peek = None;
         *transaction = Default::default();
@@ -176,7 +177,7 @@ impl Exchange {
 
     /// Returns the request as its origin receives it.
     pub(crate) fn origin_request(&self) -> OriginRequest<'_> {
-        origin_request(&self.request, self.sender, self.service, self.plan, self.snapshot())
+        origin_request(&self.request, &self.sender, self.service, self.plan, self.snapshot())
     }
 
     /// Returns the origins of the selected route, if there is one.
@@ -195,16 +196,18 @@ impl Exchange {
 /// separately.
 pub(crate) fn origin_request<'a>(
     request: &'a RequestHead,
-    Sender { scheme, client, is_trusted }: Sender,
+    sender: &'a Sender,
     service: u16,
     plan: RequestPlan,
     snapshot: &'a Snapshot,
 ) -> OriginRequest<'a> {
+    let &Sender { scheme, client, is_trusted, ref certificate } = sender;
     let forwarding = match snapshot.route_of(service, plan) {
         Some(route) => {
             Forwarding::Gateway { client, is_trusted, always_forwarded: &route.pass_fields }
         }
         None => Forwarding::Proxy,
     };
-    OriginRequest::new(request, scheme, forwarding)
+    let certificate = certificate.as_deref().map(|client| &client.fields);
+    OriginRequest::new(request, scheme, forwarding).with_certificate(certificate)
 }

@@ -1,10 +1,12 @@
 //! The plan for a request, and its sender.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use millrace_http1::{Method, Scheme};
 
 use crate::exchange::Reason;
+use crate::secure::client_certificate::VerifiedClient;
 
 /// How a request is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -49,7 +51,7 @@ impl OwnResponse {
 }
 
 /// The sender of a request, and how the request reached the proxy.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Sender {
     /// The scheme of the target URI: of a reverse proxy that of the client connection, of a forward
     /// proxy that of the target.
@@ -58,4 +60,6 @@ pub(crate) struct Sender {
     pub(crate) client: Option<IpAddr>,
     /// Whether the peer is trusted to describe the client and the request in header fields.
     pub(crate) is_trusted: bool,
+    /// The certificate that the client of a reverse proxy presented in the TLS handshake.
+    pub(crate) certificate: Option<Rc<VerifiedClient>>,
 }

@@ -69,6 +69,9 @@ pub(crate) fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> Result<bool, R
 fn reason_of(error: &TlsError) -> Reason {
     match error.kind {
         TlsErrorKind::Certificate
+        | TlsErrorKind::CertificateMissing
+        | TlsErrorKind::CertificateRevoked
+        | TlsErrorKind::RevocationUnknown
         | TlsErrorKind::CertificateTime
         | TlsErrorKind::UnknownIssuer
         | TlsErrorKind::WrongName => Reason::OriginCertificateInvalid,

@@ -12,7 +12,12 @@ pub(crate) fn logged(tls: &SecureLayer) -> LoggedTls<'_> {
     let requested = tls.hello.as_deref().map_or_else(LoggedTls::default, logged_hello);
     match tls.session().handshake() {
         None => requested,
-        handshake => LoggedTls { handshake, alpn: tls.session().alpn(), ..requested },
+        handshake => LoggedTls {
+            handshake,
+            alpn: tls.session().alpn(),
+            client_certificate: tls.client().map(|client| &*client.fingerprint),
+            ..requested
+        },
     }
 }
 
@@ -22,6 +27,7 @@ fn logged_hello(hello: &ClientHello) -> LoggedTls<'_> {
         handshake: None,
         server_name: hello.server_name.as_deref(),
         alpn: hello.alpn.first().map(Vec::as_slice),
+        client_certificate: None,
     }
 }
 

@@ -6,6 +6,8 @@ use std::rc::Rc;
 use millrace_engine::{Buffer, Charge, Engine};
 use millrace_tls::{ClientHello, Session, TlsError};
 
+use crate::secure::client_certificate::VerifiedClient;
+
 /// The TLS part of a wire.
 #[derive(Debug)]
 pub(crate) struct SecureLayer {
@@ -19,6 +21,8 @@ pub(crate) struct SecureLayer {
     pub(crate) receive_max: usize,
     /// The ClientHello. `None` on a connection to an origin.
     pub(crate) hello: Option<Box<ClientHello>>,
+    /// The certificate that the client presented in the handshake.
+    client: Option<Rc<VerifiedClient>>,
 }
 
 /// Buffers that the secured wires of a worker share. They are used within one call.
@@ -47,7 +51,15 @@ impl SecureLayer {
         hello: Option<ClientHello>,
     ) -> Self {
         let hello = hello.map(Box::new);
-        Self { session, buffers, held: None, has_failed: false, receive_max: 0, hello }
+        Self {
+            session,
+            buffers,
+            held: None,
+            has_failed: false,
+            receive_max: 0,
+            hello,
+            client: None,
+        }
     }
 
     /// Appends the first bytes of the session for the peer: the ClientHello, if this side is the
@@ -55,6 +67,19 @@ impl SecureLayer {
     pub(crate) fn begin(&mut self, own: &mut Vec<u8>) {
         // A failure shows when the handshake is continued.
         let _ = self.session.flush(own);
+    }
+
+    /// Takes the client's certificate after the handshake, in which it was verified.
+    pub(crate) fn identify_client<E: Engine>(&mut self, engine: &E) {
+        if self.session.client_certificates().is_some() {
+            let chain = self.session.client_chain(engine.time_of_day());
+            self.client = VerifiedClient::new(&chain, engine).map(Rc::new);
+        }
+    }
+
+    /// Returns the certificate of the client.
+    pub(crate) fn client(&self) -> Option<&Rc<VerifiedClient>> {
+        self.client.as_ref()
     }
 
     pub(crate) fn session(&self) -> &Session {

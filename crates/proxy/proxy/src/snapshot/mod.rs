@@ -324,7 +324,10 @@ fn server_settings(tls: &Tls, shared: &SharedState, clock: &Clock) -> ServerSett
         versions: tls.versions,
         unknown_name: tls.unknown_name,
         alpn: vec![b"http/1.1".to_vec()],
-        ..ServerOptions::default()
+        client_certificates: tls
+            .client_certificates
+            .as_ref()
+            .map(|rules| rules.content.clone().expect("read before workers get the settings")),
     };
     let settings = ServerSettings::new(options, &shared.tls_provider, clock);
     settings.expect("the provider has suites for each version")

@@ -174,7 +174,7 @@ fn look_up(
     let is_pinned = origin::pinned::requires_pinning(exchange);
     let Exchange { request, caching, snapshot, service, plan, sender, .. } = exchange;
     let snapshot = snapshot.as_ref().expect("set when the exchange begins");
-    let sent = origin_request(request, *sender, *service, *plan, snapshot);
+    let sent = origin_request(request, sender, *service, *plan, snapshot);
     let route = snapshot.cache(*service, *plan)?;
     if route.bypass.is_any_in(request) {
         caching.report.forward = Some(Forward::Bypass);
@@ -201,7 +201,7 @@ fn look_up(
     // A part, a response to HEAD, and a response over a pinned connection serve no other request.
     // Other requests must not wait for an exchange that itself waits for its turn in the pipeline.
     let is_for_others = may_refresh && !wants_range(request) && is_first;
-    let takes_lease = is_for_others && may_collapse(request, &directives, &route.policy);
+    let takes_lease = is_for_others && may_collapse(&sent, &directives, &route.policy);
     let uses_disks = !caching.has_queried_disks;
     let directives = &directives;
     Some(cache.lookup(&LookupRequest {

@@ -81,6 +81,8 @@ fn begin<E: Engine>(
     // The connection to a forward proxy says nothing about the target URI.
     if is_secure && matches!(snapshot.service(service).role, ServiceRole::Boost(_)) {
         exchange.sender.scheme = Scheme::Https;
+        let tls = core.conns.get(conn_key).and_then(|conn| conn.wire.tls());
+        exchange.sender.certificate = tls.and_then(|tls| tls.client().cloned());
     }
     (exchange.snapshot, exchange.service) = (Some(snapshot.clone()), service);
     exchange.started = Some(started);

@@ -11,7 +11,8 @@ use crate::auth;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
-use crate::exchange::{Exchange, OwnResponse, RequestPlan, Sender};
+use crate::exchange::{Exchange, OwnResponse, RequestPlan};
+use crate::secure::layer::SecureLayer;
 use crate::snapshot::Snapshot;
 use millrace_config::{PathForward, Route, Service, ServiceRole};
 
@@ -28,16 +29,21 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 
 fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { exchange, client, .. } = core.parts_with_client(key);
-    let client = client.client_address.map(|address| address.ip());
+    let (conn, client) = (&*client, client.client_address.map(|address| address.ip()));
     #[cfg(debug_assertions)]
     panic_if_requested(exchange.request.target());
     let snapshot = exchange.snapshot().clone();
     let service = snapshot.service(exchange.service);
     // After a PROXY header, the client that it names wrote the request, not the trusted peer.
     let is_trusted = admission::is_trusted(service, client);
-    exchange.sender = Sender { client, is_trusted, ..exchange.sender };
+    (exchange.sender.client, exchange.sender.is_trusted) = (client, is_trusted);
     if !admission::may_use(service, client) {
         return NextStep::End(Reason::ClientDenied);
+    }
+    if let Some(tls) = conn.wire.tls()
+        && is_misdirected(exchange, tls, service, &snapshot)
+    {
+        return NextStep::End(Reason::Misdirected);
     }
     if service.auth.is_some() && is_proxy_request(exchange) {
         match auth::admit(core, key) {
@@ -73,6 +79,30 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         }
         Err(reason) => NextStep::End(reason),
     }
+}
+
+/// Returns whether the host of a request to a reverse proxy selects another certificate, or another
+/// request for client certificates, than the handshake of its connection did (RFC 9110 section
+/// 15.5.20). A client could otherwise evade the request for its certificate.
+fn is_misdirected(
+    exchange: &Exchange,
+    tls: &SecureLayer,
+    service: &Service,
+    snapshot: &Snapshot,
+) -> bool {
+    let Some(settings) = snapshot.tls(exchange.service) else { return false };
+    if settings.serves_every_host(tls.session()) || matches!(service.role, ServiceRole::Forward(_))
+    {
+        return false;
+    }
+    // A malformed target is refused later.
+    let Ok(destination) = destination(&exchange.request) else { return false };
+    let host = destination.authority.map(|authority| match authority.host {
+        Host::Name(name) => String::from_utf8_lossy(name),
+        address => address.to_string().into(),
+    });
+    let server_name = tls.hello.as_ref().and_then(|hello| hello.server_name.as_deref());
+    settings.is_misdirected(tls.session(), server_name, host.as_deref())
 }
 
 /// Returns whether the request is addressed to a forward proxy. Only such requests need

@@ -81,11 +81,14 @@ fn update_ticket_keys<E: Engine>(core: &mut Core<E>) {
 
 /// Continues the handshake with the bytes that have arrived.
 fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    // The certificate of the client is verified at this time.
+    core.secure.clock.set(core.engine.time_of_day());
     let Core { engine, conns, .. } = core;
     let Some(conn) = conns.get_mut(key) else { return NextStep::Wait };
     let now = engine.now();
     match conn.wire.advance_handshake(engine) {
         Ok(true) => {
+            conn.wire.identify_client(engine);
             conn.set_state(ConnState::New, now);
             let handshake = conn.wire.tls().and_then(|tls| tls.session().handshake());
             core.secure.in_progress -= 1;

@@ -88,6 +88,8 @@ pub struct LoggedTls<'a> {
     /// The application protocol (ALPN) of the session, or the first one that the client offered if
     /// the handshake failed.
     pub alpn: Option<&'a [u8]>,
+    /// The SHA-256 fingerprint of the client's verified certificate, in hexadecimal.
+    pub client_certificate: Option<&'a [u8]>,
 }
 
 /// The address of an origin.
@@ -276,6 +278,9 @@ fn write_json_tls(tls: LoggedTls<'_>, out: &mut Vec<u8>) {
         Some(handshake) => print(out, format_args!(",\"resumed\":{}", handshake.is_resumed)),
         None => out.extend_from_slice(b",\"resumed\":null"),
     }
+    if tls.client_certificate.is_some() {
+        write_json_string(",\"client_certificate\":", tls.client_certificate, false, out);
+    }
 }
 
 /// Writes a key with its punctuation, and its value: a string, or null.
@@ -394,7 +399,9 @@ mod tests {
 
     #[test]
     fn the_documentation_has_every_key_in_order() {
-        let json = line(LogFormat::Json, &record());
+        let tls = LoggedTls { client_certificate: Some(b"ab01"), ..LoggedTls::default() };
+        let json = line(LogFormat::Json, &Record { tls: Some(tls), ..record() });
+        assert!(json.contains("\"client_certificate\":\"ab01\",\"status\""), "{json}");
         let written = json.split("\":").map(|part| part.rsplit('"').next().unwrap());
         let written: Vec<&str> = written.take(json.matches("\":").count()).collect();
         let documented = include_str!("../../../../../../docs/access-log.md").lines();
