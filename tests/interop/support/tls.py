@@ -14,16 +14,39 @@ KINDS = {
 
 
 class Authority:
-    """An authority in `folder`. `path` is the file of its certificate."""
+    """An authority in `folder`, whose certificate `issuer` has signed, or the authority itself.
+    `path` is the file of its certificate."""
 
-    def __init__(self, folder, name="authority"):
+    def __init__(self, folder, name="authority", issuer=None):
         self.folder, self._number = folder, itertools.count(1)
         self.path, self._key = folder / f"{name}.pem", folder / f"{name}.key"
+        signer = ["-CA", issuer.path, "-CAkey", issuer._key] if issuer else []
         openssl(
             *["req", "-x509", *KINDS["ecdsa"], "-nodes", "-subj", f"/CN=interop {name}"],
-            *["-addext", "basicConstraints=critical,CA:TRUE", "-days", "3650"],
+            *["-addext", "basicConstraints=critical,CA:TRUE", "-days", "3650", *signer],
             *["-keyout", self._key, "-out", self.path],
         )
+
+    def revoke(self, *certificates, until=None):
+        """Returns the file of a new list that revokes these certificates. It ends in 30 days, or at
+        `until` (YYYYMMDDHHMMSSZ)."""
+        stem = f"{self.path.stem}-{next(self._number)}"
+        listed, settings = (self.folder / f"{stem}.{end}" for end in ("crl", "cnf"))
+        for end in ("index", "index.attr"):
+            (self.folder / f"{stem}.{end}").write_text("")
+        (self.folder / f"{stem}.number").write_text("01")
+        settings.write_text(
+            f"[ca]\ndefault_ca = it\n[it]\ndatabase = {self.folder}/{stem}.index\n"
+            f"default_md = sha256\ncrlnumber = {self.folder}/{stem}.number\n"
+            "crl_extensions = ends\n[ends]\nauthorityKeyIdentifier = keyid\n"
+        )
+        signer = ["-config", settings, "-cert", self.path, "-keyfile", self._key]
+        for certificate in certificates:
+            openssl("ca", *signer, "-revoke", certificate)
+        since = ["-crl_lastupdate", "20200101000000Z", "-crl_nextupdate", until]
+        times = since if until else ["-crldays", "30"]
+        openssl("ca", *signer, "-gencrl", *times, "-out", listed)
+        return listed
 
     def issue(self, *names, kind="ecdsa", since=None, until=None, days=90):
         """Issues a certificate for names (`DNS:...`, `IP:...`). It is valid for `days` from now, or
