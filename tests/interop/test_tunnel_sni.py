@@ -210,6 +210,7 @@ class Clients(Case):
         host = plain.removeprefix("http://")
         client.sendall(f"GET {plain}/bytes/5 HTTP/1.1\r\nHost: {host}\r\n{granted}\r\n".encode())
         self.assertTrue(client.recv(9999).startswith(b"HTTP/1.1 200 "))
+        client.close()
         for name, works in (("localhost", True), ("a.bad.test", False)):
             client = self.connect_to(port)
             at = f"localhost:{self.server.port}"
@@ -220,6 +221,7 @@ class Clients(Case):
                 self.assertTrue(inner())
             else:
                 self.assertRaises((ConnectionResetError, ssl.SSLError, EOFError), inner)
+            client.close()
 
     def connect_to(self, port):
         stream = socket.create_connection(("127.0.0.1", port), wire.TIMEOUT_SECONDS)
