@@ -85,10 +85,11 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     download::pump(core, key, true)
 }
 
-/// Returns the stored header, without Strict-Transport-Security if the service sends its own.
-fn stored_head(object: &Object, hsts_s: Option<u32>) -> Cow<'_, [u8]> {
+/// Returns the stored header without Strict-Transport-Security.
+#[inline(never)]
+fn header_without_hsts(object: &Object) -> Cow<'_, [u8]> {
     let head = object.header();
-    if hsts_s.is_none() || object.stored.lines().all(|line| !is_hsts(&line)) {
+    if object.stored.lines().all(|line| !is_hsts(&line)) {
         return Cow::Borrowed(head);
     }
     let (start, lines) = head.split_at(object.meta().lines_at as usize);
@@ -161,7 +162,14 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     /// Writes the status and the stored fields. Returns the framing of the body.
     fn write_stored_fields(&mut self, exchange: &mut Exchange, form: &ResponseForm) -> Framing {
         let meta = self.object.meta();
-        let head = &*stored_head(self.object, self.hsts_s);
+        let without_hsts;
+        let head = match self.hsts_s {
+            None => self.object.header(),
+            Some(_) => {
+                without_hsts = header_without_hsts(self.object);
+                &without_hsts
+            }
+        };
         let lines = &head[meta.lines_at as usize..];
         let out = &mut self.out;
         let length = self.object.length();

@@ -230,10 +230,10 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
 /// the announcement, a body that ends with the connection would look cut.
 pub(crate) fn finish<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, timers, snapshot, .. } = core;
-    let linger = Duration::from_millis(snapshot.limits().linger_ms);
-    let conn = conns.get_mut(key).filter(|_| !linger.is_zero());
+    let conn = conns.get_mut(key).filter(|conn| conn.wire.tls().is_some());
     let Some(conn) = conn else { return close(core, key) };
-    if conn.wire.finish(engine) {
+    let linger = Duration::from_millis(snapshot.limits().linger_ms);
+    if linger.is_zero() || conn.wire.finish(engine) {
         return close(core, key);
     }
     let now = engine.now();

@@ -474,9 +474,9 @@ impl Wire {
     }
 
     /// Ends the stream to the peer of a secured connection. Returns whether the kernel has taken
-    /// everything, so that the connection can be closed. A plain one is only closed.
+    /// everything, so that the connection can be closed.
     pub(crate) fn finish<E: Engine>(&mut self, engine: &mut E) -> bool {
-        if self.secure.is_none() || self.is_broken {
+        if self.is_broken {
             return true;
         }
         self.shutdown(engine);

@@ -262,6 +262,7 @@ pub(crate) fn hsts_s(exchange: &Exchange) -> Option<u32> {
 }
 
 /// Writes Strict-Transport-Security (RFC 6797 section 6.1).
+#[inline]
 pub(crate) fn write_hsts(out: &mut impl HeaderWriter, hsts_s: Option<u32>) {
     if let Some(seconds) = hsts_s {
         out.field_with(b"Strict-Transport-Security", |value| {

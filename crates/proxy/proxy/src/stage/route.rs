@@ -84,6 +84,7 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// Returns whether the host of a request to a reverse proxy selects another certificate, or another
 /// request for client certificates, than the handshake of its connection did (RFC 9110 section
 /// 15.5.20). A client could otherwise evade the request for its certificate.
+#[inline(never)]
 fn is_misdirected(
     exchange: &Exchange,
     tls: &SecureLayer,
