@@ -2,6 +2,7 @@
 not notice an upgrade, and a failed upgrade must change nothing."""
 
 import array
+import contextlib
 import os
 import shutil
 import signal
@@ -71,6 +72,19 @@ class NewConnectionLoad(Load):
             self.count += 1
 
 
+def listens(process, port):
+    """Returns whether a process has a listening socket of an IPv4 port."""
+    folder, found = f"/proc/{process.process.pid}/fd", set()
+    for name in os.listdir(folder):
+        # Descriptors may be closed meanwhile.
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"{folder}/{name}"))
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table.readlines()[1:]]
+    return any(row[3] == "0A" and row[1].endswith(f":{port:04X}") and f"socket:[{row[9]}]" in found
+               for row in rows)
+
+
 class Upgrade(InteropCase):
     def setUp(self):
         super().setUp()
@@ -133,7 +147,9 @@ class Upgrade(InteropCase):
         old = self.start("--limit", "drain_ms=3s", origin=self.echo.url)
         sockets = [websocket.connect(self.address) for _ in range(20)]
         new = self.start("--upgrade", origin=self.echo.url)
+        # It says so before its workers have closed their listeners, which may still accept.
         self.wait_until("the old one drains", lambda: any("draining" in x for x in old.lines))
+        self.wait_until("the old one listens no more", lambda: not listens(old, self.port))
         sockets.append(websocket.connect(self.address))
         for number, frames in enumerate(sockets):
             frames.send(websocket.TEXT, b"still %d" % number)
