@@ -172,6 +172,9 @@ impl TlsStream {
             self.seal(bytes);
             self.flush(world, socket);
         }
+        if self.has_failed {
+            return Err(Error::BrokenPipe);
+        }
         if !self.sealed.is_empty() {
             // Finds the error of a broken connection, and otherwise waits for room.
             return world.write(socket, &[]);
