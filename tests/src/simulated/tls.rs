@@ -25,6 +25,8 @@ use super::transport::Transport;
 
 /// The name of the proxy and of the origins in their certificate.
 const NAME: &str = "proxy.test";
+/// The host of the requests in random scenarios, which the certificate has too.
+const HOST: &str = "a.test";
 /// A name that the certificate does not have.
 const UNKNOWN_NAME: &str = "unknown.test";
 /// The command-line options that secure a listener. The files are never opened.
@@ -250,18 +252,19 @@ fn certificate_der(number: usize) -> CertificateDer<'static> {
     CertificateDer::from_pem_slice(certificate(number).0.as_bytes()).expect("a certificate")
 }
 
-/// Returns a certificate and its key, as PEM: number 0 is for [`NAME`], 1 for [`UNKNOWN_NAME`].
-/// Their signatures repeat (Ed25519).
+/// Returns a certificate and its key, as PEM: number 0 is for [`NAME`] and [`HOST`], number 1 for
+/// [`UNKNOWN_NAME`]. Their signatures repeat (Ed25519).
 fn certificate(number: usize) -> &'static (String, String) {
     static MADE: OnceLock<[(String, String); 2]> = OnceLock::new();
-    let make = |name: &str| {
+    let make = |names: &[&str]| {
         // A key of which each byte is 1, as PKCS#8 (RFC 8410 section 7).
         let mut key = vec![0x30, 0x2e, 2, 1, 0, 0x30, 5, 6, 3, 0x2b, 0x65, 0x70, 4, 0x22, 4, 0x20];
         key.extend([1; 32]);
         let key = PrivatePkcs8KeyDer::from(key);
         let key = KeyPair::from_pkcs8_der_and_sign_algo(&key, &PKCS_ED25519).expect("a key");
-        let params = CertificateParams::new([name.to_owned()]).expect("a DNS name");
+        let names = names.iter().map(|&name| name.to_owned()).collect::<Vec<_>>();
+        let params = CertificateParams::new(names).expect("DNS names");
         (params.self_signed(&key).expect("the key can sign").pem(), key.serialize_pem())
     };
-    &MADE.get_or_init(|| [NAME, UNKNOWN_NAME].map(make))[number]
+    &MADE.get_or_init(|| [make(&[NAME, HOST]), make(&[UNKNOWN_NAME])])[number]
 }
