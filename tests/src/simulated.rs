@@ -333,11 +333,11 @@ struct DrawnTls {
 }
 
 impl DrawnTls {
-    /// Draws whether the clients use TLS, and whether the origins do: each in one of five seeds,
+    /// Draws whether the clients use TLS, and whether the origins do: each in one of three seeds,
     /// unless the scenario excludes that. The draw is independent of the world's.
     fn draw(scenario: &Scenario, seed: u64) -> Self {
         let mut random = SeededRandom::new(seed ^ 0x5345_4355_5245_4453);
-        let [of_clients, of_origins] = [random.below(5), random.below(5)];
+        let [of_clients, of_origins] = [random.below(3), random.below(3)];
         let is_tcp = |kind| matches!(kind, OriginKind::Tcp | OriginKind::Tcp6);
         let has_origins = scenario.command.iter().any(|word| word.contains("http://"))
             && scenario.command[0] == "boost"
