@@ -11,8 +11,6 @@ use sha2::{Digest, Sha256};
 #[derive(Debug)]
 pub(crate) struct VerifiedClient {
     pub(crate) fields: ClientCertificate,
-    /// The SHA-256 fingerprint of the certificate, in lower-case hexadecimal.
-    pub(crate) fingerprint: Box<[u8]>,
     _charge: Charge,
 }
 
@@ -24,10 +22,15 @@ impl VerifiedClient {
         let chain = (!issuers.is_empty()).then(|| encode(issuers));
         let digests = [fingerprint(&[own]), fingerprint(issuers)];
         let fields = ClientCertificate { certificate: encode(&[own]), chain, digests };
-        let fingerprint = fields.digests[0].clone();
         let chain_bytes = fields.chain.as_ref().map_or(0, |chain| chain.len());
-        let bytes = fields.certificate.len() + chain_bytes + 3 * fingerprint.len();
-        Some(Self { fields, fingerprint, _charge: engine.budget().charge(bytes) })
+        let digest_bytes: usize = fields.digests.iter().map(|digest| digest.len()).sum();
+        let bytes = fields.certificate.len() + chain_bytes + digest_bytes;
+        Some(Self { fields, _charge: engine.budget().charge(bytes) })
+    }
+
+    /// Returns the SHA-256 fingerprint of the certificate, in lower-case hexadecimal.
+    pub(crate) fn fingerprint(&self) -> &[u8] {
+        &self.fields.digests[0]
     }
 }
 

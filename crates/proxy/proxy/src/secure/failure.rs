@@ -15,7 +15,7 @@ pub(crate) fn logged(tls: &SecureLayer) -> LoggedTls<'_> {
         handshake => LoggedTls {
             handshake,
             alpn: tls.session().alpn(),
-            client_certificate: tls.client().map(|client| &*client.fingerprint),
+            client_certificate: tls.client().map(|client| client.fingerprint()),
             ..requested
         },
     }
