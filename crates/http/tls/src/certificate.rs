@@ -6,7 +6,7 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use x509_parser::asn1_rs::Any;
-use x509_parser::extensions::GeneralName;
+use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
@@ -65,6 +65,27 @@ impl Certificate {
         Ok(Self { key: Arc::new(certified), facts, issuer_validity, missing_issuer })
     }
 
+    /// Parses a chain and its key like [`Certificate::from_pem`], without checking that they fit:
+    /// rustls refuses to check the certificate of an ACME challenge because of its critical
+    /// extension.
+    ///
+    /// # Errors
+    /// If one of them is not PEM or cannot be used.
+    pub fn for_challenge(
+        chain: &[u8],
+        key: &[u8],
+        provider: &Provider,
+    ) -> Result<Self, CertificateError> {
+        let chain = pem::certificates(chain).map_err(CertificateError::Chain)?;
+        let key = pem::private_key(key).map_err(CertificateError::Key)?;
+        let parsed = parse(&chain).map_err(CertificateError::Chain)?;
+        let facts = Facts::of(&parsed[0]).map_err(CertificateError::Chain)?;
+        let key = provider.crypto().key_provider.load_private_key(key);
+        let key = key.map_err(|error| CertificateError::Key(format!("cannot be used: {error}")))?;
+        let key = Arc::new(CertifiedKey::new(chain, key));
+        Ok(Self { key, facts, issuer_validity: None, missing_issuer: None })
+    }
+
     /// Returns the DNS names for which the certificate is valid, in lower case; `*.NAME` is a
     /// wildcard.
     pub fn names(&self) -> &[String] {
@@ -79,6 +100,14 @@ impl Certificate {
     /// Returns when the certificate expires, as a duration since 1970.
     pub fn not_after(&self) -> Duration {
         self.facts.validity.not_after
+    }
+
+    /// Returns the key identifier of the authority and the serial number as they are encoded in
+    /// the certificate, by which an authority finds it (RFC 9773 section 4.1). `None` without a
+    /// key identifier.
+    pub fn renewal_identifier(&self) -> Option<(&[u8], &[u8])> {
+        let identifier = self.facts.authority_key.as_deref()?;
+        Some((identifier, &self.facts.serial))
     }
 
     /// Returns whether the key is an RSA key. A signature with it takes about 25 times as long as
@@ -173,6 +202,9 @@ struct Facts {
     names: Vec<String>,
     validity: Validity,
     is_rsa: bool,
+    /// The key identifier of the authority, if the certificate has one.
+    authority_key: Option<Vec<u8>>,
+    serial: Vec<u8>,
 }
 
 impl Facts {
@@ -190,7 +222,19 @@ impl Facts {
             GeneralName::DNSName(name) => Some(normal_name(name)),
             _ => None,
         });
-        Ok(Self { names: names.collect(), validity: Validity::of(certificate), is_rsa })
+        let authority_key = certificate.iter_extensions().find_map(|extension| {
+            match extension.parsed_extension() {
+                ParsedExtension::AuthorityKeyIdentifier(found) => found.key_identifier.as_ref(),
+                _ => None,
+            }
+        });
+        Ok(Self {
+            names: names.collect(),
+            validity: Validity::of(certificate),
+            is_rsa,
+            authority_key: authority_key.map(|key| key.0.to_vec()),
+            serial: certificate.tbs_certificate.raw_serial().to_vec(),
+        })
     }
 }
 

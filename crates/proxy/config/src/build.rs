@@ -10,7 +10,6 @@ use std::sync::Arc;
 use millrace_http_cache::Space;
 use millrace_tls::ServerName;
 
-use super::cache;
 use super::error::ConfigError;
 use super::keywords;
 use super::option_table::MEMORY_BYTES_PER_WORKER_MIN;
@@ -22,6 +21,7 @@ use super::{
     AccessLog, CertificateFiles, ClientCertificateRules, Config, ListenAddress, Listener, Origin,
     OriginTls, RetryOn, Route, RouteCheck, Service, ServiceRole, TargetRules, Tls,
 };
+use super::{acme, cache};
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
 
@@ -260,24 +260,34 @@ fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, C
         let expected = "as many keys as certificates, in the same order";
         return Err(ConfigError::rule(location, problem, expected));
     }
+    let acme = acme::build(values, listeners)?;
     if !listeners.iter().any(|listener| listener.tls) {
-        let unused = match &client_certificates {
+        let unused = match (&acme, &client_certificates) {
             _ if !chains.is_empty() => "certificate",
-            Some(_) => "client-certificate",
-            None => return Ok(None),
+            (Some(_), _) => "acme",
+            (None, Some(_)) => "client-certificate",
+            (None, None) => return Ok(None),
         };
         let problem = format!("{} has no effect: no listener uses TLS", values.name_of(unused));
         let expected = format!("{} tls://ADDRESS:PORT", values.name_of("listen"));
         return Err(ConfigError::rule(values.location_of(unused), problem, expected));
     }
-    if chains.is_empty() {
+    if acme.is_some() && !chains.is_empty() {
+        let problem = format!("cannot be combined with {}", values.name_of("acme"));
+        let expected = "one of them for each service";
+        return Err(ConfigError::rule(values.location_of("certificate"), problem, expected));
+    }
+    if acme.is_none() && chains.is_empty() {
         let problem = format!("a tls:// address needs {certificate} and {key}");
-        let expected = format!("{certificate} FULLCHAIN.pem and {key} KEY.pem");
+        let expected = format!(
+            "{certificate} FULLCHAIN.pem and {key} KEY.pem, or {} MAIL",
+            values.name_of("acme")
+        );
         return Err(ConfigError::rule(values.location_of("listen"), problem, expected));
     }
     let files = chains.into_iter().zip(keys);
     let files = files.map(|(chain, key)| CertificateFiles { chain, key }).collect();
-    Ok(Some(Tls { files, versions, unknown_name, client_certificates, certificates: None }))
+    Ok(Some(Tls { files, acme, versions, unknown_name, client_certificates, certificates: None }))
 }
 
 /// Builds the request for certificates of clients without the content of the files.

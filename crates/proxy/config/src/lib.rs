@@ -5,6 +5,7 @@
 //! file. This crate opens no files and no sockets.
 #![forbid(unsafe_code)]
 
+mod acme;
 mod arguments;
 mod build;
 mod cache;
@@ -44,6 +45,7 @@ use millrace_tls::{
 use crate::limits::Limits;
 use crate::users::Users;
 
+pub use acme::{Acme, AcmeContent, LETS_ENCRYPT};
 pub use arguments::Command;
 pub use build::{from_raw, process_from_raw};
 pub use cache::{CacheRoute, CacheSend, CacheSettings, Disk};
@@ -350,23 +352,28 @@ pub struct Service {
 /// The TLS settings of the listeners of a service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Tls {
-    /// The certificates and their keys, at least one.
+    /// The certificates and their keys. With [`Tls::acme`] the program adds the file of the
+    /// ordered certificate; otherwise at least one.
     pub files: Vec<CertificateFiles>,
+    /// How the certificate is ordered; `None` if `files` are configured.
+    pub acme: Option<Acme>,
     /// The versions of TLS.
     pub versions: Versions,
     /// The certificate of a client whose name (SNI) no certificate has.
     pub unknown_name: UnknownName,
     /// The request for certificates of clients; `None` if none are requested.
     pub client_certificates: Option<ClientCertificateRules>,
-    /// The certificates in `files`, in the same order. `None` until the program has read them; no
+    /// The certificates in `files`, in the same order; empty while an ordered certificate has not
+    /// arrived. `None` until the program has read them; no
     /// client is accepted while this is `None`.
     pub certificates: Option<Arc<[Certificate]>>,
 }
 
 impl Tls {
-    /// Returns the files that a reload reads again.
+    /// Returns the configured files that a reload reads again.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
-        let own = self.files.iter().flat_map(|files| [&files.chain, &files.key]);
+        let configured = self.files.iter().filter(|_| self.acme.is_none());
+        let own = configured.flat_map(|files| [&files.chain, &files.key]);
         let rules = self.client_certificates.iter();
         let of_clients = rules.flat_map(|it| it.authorities.iter().chain(&it.revocation_lists));
         own.chain(of_clients).map(PathBuf::as_path)

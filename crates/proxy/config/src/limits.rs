@@ -105,6 +105,9 @@ limits! {
     /// Interval at which the files of certificates and keys are looked at. If one has changed, the
     /// configuration is reloaded.
     certificate_check_ms: 60000 in 100..=86400000 "milliseconds";
+    /// Wait after the first failed order of a certificate by ACME. It doubles with each further
+    /// failure, up to a day, and a random part of up to a quarter is added.
+    acme_retry_ms: 60000 in 100..=86400000 "milliseconds";
     /// Time between two requests of a client connection. After it, the connection is closed.
     idle_ms: 75000 in 100..=86400000 "milliseconds";
     /// Time without a byte of a request body. After it, the client gets a 408 response, and the

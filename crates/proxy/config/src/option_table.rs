@@ -173,6 +173,52 @@ impl OptionRow {
             .detail(
                 "A request whose Host selects another setting than the handshake used gets 421.",
             ),
+        row(Service, Tls, "server-name", ValueType::ServerName, "(none)")
+            .repeatable(100)
+            .not_empty()
+            .summary("Name of the certificate that acme orders; one certificate has all names"),
+        row(Service, Tls, "acme", ValueType::MailAddress, "(none)")
+            .summary("Order the certificate of tls:// by ACME, with this mail address")
+            .detail(
+                "With it you agree to the terms of the authority. The certificate is renewed in \
+                 time. Until the first one has arrived, handshakes fail.",
+            ),
+        row(
+            Service,
+            Tls,
+            "acme-directory",
+            ValueType::HttpsUrl,
+            "https://acme-v02.api.letsencrypt.org/directory",
+        )
+        .summary("Directory of the ACME authority"),
+        row(Service, Tls, "acme-ca", ValueType::File, "(those of the system)")
+            .summary("PEM file with the authorities that acme-directory is verified by"),
+        row(
+            Service,
+            Tls,
+            "acme-dir",
+            ValueType::Folder,
+            "($STATE_DIRECTORY/acme if set, otherwise /var/lib/millrace/acme)",
+        )
+        .summary("Directory of account key, certificates and orders")
+        .detail("It is created if it is missing. Only one process at a time orders."),
+        row(
+            Service,
+            Tls,
+            "acme-http",
+            ValueType::SocketAddress,
+            "(port 80 of the first tls:// address)",
+        )
+        .summary("Address that serves the challenge http-01 and redirects to https; or off")
+        .detail("If it is in use, only the challenge tls-alpn-01 remains, on the tls:// address."),
+        row(Service, Tls, "acme-profile", ValueType::ServiceName, "(chosen by the authority)")
+            .summary("Profile of the certificate, such as shortlived"),
+        row(Service, Tls, "acme-eab", ValueType::File, "(none)")
+            .summary("File with key identifier and HMAC key of an external account")
+            .detail(
+                "Two words as the authority gives them, the key in Base64url. Other users must \
+                 not be able to read the file.",
+            ),
         row(Route, Origins, "origins", ValueType::Origin, "(none; at least one is required)")
             .flag("origin")
             .repeatable(256)

@@ -94,14 +94,12 @@ fn value(kind: ValueType) -> Value {
         ValueType::Size { least, most } => number(least, most, "[KMGTkmgt]?"),
         ValueType::Keyword(words) => choice(words, false),
         ValueType::ListenAddress => any([pattern(SOCKET), pattern("^unix:.+$")]),
-        ValueType::AdminAddress => any([
-            pattern(SOCKET),
-            pattern("^unix:.+$"),
-            choice(&["off"], false),
-            json!({"const": false}),
-        ]),
+        ValueType::AdminAddress => or_off(any([pattern(SOCKET), pattern("^unix:.+$")])),
         ValueType::ServiceName => pattern("^[A-Za-z0-9._-]{1,64}$"),
-        ValueType::HostName => pattern(&format!("^{NAME}$")),
+        ValueType::HostName | ValueType::ServerName => pattern(&format!("^{NAME}$")),
+        ValueType::MailAddress => pattern("^[!-~]+@[!-~]+$"),
+        ValueType::HttpsUrl => pattern("^https://[!-~]+$"),
+        ValueType::SocketAddress => or_off(pattern(SOCKET)),
         ValueType::LogFile => any([path(), json!({"const": false})]),
         ValueType::Origin => {
             let url =
@@ -150,6 +148,11 @@ fn value(kind: ValueType) -> Value {
         ValueType::Congestion => pattern("^[A-Za-z0-9_-]{1,15}$"),
         ValueType::Limit => unreachable!("limits have a table of their own"),
     }
+}
+
+/// Returns the schema of a value that may also be `off`.
+fn or_off(value: Value) -> Value {
+    any([value, choice(&["off"], false), json!({"const": false})])
 }
 
 fn path() -> Value {

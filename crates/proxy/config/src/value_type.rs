@@ -33,6 +33,14 @@ pub enum ValueType {
     ServiceName,
     /// A host name.
     HostName,
+    /// The mail address of an ACME account.
+    MailAddress,
+    /// A name of a certificate.
+    ServerName,
+    /// A URL with the scheme https.
+    HttpsUrl,
+    /// An address and a port, or `off`.
+    SocketAddress,
     /// A file to append to, `-` for standard output, or `off`.
     LogFile,
     /// An origin server.
@@ -102,6 +110,7 @@ impl ValueType {
         let has_off = match self {
             Self::Flag | Self::Switch => return Some(if switch { "on" } else { "off" }),
             Self::AdminAddress
+            | Self::SocketAddress
             | Self::LogFile
             | Self::CheckPath
             | Self::DurationOrOff
@@ -155,6 +164,12 @@ impl ValueType {
             }
             Self::ServiceName => ("NAME", "1 to 64 of the characters A-Z, a-z, 0-9, -, _ and ."),
             Self::HostName => ("NAME", "a host name"),
+            Self::MailAddress => ("MAIL", "a mail address"),
+            Self::ServerName => ("NAME", "a host name without a wildcard"),
+            Self::HttpsUrl => ("URL", "https://HOST[:PORT]/PATH"),
+            Self::SocketAddress => {
+                ("ADDRESS|off", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, off")
+            }
             Self::LogFile => ("FILE|off", "the path of a file, - for standard output, off"),
             Self::Origin => {
                 ("URL", "http://HOST[:PORT], https://HOST[:PORT], HOST also as [IPV6], unix:PATH")

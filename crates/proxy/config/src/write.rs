@@ -3,7 +3,6 @@
 
 use std::path::PathBuf;
 
-use super::cache;
 use super::keywords;
 use super::toml_text::{basic_string, string_array, write_key};
 use super::value::{write_origin, write_port, write_statuses};
@@ -11,6 +10,7 @@ use super::{
     CertificateFiles, Cidr, ClientCertificateRules, Config, Listener, OriginTls, Route, Service,
     ServiceRole, TargetRules,
 };
+use super::{acme, cache};
 use crate::limits::Limits;
 
 /// Writes the file of a configuration. The file does not contain the number of the snapshot, which
@@ -86,8 +86,13 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
         let files = |file: fn(&CertificateFiles) -> &PathBuf| {
             string_array(tls.files.iter().map(|files| file(files).display().to_string()))
         };
-        write_key(out, "certificate", files(|files| &files.chain));
-        write_key(out, "key", files(|files| &files.key));
+        match &tls.acme {
+            Some(acme) => acme::write(out, acme),
+            None => {
+                write_key(out, "certificate", files(|files| &files.chain));
+                write_key(out, "key", files(|files| &files.key));
+            }
+        }
         write_key(out, "tls-versions", basic_string(keywords::TLS_VERSIONS.name(tls.versions)));
         write_key(out, "unknown-name", basic_string(keywords::UNKNOWN_NAME.name(tls.unknown_name)));
         write_client_certificates(out, tls.client_certificates.as_ref());

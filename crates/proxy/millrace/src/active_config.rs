@@ -27,7 +27,7 @@ use crate::reload_counters::ReloadCounters;
 use crate::systemd::Systemd;
 use crate::threads::lock;
 use crate::worker_mailboxes::{SocketMessage, WorkerMailboxes};
-use crate::{console, program_error::ProgramError};
+use crate::{certificates, console, program_error::ProgramError};
 
 /// Time to wait until the workers have applied a configuration. A worker applies it between two
 /// turns, so only a worker that hangs takes this long.
@@ -197,6 +197,32 @@ impl ActiveConfig {
             return Err(format!("cannot start the thread of the access log: {error}"));
         }
         Ok(state.activate(config, requested, change, &lock(&self.observers)))
+    }
+
+    /// Reads the ordered certificates again and puts them in force. The rest of the configuration
+    /// stays as it is. Returns the number of the new configuration.
+    ///
+    /// # Errors
+    /// The reason for a refusal on one line. Nothing has changed then.
+    pub(crate) fn install_certificates(&self) -> Result<u64, String> {
+        let mut state = self.lock();
+        if state.is_draining {
+            return Err("the process is draining".to_owned());
+        }
+        if !state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
+            return Err("a worker does not read its messages".to_owned());
+        }
+        let mut requested = state.requested.clone();
+        certificates::load_ordered(&mut requested);
+        let (number, admin) = (state.config.number + 1, state.config.admin.clone());
+        let mut config = Config { number, admin, ..requested.clone() };
+        let change = state.listeners.prepare(&mut config.listeners);
+        let change = change.map_err(|error| error.to_string())?;
+        let number = state.activate(config, requested, change, &lock(&self.observers));
+        drop(state);
+        self.wait_until_applied(number);
+        console::log(&format!("configuration {number} is in force"));
+        Ok(number)
     }
 
     /// Waits until the workers have applied the configuration. A worker that hangs applies it

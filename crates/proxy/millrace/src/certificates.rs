@@ -4,17 +4,21 @@
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use millrace_config::{
-    CertificateFiles, ClientCertificateRules, Config, ConfigError, OriginTls, OriginTlsContent,
-    RawConfig, Service, Tls,
+    Acme, AcmeContent, CertificateFiles, ClientCertificateRules, Config, ConfigError, OriginTls,
+    OriginTlsContent, RawConfig, Service, Tls,
 };
 use millrace_tls::{
     Aead, Certificate, CertificateError, ClientCertificates, Provider, RevocationLists, Roots,
 };
+
+use crate::acme::{report, state};
 
 /// Read permission for users other than the owner and the group of a file.
 const READABLE_BY_OTHERS: u32 = 0o004;
@@ -33,6 +37,9 @@ const LISTS_BYTES_MAX: u64 = 16 << 20;
 pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigError> {
     let provider = Provider::new(Aead::fastest());
     for tls in config.services.iter_mut().filter_map(|service| service.tls.as_mut()) {
+        if let Some(acme) = &mut tls.acme {
+            acme.content = Some(read_acme_content(acme, raw)?);
+        }
         let options = ["certificate", "key"];
         let certificates = tls.files.iter().map(|files| read(files, options, raw, &provider));
         tls.certificates = Some(certificates.collect::<Result<Arc<[_]>, _>>()?);
@@ -40,6 +47,7 @@ pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
             rules.content = Some(read_client_certificates(rules, raw, &provider)?);
         }
     }
+    load_ordered(config);
     for route in config.services.iter_mut().flat_map(Service::routes_mut) {
         if let Some(tls) = &mut route.origin_tls {
             let content = read_origin_content(tls, raw, &provider)?;
@@ -47,6 +55,61 @@ pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
         }
     }
     Ok(())
+}
+
+/// Reads the certificates that were ordered by ACME, if they have arrived. One that cannot be used
+/// counts as missing: a new one is ordered.
+pub(crate) fn load_ordered(config: &mut Config) {
+    let provider = Provider::new(Aead::fastest());
+    for tls in config.services.iter_mut().filter_map(|service| service.tls.as_mut()) {
+        let Some(acme) = &tls.acme else { continue };
+        let Some(content) = &acme.content else { continue };
+        let path = state::certificate_path(&content.folder, acme);
+        let read = read_file(&path, READABLE_BY_OTHERS).ok();
+        let certificate = read.and_then(|pem| Certificate::from_pem(&pem, &pem, &provider).ok());
+        tls.files = vec![CertificateFiles { chain: path.clone(), key: path }];
+        tls.certificates = Some(certificate.into_iter().collect());
+    }
+}
+
+/// The state folder without a service manager that sets one.
+const STATE_FOLDER: &str = "/var/lib/millrace/acme";
+
+/// Returns the state folder by default. systemd.exec(5): the variable has a list of absolute paths.
+pub(crate) fn default_state_folder() -> PathBuf {
+    let of_manager = std::env::var("STATE_DIRECTORY").ok();
+    let first = of_manager.as_deref().and_then(|list| list.split(':').next());
+    match first.filter(|path| path.starts_with('/')) {
+        Some(path) => Path::new(path).join("acme"),
+        None => STATE_FOLDER.into(),
+    }
+}
+
+/// Reads the files that orders need.
+fn read_acme_content(acme: &Acme, raw: &RawConfig) -> Result<AcmeContent, ConfigError> {
+    let roots = match &acme.ca {
+        Some(path) => read_roots("acme-ca", path, raw)?,
+        None => system_roots(raw, "acme", "acme-ca")?,
+    };
+    let external_account = acme.external_account.as_ref().map(|path| {
+        let parsed = read_file(path, READABLE_BY_OTHERS).and_then(|text| parse_account(&text));
+        let place = format!("{} {}", raw.name_of("acme-eab"), path.display());
+        let expected = "a file with two words, the key identifier and the key in Base64url, which \
+                        only its owner and group can read";
+        parsed.map_err(|problem| ConfigError::rule(place, problem, expected))
+    });
+    let folder = acme.folder.clone().unwrap_or_else(default_state_folder);
+    Ok(AcmeContent { folder, roots, external_account: external_account.transpose()? })
+}
+
+/// Parses the identifier and the key of an external account.
+fn parse_account(text: &[u8]) -> Result<(Arc<str>, Arc<[u8]>), String> {
+    let text = std::str::from_utf8(text).map_err(|_| "is not UTF-8")?;
+    let words: Vec<&str> = text.split_whitespace().collect();
+    let [identifier, key] = words[..] else { return Err(format!("has {} words", words.len())) };
+    let key = URL_SAFE_NO_PAD.decode(key.trim_end_matches('='));
+    let key = key.map_err(|_| "has a key that is not Base64url")?;
+    Ok((identifier.into(), key.into()))
 }
 
 /// Reads the files that connections to origins need.
@@ -58,7 +121,7 @@ fn read_origin_content(
     let roots = match &tls.ca {
         _ if !tls.verify => None,
         Some(path) => Some(read_roots("origin-ca", path, raw)?),
-        None => Some(system_roots(raw)?),
+        None => Some(system_roots(raw, "origins", "origin-ca")?),
     };
     let certificate = tls.certificate.as_ref();
     let options = ["origin-certificate", "origin-key"];
@@ -111,8 +174,8 @@ fn read_roots(option: &str, path: &Path, raw: &RawConfig) -> Result<Roots, Confi
 }
 
 /// Returns the authorities of the system. They are read once: after the start, the sandbox may hide
-/// them.
-fn system_roots(raw: &RawConfig) -> Result<Roots, ConfigError> {
+/// them. `option` needs them, unless `replacement` is given.
+fn system_roots(raw: &RawConfig, option: &str, replacement: &str) -> Result<Roots, ConfigError> {
     static ROOTS: OnceLock<Roots> = OnceLock::new();
     let roots = ROOTS.get_or_init(|| {
         let found = rustls_native_certs::load_native_certs();
@@ -120,8 +183,8 @@ fn system_roots(raw: &RawConfig) -> Result<Roots, ConfigError> {
     });
     if roots.is_empty() {
         let problem = "needs the authorities of the system, and none is installed";
-        let expected = format!("the package ca-certificates, or {}", raw.name_of("origin-ca"));
-        return Err(ConfigError::rule(raw.name_of("origins"), problem, expected));
+        let expected = format!("the package ca-certificates, or {}", raw.name_of(replacement));
+        return Err(ConfigError::rule(raw.name_of(option), problem, expected));
     }
     Ok(roots.clone())
 }
@@ -153,7 +216,35 @@ pub(crate) fn validity(config: &Config) -> Vec<String> {
         let left = format_left(certificate.not_after().saturating_sub(now));
         format!("certificate {} for {names}: expires in {left}", files.chain.display())
     };
-    loaded(config).map(line).collect()
+    loaded(config).map(line).chain(report::failures(config)).collect()
+}
+
+/// When a certificate expires.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) struct CertificateExpiry {
+    /// The name of the service.
+    pub(crate) service: String,
+    /// The file of the certificate.
+    pub(crate) certificate: String,
+    /// The time of expiry, in seconds since 1970.
+    pub(crate) seconds: u64,
+}
+
+/// Returns when each certificate that was read expires.
+pub(crate) fn expiries(config: &Config) -> Vec<CertificateExpiry> {
+    let mut rows = Vec::new();
+    for service in &config.services {
+        let Some(tls) = &service.tls else { continue };
+        let certificates = tls.certificates.iter().flat_map(|it| &**it);
+        for (files, certificate) in tls.files.iter().zip(certificates) {
+            rows.push(CertificateExpiry {
+                service: service.name.as_str().to_owned(),
+                certificate: files.chain.display().to_string(),
+                seconds: certificate.not_after().as_secs(),
+            });
+        }
+    }
+    rows
 }
 
 /// Returns the certificates that were read, with their files.
@@ -188,7 +279,7 @@ pub(crate) struct FileStamps(Vec<Option<Stamp>>);
 type Stamp = (u64, u64, u64, i64, i64);
 
 impl FileStamps {
-    /// Looks at the files of `config`.
+    /// Looks at the files of `config`. The thread that orders certificates looks at those itself.
     pub(crate) fn of(config: &Config) -> Self {
         let files = config.services.iter().filter_map(|service| service.tls.as_ref());
         Self(files.flat_map(Tls::paths).map(stamp).collect())

@@ -14,12 +14,13 @@ use millrace_splice::limits::PIPE_BYTES;
 use millrace_tls::Aead;
 use uselect::{Backend, Tracker};
 
+use crate::acme::report;
 use crate::engines::{self, Engine, Engine::Epoll, EngineSelection};
 use crate::finding::{Finding, Severity};
 use crate::privileges;
 use crate::program_error::ProgramError;
 use crate::worker_pool::{descriptors_per_worker, disk_files};
-use crate::{console, hot_bodies, ring_reservation, splice_thresholds};
+use crate::{certificates, console, hot_bodies, ring_reservation, splice_thresholds};
 
 /// Prints the findings about this machine for a process with this configuration.
 ///
@@ -146,6 +147,7 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         records(),
     ];
     findings.extend(privileges::report(config));
+    findings.extend(report::findings(&certificates::default_state_folder()));
     findings
 }
 

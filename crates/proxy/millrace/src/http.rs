@@ -13,7 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_http1::{Fields, HeadError, HeadLimits, HeadScan, RequestHead, ResponseHead};
+use millrace_http1::{
+    ChunkedDecoder, Fields, Framing, HeadError, HeadLimits, HeadScan, RequestHead, ResponseHead,
+};
 use millrace_tls::{Session, TlsError};
 
 /// The limits of all headers except those of origins. A larger header is an error that contains a
@@ -175,6 +177,51 @@ impl Connection {
             self.receive()?;
         }
         Ok(self.received.drain(..length).collect())
+    }
+
+    /// Reads a body with this framing, of at most `bytes_max` bytes.
+    ///
+    /// # Errors
+    /// Those of the socket; [`ErrorKind::UnexpectedEof`] if the stream ends within the body;
+    /// [`ErrorKind::InvalidData`] if it is malformed or too large.
+    pub(crate) fn read_framed_body(
+        &mut self,
+        framing: Framing,
+        bytes_max: usize,
+    ) -> Result<Vec<u8>> {
+        let too_large = || Error::new(ErrorKind::InvalidData, "the body is too large");
+        let (mut body, mut chunks) = (Vec::new(), ChunkedDecoder::default());
+        match framing {
+            Framing::None => return Ok(body),
+            Framing::Length(length) if length > bytes_max as u64 => return Err(too_large()),
+            Framing::Length(length) => return self.read_body(length as usize),
+            Framing::Chunked | Framing::UntilClose => {}
+        }
+        loop {
+            let mut received = std::mem::take(&mut self.received);
+            if framing == Framing::Chunked {
+                let decoded = chunks.decode(&mut received);
+                let decoded = decoded.map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
+                body.extend_from_slice(&received[decoded.payload]);
+                if decoded.ended {
+                    return Ok(body);
+                }
+            } else {
+                body.append(&mut received);
+            }
+            if body.len() > bytes_max {
+                return Err(too_large());
+            }
+            match self.receive() {
+                Err(error)
+                    if error.kind() == ErrorKind::UnexpectedEof
+                        && framing == Framing::UntilClose =>
+                {
+                    return Ok(body);
+                }
+                received => received?,
+            }
+        }
     }
 
     /// Writes all of `bytes`.

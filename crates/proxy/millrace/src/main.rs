@@ -2,6 +2,7 @@
 //! `demo`. The crate `millrace-proxy` handles requests.
 #![forbid(unsafe_code)]
 
+mod acme;
 mod active_config;
 mod admin;
 mod cache;

@@ -24,7 +24,9 @@ use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 
+use crate::acme::status::{AcmeCounters, Step};
 use crate::cache_metrics::CACHE_METRICS;
+use crate::certificates::CertificateExpiry;
 use crate::reload_counters::ReloadCounters;
 
 /// A format of the metrics page.
@@ -69,6 +71,17 @@ impl Metrics {
             registry.register_collector(Box::new(CacheCollector(Arc::clone(cache))));
         }
         Self { registry }
+    }
+
+    /// Adds the metrics of certificates: those that `expiries` returns, and the failures of ACME.
+    pub(crate) fn add_certificates(
+        &mut self,
+        expiries: impl Fn() -> Vec<CertificateExpiry> + Send + Sync + 'static,
+        acme: Arc<AcmeCounters>,
+    ) {
+        let expiries = CertificateCollector(Box::new(expiries));
+        self.registry.register_collector(Box::new(expiries));
+        self.registry.register_collector(Box::new(AcmeCollector(acme)));
     }
 
     /// Returns the current page.
@@ -253,6 +266,53 @@ impl Collector for HandshakeCollector {
             let sum: u64 = workers.map(|counters| counters.tls_handshakes_failed.get(kind)).sum();
             let labels = [("reason", kind.word())];
             encode(sum, FAILED_HANDSHAKES.kind, family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+const CERTIFICATE_EXPIRY: Metric = gauge(
+    "millrace_certificate_expiry_seconds",
+    &["service", "certificate"],
+    "When the certificate expires, in seconds since 1970. The certificate is named by its file.",
+);
+
+/// The certificates of the configuration in force.
+struct CertificateCollector(Box<dyn Fn() -> Vec<CertificateExpiry> + Send + Sync>);
+
+impl fmt::Debug for CertificateCollector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("CertificateCollector")
+    }
+}
+
+impl Collector for CertificateCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut family = CERTIFICATE_EXPIRY.describe(&mut encoder)?;
+        for CertificateExpiry { service, certificate, seconds } in (self.0)() {
+            let labels = [("service", service), ("certificate", certificate)];
+            encode(seconds, CERTIFICATE_EXPIRY.kind, family.encode_family(&labels)?)?;
+        }
+        Ok(())
+    }
+}
+
+const ACME_FAILURES: Metric = counter(
+    "millrace_acme_failures",
+    &["step"],
+    "Failures of orders of certificates by ACME. Each one is logged on standard error.",
+);
+
+/// The failures of orders of certificates.
+#[derive(Debug)]
+struct AcmeCollector(Arc<AcmeCounters>);
+
+impl Collector for AcmeCollector {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut family = ACME_FAILURES.describe(&mut encoder)?;
+        for step in Step::ALL {
+            let labels = [("step", step.word())];
+            encode(self.0.get(step), ACME_FAILURES.kind, family.encode_family(&labels)?)?;
         }
         Ok(())
     }
@@ -529,7 +589,8 @@ pub(crate) fn reference_page() -> String {
         let _ = writeln!(page, "| `{name}{total}` | {kind} | {labels} | {} |", help.trim());
     };
     let reasons = REASON_METRICS.iter().map(|(metric, ..)| metric);
-    for metric in [&REQUESTS, &FAILED_HANDSHAKES].into_iter().chain(reasons) {
+    let tls = [&FAILED_HANDSHAKES, &CERTIFICATE_EXPIRY, &ACME_FAILURES];
+    for metric in [&REQUESTS].into_iter().chain(tls).chain(reasons) {
         row(metric.name, metric.kind, metric.labels, metric.help);
     }
     for metric in Counters::TABLE {
@@ -566,7 +627,11 @@ mod tests {
 
     fn metrics(workers: usize, cache: Option<Arc<Cache>>) -> Metrics {
         let shared = SharedState::new(workers, "test".to_owned(), None, cache, |_| {}, None);
-        Metrics::new(&shared, LogSink::without_file(), Arc::default())
+        let mut metrics = Metrics::new(&shared, LogSink::without_file(), Arc::default());
+        let (service, certificate) = ("boost".to_owned(), "/a.pem".to_owned());
+        let expiry = CertificateExpiry { service, certificate, seconds: 9 };
+        metrics.add_certificates(move || vec![expiry.clone()], Arc::default());
+        metrics
     }
 
     #[test]

@@ -27,6 +27,7 @@ use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_store::HotCopies;
 use millrace_sys::{Signal, Signals};
 
+use crate::acme::{AcmeOrders, HttpListeners};
 use crate::active_config::{self, ActiveConfig};
 use crate::admin::{AccessRules, Admin, AdminListeners, Hooks, Token};
 use crate::config_source::ConfigSource;
@@ -83,6 +84,8 @@ pub(crate) struct Running {
     tickets: TicketRotation,
     log: LogSink,
     disks: Disks,
+    /// `None` only during the start.
+    acme: Option<Arc<AcmeOrders>>,
     /// The prefault thread of the cache. It runs until this is dropped.
     _prefault: Option<iolite::PrefaultThread>,
 }
@@ -101,31 +104,25 @@ impl Running {
         let (mut inherited, takeover, systemd) = collect_inherited(&config, upgrade)?;
         let mut engine = engines::select_engine(&config)?;
         let thresholds = splice_thresholds::select_thresholds(config.splice, engine.engine);
-        let cache = config.cache.as_ref();
-        let hot_bodies = cache.map(|cache| hot_bodies::select_hot_copies(cache.send));
-        let log = LogSink::without_file();
-        let (requested_config, mut config) = (config.clone(), config);
+        let hot_bodies = config.cache.as_ref().map(|it| hot_bodies::select_hot_copies(it.send));
+        let (log, requested_config, mut config) = (LogSink::without_file(), config.clone(), config);
         let access_rules = admin_access_rules(&config)?;
         let admin_listeners = AdminListeners::open(&mut config.admin, &mut inherited)?;
         let copies = hot_bodies.as_ref().map_or(HotCopies::NONE, |selection| selection.copies);
         let shared = create_shared(&config, copies)?;
         let tickets = TicketRotation::start(&shared, takeover.as_ref())?;
-        let start = ActiveConfig::open(
-            requested_config,
-            config,
-            source,
-            inherited,
-            shared.clone(),
-            log.clone(),
-        )?;
+        let state = (shared.clone(), log.clone());
+        let start =
+            ActiveConfig::open(requested_config, config, source, inherited, state.0, state.1)?;
         let (active_config, sockets) = (Arc::new(start.0), start.1);
+        let http = HttpListeners::open(&active_config.config(), takeover.is_some());
         let prefault = drop_privileges(&active_config, engine.engine, &systemd, &log)
             .and_then(|()| uselectd_watch::start_for(engine.engine))
             .and_then(|()| cache::start_prefault(shared.cache.as_ref()))
             .inspect_err(|_| active_config.close_listeners())?;
         let (waker, cache) = (Arc::new(DiskWaker::default()), shared.cache.as_ref());
-        let disks = Disks::open(&active_config.config(), cache, &waker, takeover.is_some());
-        let disks = disks.inspect_err(|_| active_config.close_listeners())?;
+        let disks = Disks::open(&active_config.config(), cache, &waker, takeover.is_some())
+            .inspect_err(|_| active_config.close_listeners())?;
         let rings = std::mem::take(&mut engine.rings);
         let worker_options = (engine.engine, rings, thresholds.thresholds);
         let started =
@@ -148,11 +145,13 @@ impl Running {
             tickets,
             log,
             disks,
+            acme: None,
             _prefault: prefault,
         };
         // The takeover comes last: after it, no other process can serve.
         let start = health_checks::start(&running.active_config, &running.shared)
             .and_then(|()| outages::start(&running.shared))
+            .and_then(|()| running.start_acme(handle.clone(), http))
             .and_then(|()| running.start_admin(access_rules, handle.clone()))
             .and_then(|()| takeover.map_or(Ok(()), |takeover| takeover.finish(handle)));
         start.inspect_err(|_| running.abort_start())?;
@@ -221,6 +220,9 @@ impl Running {
                     SupervisorRequest::Reload(reply) => {
                         _ = reply.send(self.reload(draining.is_some()))
                     }
+                    SupervisorRequest::InstallCertificates(reply) => {
+                        _ = reply.send(self.active_config.install_certificates())
+                    }
                     SupervisorRequest::CollectOffer(reply) if draining.is_some() => drop(reply),
                     SupervisorRequest::CollectOffer(reply) => _ = reply.send(self.offer()),
                     SupervisorRequest::HandOver(channel) => draining = self.hand_over(channel),
@@ -241,6 +243,23 @@ impl Running {
         }
     }
 
+    fn start_acme(
+        &mut self,
+        handle: SupervisorHandle,
+        listeners: HttpListeners,
+    ) -> Result<(), ProgramError> {
+        let orders = AcmeOrders::start(&self.active_config, &self.shared, handle, listeners)?;
+        self.acme = Some(orders);
+        Ok(())
+    }
+
+    /// Ends the orders of certificates: this process ends, or another one continues them.
+    fn stop_acme(&self) {
+        if let Some(acme) = &self.acme {
+            acme.stop();
+        }
+    }
+
     fn start_admin(
         &mut self,
         access_rules: AccessRules,
@@ -249,8 +268,11 @@ impl Running {
         if self.active_config.config().admin.is_empty() {
             return Ok(());
         }
-        let metrics =
+        let mut metrics =
             Metrics::new(&self.shared, self.log.clone(), self.active_config.reload_counters());
+        let certificates = Arc::clone(&self.active_config);
+        let acme = self.acme.as_ref().expect("ACME starts before the admin server").counters();
+        metrics.add_certificates(move || certificates::expiries(&certificates.config()), acme);
         let (active_config, log) = (self.active_config.clone(), self.log.clone());
         let hooks = Hooks {
             supervisor: handle,
@@ -314,6 +336,7 @@ impl Running {
             admin.set_draining();
         }
         console::log("draining");
+        self.stop_acme();
         self.succession.end();
         self.active_config.drain();
         self.drain_deadline()

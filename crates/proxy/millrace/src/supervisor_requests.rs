@@ -13,6 +13,8 @@ pub(crate) enum SupervisorRequest {
     Drain,
     /// Reload the configuration file and reply with its number, or with the reason of the refusal.
     Reload(Sender<Result<u64, String>>),
+    /// Put the ordered certificates in force and reply like a reload.
+    InstallCertificates(Sender<Result<u64, String>>),
     /// Reply with what a successor would take over.
     CollectOffer(Sender<io::Result<Offer>>),
     /// Hand everything over to the successor at the other end, which serves already.

@@ -27,6 +27,7 @@ pub use cached::DIRECT_BYTES;
 pub use exchange::{access_log, reason};
 pub use origin::shared_health;
 pub use overload::per_client::ClientPrefix;
+pub use secure::challenges::SharedChallenges;
 pub use secure::{client_settings, tickets::SharedTicketKeys};
 pub use shared::SharedState;
 pub use transfer::stats;

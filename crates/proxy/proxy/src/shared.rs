@@ -10,6 +10,7 @@ use millrace_tls::{Aead, Provider};
 use crate::counters::{Counters, Requests};
 use crate::origin::shared_health::SharedHealth;
 use crate::overload::per_client::SharedClientCounts;
+use crate::secure::challenges::SharedChallenges;
 use crate::secure::tickets::SharedTicketKeys;
 
 /// State that all workers of a process share.
@@ -38,6 +39,8 @@ pub struct SharedState {
     pub tls_provider: Provider,
     /// The keys of session tickets.
     pub ticket_keys: SharedTicketKeys,
+    /// The certificates of challenges of ACME.
+    pub challenges: SharedChallenges,
     pub(crate) all_clients: SharedClientCounts,
     /// Whether the operator was informed that accepting pauses.
     pub(crate) pause_reported: AtomicBool,
@@ -64,6 +67,7 @@ impl SharedState {
             cache,
             tls_provider: Provider::new(Aead::fastest()),
             ticket_keys: SharedTicketKeys::default(),
+            challenges: SharedChallenges::default(),
             all_clients: SharedClientCounts::default(),
             pause_reported: AtomicBool::new(false),
         })

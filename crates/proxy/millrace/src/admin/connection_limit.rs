@@ -16,7 +16,7 @@ const THREADS_MAX: usize = 14;
 
 /// The connections of one kind and their limit.
 #[derive(Default)]
-pub(super) struct ConnectionLimit(Mutex<Connections>);
+pub(crate) struct ConnectionLimit(Mutex<Connections>);
 
 #[derive(Default)]
 struct Connections {
@@ -29,7 +29,7 @@ struct Connections {
 }
 
 /// The permit of a connection. Dropping it frees a permit for another connection.
-pub(super) struct ConnectionPermit {
+pub(crate) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
     number: u64,
 }
@@ -37,7 +37,7 @@ pub(super) struct ConnectionPermit {
 impl ConnectionLimit {
     /// Returns a permit for the connection of `socket`, or `None` if none is free. May evict the
     /// oldest connection by shutting its socket down, as a later call may evict this one.
-    pub(super) fn acquire(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<ConnectionPermit> {
+    pub(crate) fn acquire(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<ConnectionPermit> {
         let mut connections = lock(&self.0);
         if connections.threads >= THREADS_MAX {
             return None;

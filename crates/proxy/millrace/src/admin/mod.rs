@@ -30,11 +30,12 @@ use crate::takeover::{self, TakeoverChannel};
 use crate::threads::{lock, spawn};
 
 use access::RequestSource;
-use connection_limit::{ConnectionLimit, ConnectionPermit};
+use connection_limit::ConnectionPermit;
 use request::AdminRequest;
 use response::AdminResponse;
 
 pub(crate) use access::{AccessRules, is_trusted};
+pub(crate) use connection_limit::ConnectionLimit;
 pub(crate) use listeners::AdminListeners;
 pub(crate) use response::MATCHED_FIELD;
 pub(crate) use token::Token;

@@ -70,7 +70,9 @@ pub(crate) fn drop_privileges(
     }
     let paths = Paths::from_config(config, file);
     let identity = user::choose(&config.user, &paths)?;
-    make_disks(config, identity.unwrap_or_else(Identity::current))?;
+    let owner = identity.unwrap_or_else(Identity::current);
+    make_disks(config, owner)?;
+    make_state_folders(config, owner)?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
     match millrace_confine::drop_privileges(identity, !low_ports_open.is_empty()) {
         // A service manager may have filtered this system call. The process is not root, so it
@@ -116,6 +118,22 @@ fn make_disks(config: &Config, owner: Identity) -> Result<(), ProgramError> {
     Ok(())
 }
 
+/// Creates missing state folders of ACME, each with its parent, and gives them to the later user of
+/// the process.
+fn make_state_folders(config: &Config, owner: Identity) -> Result<(), ProgramError> {
+    let services = config.services.iter().filter_map(|service| service.tls.as_ref());
+    for content in services.filter_map(|tls| tls.acme.as_ref()?.content.as_ref()) {
+        let parent = paths::folder(&content.folder);
+        let made = millrace_confine::create_directory_for(owner, &parent)
+            .and_then(|_| millrace_confine::create_directory_for(owner, &content.folder));
+        made.map_err(|error| {
+            let what = format!("acme-dir {}: cannot be created", content.folder.display());
+            ProgramError::system(what, std::io::Error::from(error))
+        })?;
+    }
+    Ok(())
+}
+
 fn restrict(
     paths: &Paths,
     engine: Engine,
@@ -133,7 +151,7 @@ fn restrict(
     let also = ExtraCalls {
         rings: engine == Engine::Uring,
         select: engine == Engine::Select,
-        stores: paths.has_disks(),
+        stores: paths.has_stores(),
     };
     let calls = millrace_confine::restrict_syscalls(also);
     Ok(Sandbox { files, calls, grants: paths::canonical(grants) })

@@ -34,6 +34,8 @@ enum PathUse {
     Folder,
     /// A folder of stored responses, private to this process.
     Disk,
+    /// A folder of accounts and certificates of ACME.
+    State,
 }
 
 /// System files that the C library and this program read: for names, container limits, process
@@ -68,6 +70,13 @@ impl Paths {
         for tls in secured.filter_map(|service| service.tls.as_ref()) {
             tls.paths().for_each(|path| need(path, PathUse::Configuration));
         }
+        for acme in config.services.iter().filter_map(|service| service.tls.as_ref()?.acme.as_ref())
+        {
+            acme.content.iter().for_each(|content| need(&content.folder, PathUse::State));
+            // A reload reads these files again.
+            let files = acme.ca.iter().chain(&acme.external_account).filter(|_| file.is_some());
+            files.for_each(|path| need(path, PathUse::Configuration));
+        }
         // A reload reads the user files again.
         for auth in config.services.iter().filter_map(|service| service.auth.as_ref()) {
             need(&auth.path, PathUse::Configuration);
@@ -98,9 +107,9 @@ impl Paths {
         Self(needs)
     }
 
-    /// Returns whether the cache has disks.
-    pub(super) fn has_disks(&self) -> bool {
-        self.0.iter().any(|need| matches!(need.kind, PathUse::Disk))
+    /// Returns whether files are written by more than appending.
+    pub(super) fn has_stores(&self) -> bool {
+        self.0.iter().any(|need| matches!(need.kind, PathUse::Disk | PathUse::State))
     }
 
     /// Returns the missing permissions of the current user as texts that follow its name, such as
@@ -156,7 +165,7 @@ impl PathNeed {
             PathUse::Listener => Grant::Sockets,
             // Landlock does not restrict connecting to a Unix socket by path.
             PathUse::Origin => return Vec::new(),
-            PathUse::Disk => return vec![(self.path.clone(), Grant::Store)],
+            PathUse::Disk | PathUse::State => return vec![(self.path.clone(), Grant::Store)],
             PathUse::Folder => {
                 let all = [Grant::Read, Grant::Append, Grant::Sockets];
                 return all.map(|grant| (self.path.clone(), grant)).into();
@@ -193,6 +202,8 @@ impl PathNeed {
                 .then(|| format!("may not connect to unix:{path}")),
             PathUse::Folder => denied(&self.path, Permission::Create)
                 .then(|| format!("may not create files in {path}")),
+            PathUse::State => denied(&self.path, Permission::Create)
+                .then(|| format!("may not create files in acme-dir {path}")),
             // A missing folder is created and given to the later user.
             PathUse::Disk => match fs::metadata(&self.path) {
                 Ok(found) => (found.uid() != millrace_sys::effective_user())

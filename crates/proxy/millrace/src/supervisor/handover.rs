@@ -64,6 +64,7 @@ impl Running {
             return None;
         }
         console::log(&format!("draining: process {process} has taken over"));
+        self.stop_acme();
         if let Some(admin) = &self.admin {
             admin.set_draining();
         }

@@ -1,6 +1,7 @@
 //! TLS of a worker: cryptography, clock, shared buffers, and how many handshakes it computes in a
 //! turn.
 
+pub(crate) mod challenges;
 pub(crate) mod client_certificate;
 pub(crate) mod failure;
 pub(crate) mod layer;

@@ -9,7 +9,8 @@ use millrace_tls::{ClientHello, Peek, TlsError, TlsErrorKind, peek};
 use crate::conn::{ConnState, client};
 use crate::core::Core;
 use crate::exchange::stage::{Event, NextStep};
-use crate::secure::failure;
+use crate::secure::layer::SecureLayer;
+use crate::secure::{challenges, failure};
 
 /// Handles an event of a connection whose handshake is in progress.
 #[cold]
@@ -58,12 +59,18 @@ fn start_session<E: Engine>(
     hello: &ClientHello,
 ) -> Result<(), TlsError> {
     update_ticket_keys(core);
-    let listener = core.conn(key).listener;
-    let (snapshot, service) = core.service_of_listener(listener);
-    let snapshot = snapshot.clone();
-    let settings = snapshot.tls(service).expect("a listener with TLS has settings");
     core.secure.clock.set(core.engine.time_of_day());
-    let session = settings.accept(hello)?;
+    let challenges = &core.shared.challenges;
+    let challenge = challenges.settings(hello, &core.shared.tls_provider, &core.secure.clock)?;
+    let session = match challenge {
+        Some(settings) => settings.accept(hello)?,
+        None => {
+            let listener = core.conn(key).listener;
+            let (snapshot, service) = core.service_of_listener(listener);
+            let settings = snapshot.tls(service).expect("a listener with TLS has settings");
+            settings.accept(hello)?
+        }
+    };
     let buffers = core.secure.buffers.clone();
     core.conn(key).wire.secure(session, buffers, Some(hello.clone()));
     Ok(())
@@ -90,11 +97,17 @@ fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         Ok(true) => {
             conn.wire.identify_client(engine);
             conn.set_state(ConnState::New, now);
-            let handshake = conn.wire.tls().and_then(|tls| tls.session().handshake());
+            let session = conn.wire.tls().map(SecureLayer::session);
+            let handshake = session.and_then(|session| session.handshake());
+            let is_challenge = challenges::is_challenge(session.and_then(|it| it.alpn()));
             core.secure.in_progress -= 1;
             core.counters.tls_handshakes.add(1);
             if handshake.is_some_and(|handshake| handshake.is_resumed) {
                 core.counters.tls_handshakes_resumed.add(1);
+            }
+            if is_challenge {
+                client::linger(core, key);
+                return NextStep::Wait;
             }
             NextStep::Reenter
         }

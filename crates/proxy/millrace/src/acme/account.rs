@@ -1,0 +1,56 @@
+//! The account at an authority.
+
+use instant_acme::{Account, AccountCredentials, Error, ExternalAccountKey, NewAccount};
+use millrace_config::{Acme, AcmeContent};
+
+use super::directory::{DirectoryClient, RetryAfter, retry, run};
+use super::state::{FileNames, StateFolder};
+use super::status::{Step, StepFailure};
+
+const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+
+/// Returns the stored account, or creates one and stores it.
+///
+/// # Errors
+/// If the authority cannot be reached or refuses the account, or the file cannot be written.
+pub(super) fn open(
+    acme: &Acme,
+    content: &AcmeContent,
+    folder: &StateFolder,
+    files: &FileNames,
+    retry_after: &RetryAfter,
+) -> Result<Account, StepFailure> {
+    let builder = || {
+        let client = DirectoryClient::new(content, retry_after.clone());
+        Account::builder_with_http(Box::new(client))
+    };
+    let failed = |error: Error| StepFailure::new(Step::Account, &error);
+    let stored =
+        folder.read(&files.account).map_err(|error| StepFailure::new(Step::State, &error))?;
+    let credentials: Option<AccountCredentials> =
+        stored.and_then(|text| serde_json::from_str(&text).ok());
+    if let Some(credentials) = credentials {
+        return run(builder().from_credentials(credentials)).map_err(failed);
+    }
+    let external = content
+        .external_account
+        .as_ref()
+        .map(|(identifier, key)| ExternalAccountKey::new(identifier.to_string(), key));
+    let contact = format!("mailto:{}", acme.mail);
+    let account = NewAccount {
+        contact: &[&contact],
+        terms_of_service_agreed: true,
+        only_return_existing: false,
+    };
+    let create = || run(builder().create(&account, acme.directory.clone(), external.as_ref()));
+    let (account, credentials) = retry(create).map_err(failed)?;
+    let text = serde_json::to_string(&credentials).expect("credentials are text");
+    folder.write(&files.account, &text).map_err(|error| StepFailure::new(Step::State, &error))?;
+    Ok(account)
+}
+
+/// Returns whether the authority does not know the account, for example because it was restored
+/// from an older state.
+pub(super) fn is_unknown(error: &Error) -> bool {
+    matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT))
+}

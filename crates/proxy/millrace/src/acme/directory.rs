@@ -1,0 +1,160 @@
+//! HTTP to the directory of an ACME authority, over the blocking connections of the control plane.
+//!
+//! A request is complete when its future is returned, so the futures of `instant_acme` never wait:
+//! [`run`] needs no runtime.
+
+use std::future::{Future, ready};
+use std::io::{Error, ErrorKind, Result};
+use std::net::ToSocketAddrs;
+use std::pin::{Pin, pin};
+use std::sync::{Arc, Mutex};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Body;
+use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
+use millrace_config::AcmeContent;
+use millrace_http1::{Method as Http1Method, ResponseHead, response_framing};
+use millrace_tls::{Aead, ClientOptions, ClientSettings, Clock, Provider, ServerName};
+
+use crate::http::Connection;
+use crate::threads::lock;
+
+/// Time for a request, from connecting to the end of the response.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
+/// The most bytes of a response.
+const BODY_BYTES_MAX: usize = 1 << 20;
+/// The most attempts of a call whose nonce the authority rejects. `instant_acme` makes three
+/// requests in each.
+const NONCE_ATTEMPTS: usize = 12;
+const BAD_NONCE: &str = "urn:ietf:params:acme:error:badNonce";
+
+/// The last Retry-After of an authority.
+pub(super) type RetryAfter = Arc<Mutex<Option<Duration>>>;
+
+/// The client of a directory.
+pub(super) struct DirectoryClient {
+    settings: ClientSettings,
+    clock: Clock,
+    retry_after: RetryAfter,
+}
+
+impl DirectoryClient {
+    /// Creates a client that trusts the authorities in `content`. It stores the Retry-After of each
+    /// response in `retry_after`.
+    pub(super) fn new(content: &AcmeContent, retry_after: RetryAfter) -> Self {
+        let options = ClientOptions {
+            roots: Some(content.roots.clone()),
+            certificate: None,
+            alpn: vec![b"http/1.1".to_vec()],
+        };
+        let clock = Clock::default();
+        let settings = ClientSettings::new(options, &Provider::new(Aead::fastest()), &clock);
+        let settings = settings.expect("authorities were found when their file was read");
+        Self { settings, clock, retry_after }
+    }
+
+    fn exchange(&self, request: Request<BodyWrapper<Bytes>>) -> Result<BytesResponse> {
+        let (head, body) = request.into_parts();
+        let (uri, body) = (head.uri, content(body));
+        if uri.scheme_str() != Some("https") {
+            return Err(invalid("the directory names a URL without https"));
+        }
+        let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+        let name = ServerName::parse(host).ok_or_else(|| invalid("the host is not a name"))?;
+        let addresses: Vec<_> = (host, uri.port_u16().unwrap_or(443)).to_socket_addrs()?.collect();
+        let mut connection = Connection::to_tcp(&addresses, Instant::now() + REQUEST_TIMEOUT)?;
+        self.clock.set(millrace_sys::time_of_day());
+        connection.secure(self.settings.connect(name).map_err(Error::other)?)?;
+        let target = uri.path_and_query().map_or("/", |target| target.as_str());
+        let authority = uri.authority().map_or("", |authority| authority.as_str());
+        let mut message = format!(
+            "{} {target} HTTP/1.1\r\nHost: {authority}\r\nConnection: close\r\n",
+            head.method
+        );
+        for (name, value) in &head.headers {
+            let value = value.to_str().map_err(|_| invalid("a field is not text"))?;
+            message.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if head.method == Method::POST {
+            message.push_str(&format!("Content-Length: {}\r\n", body.len()));
+        }
+        message.push_str("\r\n");
+        connection.write_all(&[message.as_bytes(), &body].concat())?;
+        self.read_response(&mut connection, &head.method)
+    }
+
+    fn read_response(&self, connection: &mut Connection, method: &Method) -> Result<BytesResponse> {
+        let head = connection.read_response()?;
+        let method = if *method == Method::HEAD { Http1Method::Head } else { Http1Method::Get };
+        let framing = response_framing(&head, method)
+            .map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
+        let body = connection.read_framed_body(framing, BODY_BYTES_MAX)?;
+        let response = to_response(&head)?;
+        *lock(&self.retry_after) = response.headers().get("retry-after").and_then(|value| {
+            let seconds = value.to_str().ok()?.trim().parse().ok()?;
+            Some(Duration::from_secs(seconds))
+        });
+        let (parts, ()) = response.into_parts();
+        Ok(BytesResponse { parts, body: Box::new(Bytes::from(body)) })
+    }
+}
+
+impl HttpClient for DirectoryClient {
+    fn request(
+        &self,
+        request: Request<BodyWrapper<Bytes>>,
+    ) -> Pin<Box<dyn Future<Output = std::result::Result<BytesResponse, instant_acme::Error>> + Send>>
+    {
+        let response = self.exchange(request);
+        Box::pin(ready(response.map_err(|error| instant_acme::Error::Other(Box::new(error)))))
+    }
+}
+
+/// Returns the result of a future of `instant_acme` over a [`DirectoryClient`].
+pub(super) fn run<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("each request is complete when its future is returned"),
+    }
+}
+
+/// Repeats a call while the authority rejects its nonce. A rejected request has no effect (RFC 8555
+/// section 6.5).
+pub(super) fn retry<T>(
+    mut call: impl FnMut() -> std::result::Result<T, instant_acme::Error>,
+) -> std::result::Result<T, instant_acme::Error> {
+    let mut attempts = 1;
+    loop {
+        match call() {
+            Err(instant_acme::Error::Api(problem))
+                if problem.r#type.as_deref() == Some(BAD_NONCE) && attempts < NONCE_ATTEMPTS =>
+            {
+                attempts += 1;
+            }
+            result => return result,
+        }
+    }
+}
+
+/// Returns the content of a request.
+fn content(mut body: BodyWrapper<Bytes>) -> Bytes {
+    match Pin::new(&mut body).poll_frame(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(Some(Ok(frame))) => frame.into_data().unwrap_or_default(),
+        _ => Bytes::new(),
+    }
+}
+
+fn to_response(head: &ResponseHead) -> Result<Response<()>> {
+    let mut response = Response::builder().status(head.status());
+    for field in head.fields() {
+        response = response.header(head.name_of(field), head.value_of(field));
+    }
+    response.body(()).map_err(|error| Error::new(ErrorKind::InvalidData, error))
+}
+
+fn invalid(problem: &'static str) -> Error {
+    Error::new(ErrorKind::InvalidData, problem)
+}

@@ -1,0 +1,255 @@
+//! The listeners for the challenge http-01. They redirect every other request to https.
+//!
+//! Each connection gets one response, on a thread of its own, within a limit of connections and of
+//! time: this is not the data plane.
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use millrace_config::{Config, ListenAddress};
+use millrace_http1::{Method, RequestHead};
+use millrace_sys::{Errno, EventFd, Events, Poller};
+
+use super::challenge::HttpChallenges;
+use crate::admin::ConnectionLimit;
+use crate::console;
+use crate::http::{self, Connection};
+use crate::listeners::listen_error;
+use crate::program_error::ProgramError;
+use crate::threads::spawn;
+
+/// Time from accepting a connection to the end of its response.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time between attempts to accept while the process has no free descriptor.
+const ACCEPT_PAUSE_MS: u32 = 100;
+/// Bytes that are read and discarded after a response.
+const DISCARDED_BYTES_MAX: usize = 16 * 1024;
+/// The most bytes of a host in a redirect.
+const HOST_BYTES_MAX: usize = 260;
+/// The poller token of the descriptor that ends the thread. The tokens of listeners are indices.
+const STOP: u64 = u64::MAX;
+
+/// The open addresses for http-01.
+#[derive(Default)]
+pub(crate) struct HttpListeners(Vec<HttpListener>);
+
+struct HttpListener {
+    socket: OwnedFd,
+    /// The port of the listener with TLS.
+    https_port: u16,
+}
+
+/// The accepting thread. Dropping this ends it and closes the addresses.
+pub(super) struct HttpThread {
+    thread: Option<JoinHandle<()>>,
+    stop: EventFd,
+}
+
+impl HttpListeners {
+    /// Opens the addresses of a configuration. An address that cannot be opened is reported in one
+    /// line: tls-alpn-01 needs none. With `is_takeover` the running process may have it open, too.
+    pub(crate) fn open(config: &Config, is_takeover: bool) -> Self {
+        let mut opened: Vec<(SocketAddr, HttpListener)> = Vec::new();
+        for (index, service) in config.services.iter().enumerate() {
+            let acme = service.tls.as_ref().and_then(|tls| tls.acme.as_ref());
+            let Some(address) = acme.and_then(|acme| acme.http) else { continue };
+            if opened.iter().any(|(known, _)| *known == address) {
+                continue;
+            }
+            let secured = config.listeners.iter().find(|it| it.service == index && it.tls);
+            let https_port = match secured.map(|listener| &listener.address) {
+                Some(ListenAddress::Tcp(address)) => address.port(),
+                _ => 443,
+            };
+            let port = |it: &ListenAddress| matches!(it, ListenAddress::Tcp(it) if it.port() == address.port());
+            let is_own = config.listeners.iter().any(|listener| port(&listener.address));
+            let opened_here = match is_own && address.port() != 0 {
+                // With SO_REUSEPORT, it would take a part of that listener's connections.
+                true => Err(Errno::ADDRINUSE),
+                false => open_one(address, is_takeover),
+            };
+            match opened_here {
+                Ok(socket) => opened.push((address, HttpListener { socket, https_port })),
+                Err(error) => {
+                    let error = listen_error(&address, error);
+                    console::log(&format!("acme-http: {error}; only tls-alpn-01 remains"));
+                }
+            }
+        }
+        Self(opened.into_iter().map(|(_, listener)| listener).collect())
+    }
+
+    /// Starts to accept.
+    ///
+    /// # Errors
+    /// If the thread or a descriptor cannot be created.
+    pub(super) fn start(
+        self,
+        challenges: &Arc<HttpChallenges>,
+    ) -> Result<Option<HttpThread>, ProgramError> {
+        if self.0.is_empty() {
+            return Ok(None);
+        }
+        let failed = |error: Errno| ProgramError::system("cannot poll for HTTP connections", error);
+        let poller = Poller::new().map_err(failed)?;
+        let stop = EventFd::new().map_err(failed)?;
+        poller.add_listener(stop.as_fd(), STOP).map_err(failed)?;
+        for (listener, index) in self.0.iter().zip(0..) {
+            poller.add_listener(listener.socket.as_fd(), index).map_err(failed)?;
+        }
+        let challenges = Arc::clone(challenges);
+        let thread = spawn("acme-http", move || self.accept(&poller, &challenges))?;
+        Ok(Some(HttpThread { thread: Some(thread), stop }))
+    }
+
+    fn accept(self, poller: &Poller, challenges: &Arc<HttpChallenges>) {
+        let limit = Arc::<ConnectionLimit>::default();
+        let mut events = Events::new(self.0.len() + 1);
+        let mut wait_ms_max = None;
+        loop {
+            // EINTR only ends the wait early.
+            let _ = poller.wait(&mut events, wait_ms_max);
+            let is_ended = events.any(|(token, _)| token == STOP);
+            // The connections that wait would be reset with the socket.
+            let unfinished = self.0.iter().filter(|it| !it.accept_all(challenges, &limit)).count();
+            if is_ended {
+                return;
+            }
+            wait_ms_max = (unfinished > 0).then_some(ACCEPT_PAUSE_MS);
+        }
+    }
+}
+
+fn open_one(address: SocketAddr, is_takeover: bool) -> Result<OwnedFd, Errno> {
+    if !is_takeover && address.port() != 0 {
+        // A socket without SO_REUSEPORT detects another process.
+        drop(millrace_sys::listen_tcp(address, false)?);
+    }
+    millrace_sys::listen_tcp(address, true)
+}
+
+impl HttpListener {
+    /// Accepts the waiting connections. Returns false if one may be left.
+    fn accept_all(&self, challenges: &Arc<HttpChallenges>, limit: &Arc<ConnectionLimit>) -> bool {
+        loop {
+            match millrace_sys::accept(self.socket.as_fd()) {
+                Ok((socket, _)) => {
+                    let Ok(connection) = Connection::new(socket, false) else { continue };
+                    let Some(permit) = limit.acquire(connection.socket()) else { continue };
+                    let (challenges, port) = (Arc::clone(challenges), self.https_port);
+                    // An error means that the client is gone or too slow, or that no thread could
+                    // be started.
+                    let _ = spawn("acme-http-connection", move || {
+                        let _ = serve(connection, &challenges, port);
+                        drop(permit);
+                    });
+                }
+                Err(Errno::AGAIN) => return true,
+                // The client closed the connection before it was accepted.
+                Err(Errno::CONNABORTED) => {}
+                Err(_) => return false,
+            }
+        }
+    }
+}
+
+impl Drop for HttpThread {
+    fn drop(&mut self) {
+        self.stop.signal();
+        if let Some(thread) = self.thread.take() {
+            thread.join().expect("a thread that panics ends the process");
+        }
+    }
+}
+
+fn serve(
+    mut connection: Connection,
+    challenges: &HttpChallenges,
+    https_port: u16,
+) -> std::io::Result<()> {
+    connection.set_deadline(Instant::now() + CONNECTION_TIMEOUT);
+    let head = connection.read_request()?;
+    connection.write_all(respond(&head, challenges, https_port).as_bytes())?;
+    connection.finish(DISCARDED_BYTES_MAX);
+    Ok(())
+}
+
+/// Returns the response: the content of a challenge, or a redirect to the same target by https.
+fn respond(head: &RequestHead, challenges: &HttpChallenges, https_port: u16) -> String {
+    let target = std::str::from_utf8(head.target()).unwrap_or_default();
+    if let Some(content) = challenges.content(target) {
+        return format!(
+            "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n\
+             Content-Length: {}\r\nConnection: close\r\n\r\n{content}",
+            content.len()
+        );
+    }
+    let host = http::values(head, "host").next().and_then(host_without_port);
+    let (Some(host), true) = (host, target.starts_with('/')) else {
+        return "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into();
+    };
+    // As the option redirect-https: every client follows 301, and 308 keeps the method.
+    let status = match head.method() {
+        Method::Get | Method::Head => "301 Moved Permanently",
+        _ => "308 Permanent Redirect",
+    };
+    let port = if https_port == 443 { String::new() } else { format!(":{https_port}") };
+    format!(
+        "HTTP/1.1 {status}\r\nLocation: https://{host}{port}{target}\r\n\
+         Content-Length: 0\r\nConnection: close\r\n\r\n"
+    )
+}
+
+/// Returns the host of a Host field; `None` if it cannot be part of a URL.
+fn host_without_port(value: &[u8]) -> Option<&str> {
+    let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b".-_:[]".contains(byte);
+    let value = std::str::from_utf8(value).ok()?;
+    let is_port = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let host = match value.rsplit_once(':') {
+        Some((host, port)) if is_port(port) && !host.ends_with(':') => host,
+        _ => value,
+    };
+    let is_valid =
+        !host.is_empty() && host.len() <= HOST_BYTES_MAX && host.as_bytes().iter().all(is_plain);
+    is_valid.then_some(host)
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_http1::{HeadLimits, HeadScan};
+
+    use super::*;
+
+    fn response(request: &str, port: u16) -> String {
+        let mut head = RequestHead::default();
+        let limits = HeadLimits { bytes_max: 4096, fields_max: 9, target_bytes_max: 4096 };
+        let parsed = head.parse(request.as_bytes(), &mut HeadScan::default(), &limits);
+        assert!(parsed.unwrap().is_some());
+        respond(&head, &HttpChallenges::default(), port)
+    }
+
+    #[test]
+    fn requests_are_redirected_to_the_same_target() {
+        for (host, port, url) in [
+            ("a.example", 443, "https://a.example/b?c"),
+            ("a.example:80", 8443, "https://a.example:8443/b?c"),
+            ("[::1]:80", 443, "https://[::1]/b?c"),
+        ] {
+            let response = response(&format!("GET /b?c HTTP/1.1\r\nHost: {host}\r\n\r\n"), port);
+            assert!(response.contains(&format!("\r\nLocation: {url}\r\n")), "{response}");
+            assert!(response.starts_with("HTTP/1.1 301 "), "{response}");
+        }
+        let post = response("POST /b HTTP/1.1\r\nHost: a\r\n\r\n", 443);
+        assert!(post.starts_with("HTTP/1.1 308 "), "{post}");
+        for request in [
+            "GET /.well-known/acme-challenge/unknown HTTP/1.0\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\"b\r\n\r\n",
+        ] {
+            assert!(response(request, 443).starts_with("HTTP/1.1 400 "), "{request}");
+        }
+    }
+}

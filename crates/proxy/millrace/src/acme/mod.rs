@@ -1,0 +1,120 @@
+//! Certificates by ACME (RFC 8555): a thread of the control plane orders and renews the
+//! certificates of the services with the option `acme`. It touches no request; workers only get
+//! certificates, also those for challenges.
+//!
+//! The thread repeats one step for each certificate: lock the state folder, put the stored
+//! certificate in force, and order a new one if it is time. So a certificate that another process
+//! has ordered, or that was stored just before a kill, is used as well.
+
+mod account;
+mod challenge;
+mod control;
+mod directory;
+mod http_listener;
+mod order;
+mod renewal;
+pub(crate) mod report;
+pub(crate) mod state;
+pub(crate) mod status;
+mod thread;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use millrace_config::Config;
+use millrace_proxy::SharedState;
+
+use crate::active_config::ActiveConfig;
+use crate::console;
+use crate::program_error::ProgramError;
+use crate::supervisor_requests::SupervisorHandle;
+use crate::threads::{lock, spawn};
+
+use challenge::HttpChallenges;
+use control::{Control, settings};
+use http_listener::HttpThread;
+use status::AcmeCounters;
+use thread::Worker;
+
+pub(crate) use http_listener::HttpListeners;
+
+/// The orders of certificates of a process.
+pub(crate) struct AcmeOrders {
+    control: Arc<Control>,
+    active_config: Arc<ActiveConfig>,
+    shared: Arc<SharedState>,
+    supervisor: SupervisorHandle,
+    http: Arc<HttpChallenges>,
+    counters: Arc<AcmeCounters>,
+    /// The thread of the HTTP listeners, which runs until this is dropped.
+    http_thread: Mutex<Option<HttpThread>>,
+}
+
+impl AcmeOrders {
+    /// Starts to serve the HTTP listeners, and to order the certificates of the configuration
+    /// in force and of those that replace it.
+    ///
+    /// # Errors
+    /// If a thread cannot be started.
+    pub(crate) fn start(
+        active_config: &Arc<ActiveConfig>,
+        shared: &Arc<SharedState>,
+        supervisor: SupervisorHandle,
+        listeners: HttpListeners,
+    ) -> Result<Arc<Self>, ProgramError> {
+        let http = Arc::<HttpChallenges>::default();
+        let http_thread = listeners.start(&http)?;
+        let orders = Arc::new(Self {
+            control: Arc::default(),
+            active_config: Arc::clone(active_config),
+            shared: Arc::clone(shared),
+            supervisor,
+            http,
+            counters: Arc::default(),
+            http_thread: Mutex::new(http_thread),
+        });
+        orders.apply(&active_config.config())?;
+        let observer = Arc::clone(&orders);
+        active_config.on_change(move |config| {
+            if let Err(error) = observer.apply(config) {
+                console::log(&error.to_string());
+            }
+        });
+        Ok(orders)
+    }
+
+    /// Returns the counters of failures.
+    pub(crate) fn counters(&self) -> Arc<AcmeCounters> {
+        Arc::clone(&self.counters)
+    }
+
+    /// Ends the orders of this process: another process continues them, or this one ends. Does not
+    /// wait for the current request.
+    pub(crate) fn stop(&self) {
+        self.control.lock().is_stopped = true;
+        self.control.wake.notify_all();
+        drop(lock(&self.http_thread).take());
+    }
+
+    /// Applies a configuration. Starts the thread with the first one that needs it.
+    fn apply(&self, config: &Config) -> Result<(), ProgramError> {
+        let mut state = self.control.lock();
+        state.has_changed = true;
+        self.control.wake.notify_all();
+        if state.has_thread || state.is_stopped || settings(config).next().is_none() {
+            return Ok(());
+        }
+        let worker = Worker {
+            control: Arc::clone(&self.control),
+            active_config: Arc::clone(&self.active_config),
+            shared: Arc::clone(&self.shared),
+            supervisor: self.supervisor.clone(),
+            http: Arc::clone(&self.http),
+            counters: Arc::clone(&self.counters),
+            folders: HashMap::new(),
+        };
+        spawn("acme", move || worker.run())?;
+        state.has_thread = true;
+        Ok(())
+    }
+}

@@ -1,0 +1,80 @@
+//! The counters and the last failure of ACME, for metrics and reports.
+
+use std::fmt::Display;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A step of an order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Reading and writing the state folder.
+    State,
+    /// Reading the directory, and creating or finding the account.
+    Account,
+    /// Creating the order, or finding the one in progress.
+    Order,
+    /// Proving the control of a name.
+    Challenge,
+    /// Submitting the request for the certificate, and waiting for it.
+    Issue,
+    /// Checking the certificate and putting it in force.
+    Install,
+    /// Asking when to renew.
+    RenewalInfo,
+}
+
+impl Step {
+    /// All steps, in the order of their numbers.
+    pub(crate) const ALL: [Self; 7] = [
+        Self::State,
+        Self::Account,
+        Self::Order,
+        Self::Challenge,
+        Self::Issue,
+        Self::Install,
+        Self::RenewalInfo,
+    ];
+
+    /// Returns the word for metrics and messages.
+    pub(crate) fn word(self) -> &'static str {
+        match self {
+            Self::State => "state",
+            Self::Account => "account",
+            Self::Order => "order",
+            Self::Challenge => "challenge",
+            Self::Issue => "issue",
+            Self::Install => "install",
+            Self::RenewalInfo => "renewal-info",
+        }
+    }
+}
+
+/// The failure of an order.
+#[derive(Debug)]
+pub(super) struct StepFailure {
+    pub(super) step: Step,
+    pub(super) text: String,
+}
+
+impl StepFailure {
+    pub(super) fn new(step: Step, problem: &dyn Display) -> Self {
+        Self { step, text: problem.to_string() }
+    }
+}
+
+/// The failures of a process by step.
+#[derive(Default, Debug)]
+pub(crate) struct AcmeCounters([AtomicU64; Step::ALL.len()]);
+
+impl AcmeCounters {
+    /// Counts a failure.
+    pub(super) fn add(&self, step: Step) {
+        // Pairs with the load in `get`; the number guards no other memory.
+        self.0[step as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Returns the failures of a step.
+    pub(crate) fn get(&self, step: Step) -> u64 {
+        // Pairs with the addition in `add`.
+        self.0[step as usize].load(Relaxed)
+    }
+}

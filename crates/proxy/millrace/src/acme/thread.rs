@@ -1,0 +1,281 @@
+//! The thread that orders certificates, one after the other.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use instant_acme::ChallengeType;
+use millrace_config::{Acme, AcmeContent};
+use millrace_proxy::SharedState;
+use millrace_tls::Certificate;
+
+use super::account;
+use super::challenge::{ActiveChallenge, HttpChallenges};
+use super::control::{Control, settings};
+use super::directory::RetryAfter;
+use super::order::OrderContext;
+use super::renewal::{RenewalPlan, retry_wait};
+use super::state::{FileNames, StateFolder, certificate_path};
+use super::status::{AcmeCounters, Step, StepFailure};
+use crate::active_config::ActiveConfig;
+use crate::console;
+use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
+
+/// Time between attempts to lock a state folder.
+const LOCK_INTERVAL: Duration = Duration::from_secs(1);
+/// The longest sleep, so that a clock that was set forward delays no renewal for long.
+const SLEEP_MAX: Duration = Duration::from_secs(3600);
+
+/// The thread.
+pub(super) struct Worker {
+    pub(super) control: Arc<Control>,
+    pub(super) active_config: Arc<ActiveConfig>,
+    pub(super) shared: Arc<SharedState>,
+    pub(super) supervisor: SupervisorHandle,
+    pub(super) http: Arc<HttpChallenges>,
+    pub(super) counters: Arc<AcmeCounters>,
+    /// The locked state folders.
+    pub(super) folders: HashMap<PathBuf, StateFolder>,
+}
+
+/// A certificate to order.
+struct Job {
+    acme: Acme,
+    content: AcmeContent,
+    files: FileNames,
+    due: Instant,
+    /// The failures since the last success.
+    failures: u32,
+    kind: ChallengeType,
+    /// When to renew, and when the authority was queried.
+    plan: Option<(RenewalPlan, Instant)>,
+    /// The end of the last order.
+    ordered: Option<Instant>,
+    retry_after: RetryAfter,
+    /// The challenges of the order in progress.
+    active: RefCell<Vec<ActiveChallenge>>,
+    /// Whether the operator knows that another process holds the lock.
+    is_lock_reported: bool,
+}
+
+impl Job {
+    fn new(acme: &Acme) -> Option<Self> {
+        Some(Self {
+            content: acme.content.clone()?,
+            files: FileNames::of(acme),
+            acme: acme.clone(),
+            due: Instant::now(),
+            failures: 0,
+            kind: ChallengeType::TlsAlpn01,
+            plan: None,
+            ordered: None,
+            retry_after: RetryAfter::default(),
+            active: RefCell::default(),
+            is_lock_reported: false,
+        })
+    }
+
+    fn names(&self) -> String {
+        self.acme.names.join(", ")
+    }
+
+    /// Chooses the other kind of challenge for the next attempt, if it is possible.
+    fn switch_kind(&mut self) {
+        self.kind = match self.kind {
+            ChallengeType::TlsAlpn01 if self.acme.http.is_some() => ChallengeType::Http01,
+            _ => ChallengeType::TlsAlpn01,
+        };
+    }
+}
+
+impl Worker {
+    /// Runs the thread. The locks are released at its end.
+    pub(super) fn run(mut self) {
+        let mut jobs = Vec::new();
+        loop {
+            self.update(&mut jobs);
+            let due = jobs.iter().map(|job| job.due).min();
+            let wait = due.map_or(SLEEP_MAX, |due| due.saturating_duration_since(Instant::now()));
+            if self.control.sleep_until_change(wait.min(SLEEP_MAX)) {
+                return;
+            }
+            let now = Instant::now();
+            for job in jobs.iter_mut().filter(|job| job.due <= now) {
+                self.attempt(job);
+            }
+        }
+    }
+
+    /// Takes the certificates of the configuration in force. Those that were there keep their
+    /// state.
+    fn update(&mut self, jobs: &mut Vec<Job>) {
+        if !std::mem::take(&mut self.control.lock().has_changed) {
+            return;
+        }
+        let config = self.active_config.config();
+        let mut last = std::mem::take(jobs);
+        for acme in settings(&config) {
+            let known = last.iter().position(|job| job.acme == *acme);
+            jobs.extend(known.map(|at| last.swap_remove(at)).or_else(|| Job::new(acme)));
+        }
+    }
+
+    fn attempt(&mut self, job: &mut Job) {
+        let names = job.names();
+        match self.advance(job) {
+            Ok(due) => (job.due, job.failures) = (due, 0),
+            // The end of the thread is no failure of the authority.
+            Err(_) if self.control.lock().is_stopped => {}
+            Err(StepFailure { step, text }) => {
+                self.counters.add(step);
+                job.failures = job.failures.saturating_add(1);
+                if step == Step::Challenge {
+                    job.switch_kind();
+                }
+                let wait = retry_wait(self.first_wait(), job.failures);
+                job.due = Instant::now() + wait;
+                let text = format!("certificate for {names}: {} failed: {text}", step.word());
+                console::log(&format!("acme: {text}; next attempt in {} s", wait.as_secs()));
+                if let Some(folder) = self.folders.get(&job.content.folder) {
+                    // It is only for reports.
+                    let _ = folder.write(&job.files.failure, &text);
+                }
+            }
+        }
+    }
+
+    fn first_wait(&self) -> Duration {
+        Duration::from_millis(self.active_config.config().limits.acme_retry_ms)
+    }
+
+    /// Does what is due for a certificate. Returns when something is due again.
+    fn advance(&mut self, job: &mut Job) -> Result<Instant, StepFailure> {
+        let first_wait = self.first_wait();
+        if !self.lock_folder(job)? {
+            // The other process may have renewed the certificate.
+            let path = certificate_path(&job.content.folder, &job.acme);
+            if let Some(certificate) = std::fs::read(path).ok().and_then(|pem| self.parse(&pem)) {
+                self.install(&certificate, job)?;
+            }
+            return Ok(Instant::now() + LOCK_INTERVAL);
+        }
+        let folder = &self.folders[&job.content.folder];
+        let stored = self.stored(folder, job)?;
+        if let Some(certificate) = &stored {
+            self.install(certificate, job)?;
+            let left = self.time_to_renewal(folder, certificate, job);
+            if !left.is_zero() {
+                return Ok(Instant::now() + left.min(SLEEP_MAX));
+            }
+        }
+        // No order follows another one at once, even if the authority suggests it.
+        let earliest = job.ordered.map(|ordered| ordered + first_wait);
+        if let Some(earliest) = earliest.filter(|earliest| Instant::now() < *earliest) {
+            return Ok(earliest);
+        }
+        let sleep = |wait| self.control.sleep(wait);
+        let context = OrderContext {
+            acme: &job.acme,
+            content: &job.content,
+            folder,
+            files: &job.files,
+            shared: &self.shared,
+            http: &self.http,
+            retry_after: &job.retry_after,
+            active: &job.active,
+            kind: job.kind.clone(),
+            sleep: &sleep,
+        };
+        context.obtain(stored.as_ref())?;
+        (job.ordered, job.plan) = (Some(Instant::now()), None);
+        console::log(&format!("acme: ordered the certificate for {}", job.names()));
+        folder.remove(&job.files.failure).map_err(|error| StepFailure::new(Step::State, &error))?;
+        Ok(Instant::now())
+    }
+
+    /// Locks the state folder of a certificate. Returns false while another process holds the lock.
+    fn lock_folder(&mut self, job: &mut Job) -> Result<bool, StepFailure> {
+        let path = &job.content.folder;
+        if self.folders.contains_key(path) {
+            return Ok(true);
+        }
+        let failed = |error: std::io::Error| {
+            StepFailure::new(Step::State, &format!("{}: {error}", path.display()))
+        };
+        match StateFolder::lock(path).map_err(failed)? {
+            Some(folder) => {
+                self.folders.insert(folder.path().to_owned(), folder);
+                Ok(true)
+            }
+            None => {
+                if !std::mem::replace(&mut job.is_lock_reported, true) {
+                    let path = path.display();
+                    console::log(&format!("acme: waiting for the process that has locked {path}"));
+                }
+                Ok(false)
+            }
+        }
+    }
+
+    /// Returns the stored certificate, if there is one that can be used.
+    fn stored(&self, folder: &StateFolder, job: &Job) -> Result<Option<Certificate>, StepFailure> {
+        let stored = folder.read(&job.files.certificate);
+        let stored = stored.map_err(|error| StepFailure::new(Step::State, &error))?;
+        Ok(stored.and_then(|pem| self.parse(pem.as_bytes())))
+    }
+
+    fn parse(&self, pem: &[u8]) -> Option<Certificate> {
+        Certificate::from_pem(pem, pem, &self.shared.tls_provider).ok()
+    }
+
+    /// Puts a certificate in force, unless it is.
+    fn install(&self, certificate: &Certificate, job: &Job) -> Result<(), StepFailure> {
+        let config = self.active_config.config();
+        let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
+        let service = services.find(|tls| tls.acme.as_ref() == Some(&job.acme));
+        let Some(service) = service else { return Ok(()) };
+        if service.certificates.as_deref().and_then(<[_]>::first) == Some(certificate) {
+            return Ok(());
+        }
+        let (sender, outcome) = channel();
+        self.supervisor.send(SupervisorRequest::InstallCertificates(sender));
+        match outcome.recv() {
+            Ok(Ok(_)) => Ok(()),
+            Ok(Err(text)) => Err(StepFailure::new(Step::Install, &text)),
+            Err(_) => Err(StepFailure::new(Step::Install, &"the process ends")),
+        }
+    }
+
+    /// Returns the time until the certificate has to be renewed, or until the authority has to be
+    /// queried again, if that is earlier.
+    fn time_to_renewal(
+        &self,
+        folder: &StateFolder,
+        certificate: &Certificate,
+        job: &mut Job,
+    ) -> Duration {
+        let is_current = |asked: Instant, plan: &RenewalPlan| asked.elapsed() < plan.ask_after;
+        let plan = match job.plan {
+            Some((plan, asked)) if is_current(asked, &plan) => plan,
+            last => {
+                let last = last.map(|(plan, _)| plan);
+                let content = &job.content;
+                let asked = account::open(&job.acme, content, folder, &job.files, &job.retry_after)
+                    .and_then(|account| RenewalPlan::ask(&account, certificate, last.as_ref()));
+                let plan = asked.unwrap_or_else(|failure| {
+                    self.counters.add(failure.step);
+                    let text = &failure.text;
+                    console::log(&format!("acme: cannot ask when to renew: {text}"));
+                    let plan = last.unwrap_or_else(|| RenewalPlan::by_validity(certificate));
+                    plan.after_failure()
+                });
+                job.plan = Some((plan, Instant::now()));
+                plan
+            }
+        };
+        plan.at.saturating_sub(millrace_sys::time_of_day()).min(plan.ask_after)
+    }
+}

@@ -1,0 +1,162 @@
+"""Pebble, the ACME authority for tests, with a DNS server that resolves every name to 127.0.0.1."""
+
+import contextlib
+import fcntl
+import json
+import os
+import pathlib
+import re
+import shutil
+import socket
+import ssl
+import struct
+import subprocess
+import threading
+import time
+import urllib.request
+
+from . import PROJECT, tls
+from .ports import free_port
+
+# The version, and the checksum database of Go, decide what is built.
+VERSION = "v2.10.1"
+MODULE = f"github.com/letsencrypt/pebble/v2/cmd/pebble@{VERSION}"
+
+
+def program():
+    """Returns the path of pebble, which is built from its Go module on first use."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or PROJECT / "target")
+    folder = target / f"pebble-{VERSION}"
+    path = folder / "pebble"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not path.exists():
+            go = shutil.which("go")
+            if not go:
+                raise FileNotFoundError("go is missing: run scripts/setup test")
+            environment = dict(os.environ, GOBIN=str(folder), CGO_ENABLED="0")
+            subprocess.run([go, "install", MODULE], env=environment, check=True)
+    return path
+
+
+class NameServer(threading.Thread):
+    """Responds to each query for an IPv4 address with 127.0.0.1, and others with nothing. Pebble sends
+    its queries over TCP."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.socket = socket.create_server(("127.0.0.1", 0))
+        self.address = "%s:%d" % self.socket.getsockname()
+        self.start()
+
+    def run(self):
+        while True:
+            try:
+                client, _ = self.socket.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client):
+        with client, client.makefile("rb") as queries, contextlib.suppress(ConnectionError):
+            while len(length := queries.read(2)) == 2:
+                query = queries.read(int.from_bytes(length, "big"))
+                end = query.index(b"\0", 12) + 5
+                question = query[12:end]
+                is_address = question[-4:] == b"\0\1\0\1"
+                answer = b"\xc0\x0c\0\1\0\1\0\0\0\0\0\4\x7f\0\0\1" if is_address else b""
+                head = query[:2] + struct.pack(">5H", 0x8580, 1, int(is_address), 0, 0)
+                message = head + question + answer
+                client.sendall(len(message).to_bytes(2, "big") + message)
+
+    def stop(self):
+        self.socket.shutdown(socket.SHUT_RDWR)
+        self.socket.close()
+
+
+class Pebble:
+    """An authority that validates names at two ports of 127.0.0.1. It can be killed and started
+    again at the same addresses; it then knows no account and no order."""
+
+    def __init__(self, folder, *, validity=7_776_000, bad_nonces=0, external=None):
+        self.folder = folder / "pebble"
+        self.folder.mkdir()
+        authority = tls.Authority(self.folder, "directory")
+        certificate, key = authority.issue("IP:127.0.0.1", "DNS:localhost")
+        self.ca, self.names = authority.path, NameServer()
+        self.tls_port, self.http_port = free_port(), free_port()
+        self.port, management = free_port(), free_port()
+        self.directory = f"https://127.0.0.1:{self.port}/dir"
+        self.management = f"https://127.0.0.1:{management}"
+        self.context = ssl.create_default_context(cafile=self.ca)
+        self.external, self.log, self.process = external, self.folder / "log", None
+        settings = {
+            "listenAddress": f"127.0.0.1:{self.port}",
+            "managementListenAddress": f"127.0.0.1:{management}",
+            "certificate": str(certificate),
+            "privateKey": str(key),
+            "httpPort": self.http_port,
+            "tlsPort": self.tls_port,
+            "externalAccountBindingRequired": bool(external),
+            "externalAccountMACKeys": dict([external] if external else []),
+            "retryAfter": {"authz": 0, "order": 0},
+            "keyAlgorithm": "ecdsa",
+            "profiles": {
+                "default": {"description": "default", "validityPeriod": validity},
+                "short": {"description": "short", "validityPeriod": 3600},
+            },
+        }
+        self.config = self.folder / "pebble.json"
+        self.config.write_text(json.dumps({"pebble": settings}))
+        self.bad_nonces = bad_nonces
+        self.start()
+
+    def options(self):
+        """Returns the options of millrace for this authority."""
+        return ["--acme-directory", self.directory, "--acme-ca", self.ca]
+
+    def start(self):
+        """Starts pebble and waits until it serves the directory."""
+        environment = dict(
+            os.environ, PEBBLE_VA_NOSLEEP="1", PEBBLE_WFE_NONCEREJECT=str(self.bad_nonces),
+            PEBBLE_AUTHZREUSE="0",
+        )
+        command = [program(), "-config", self.config, "-dnsserver", self.names.address]
+        with open(self.log, "ab") as log:
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
+            )
+        end = time.monotonic() + 60
+        while True:
+            try:
+                return self.get(self.directory)
+            except OSError:
+                if time.monotonic() > end or self.process.poll() is not None:
+                    raise RuntimeError(f"pebble does not start: {self.text()[-500:]}")
+                time.sleep(0.02)
+
+    def kill(self):
+        """Kills pebble."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        if self.process.poll() is None:
+            self.kill()
+        self.names.stop()
+
+    def get(self, url):
+        with urllib.request.urlopen(url, timeout=10, context=self.context) as response:
+            return response.read()
+
+    def root(self):
+        """Returns the root of the issued certificates, as PEM. Each start creates another one."""
+        return self.get(f"{self.management}/roots/0").decode()
+
+    def text(self):
+        return self.log.read_text(errors="replace")
+
+    def count(self, pattern):
+        """Returns how often a pattern is in the log."""
+        return len(re.findall(pattern, self.text()))

@@ -1,0 +1,292 @@
+"""Certificates by ACME from pebble: both challenges, rejected nonces, an authority or a millrace
+that ends at each step, renewal under load, hand-over, and the state folder."""
+
+import base64
+import json
+import os
+import random
+import socket
+import ssl
+import threading
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+from support import tls
+from support.case import InteropCase
+from support.pebble import Pebble
+from support.ports import free_port
+from support.relay import Relay
+
+NAME = "acme.interop.test"
+# The requests of an order, and a few more.
+STEPS = 16
+# Each request fails before the authority has it, and after.
+CASES = [(number, late) for number in range(1, STEPS) for late in (False, True)]
+# How often millrace is killed; `make soak` kills it more often.
+KILLS = int(os.environ.get("KILLS", 5))
+
+
+class AcmeCase(InteropCase):
+    def setUp(self):
+        super().setUp()
+        self.folder.chmod(0o755)
+        self.upstream = self.origin()
+
+    def pebble(self, name="pebble", **how):
+        folder = self.folder / name
+        folder.mkdir()
+        started = Pebble(folder, **how)
+        self.addCleanup(started.stop)
+        return started
+
+    def words(self, pebble, *options, http="off", retry=100, names=(NAME,), directory=None):
+        """Returns the command line of a reverse proxy whose certificate comes from pebble."""
+        names = [word for name in names for word in ("--server-name", name)]
+        # Pebble chooses any profile for an order without one.
+        if "--acme-profile" not in options:
+            options = ("--acme-profile", "default", *options)
+        return [
+            *["boost", "--origin", self.upstream.url, "--user", "root", *names],
+            *["--listen", f"tls://127.0.0.1:{pebble.tls_port}", "--acme", "admin@interop.test"],
+            *["--acme-dir", pebble.folder / "state", "--acme-ca", pebble.ca],
+            *["--acme-directory", directory or pebble.directory, "--acme-http", http],
+            *["--limit", f"acme_retry_ms={retry}", *options],
+        ]
+
+    def start(self, pebble, *options, **how):
+        return self.millrace(*self.words(pebble, *options, **how))
+
+    def certificate(self, pebble, name=NAME, trusted=None):
+        """Returns the certificate that a new client gets, as DER; None if there is none. `trusted`
+        has the roots to verify it by."""
+        context = ssl.create_default_context(cadata=trusted)
+        if not trusted:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        try:
+            with socket.create_connection(("127.0.0.1", pebble.tls_port), 30) as stream:
+                with context.wrap_socket(stream, server_hostname=name) as client:
+                    return client.getpeercert(binary_form=True)
+        except ssl.SSLCertVerificationError:
+            raise
+        except OSError:
+            return None
+
+    def await_certificate(self, proxy, pebble, other_than=None):
+        """Waits until clients get a certificate of pebble, and returns it."""
+        found = []
+
+        def arrived():
+            found[:] = [self.certificate(pebble)]
+            return found[0] not in (None, other_than)
+
+        try:
+            self.wait_until("a certificate", arrived)
+        except AssertionError:
+            raise AssertionError("\n".join(proxy.lines[-8:]))
+        return found[0]
+
+    def state(self, pebble, ending):
+        """Returns the only file of the state folder with this ending."""
+        (found,) = (pebble.folder / "state").glob(f"*{ending}")
+        return found
+
+
+class Orders(AcmeCase):
+    def test_a_certificate_by_tls_alpn_01(self):
+        pebble = self.pebble()
+        proxy = self.start(pebble, names=(NAME, "b." + NAME))
+        first = self.await_certificate(proxy, pebble)
+        for name in (NAME, "b." + NAME):
+            self.assertEqual(self.certificate(pebble, name, pebble.root()), first)
+        self.assertEqual(pebble.count("Issued certificate"), 1)
+        for file in (pebble.folder / "state").iterdir():
+            self.assertEqual(file.stat().st_mode & 0o777, 0o600, file)
+        # The next start uses the stored certificate, and needs no authority.
+        self.assertEqual(proxy.stop(), 0)
+        pebble.kill()
+        self.start(pebble, names=(NAME, "b." + NAME))
+        self.assertEqual(self.certificate(pebble), first)
+
+    def test_a_certificate_by_http_01_and_redirects(self):
+        pebble = self.pebble()
+        # The authority connects to the former port, so tls-alpn-01 fails.
+        pebble.tls_port = free_port()
+        proxy = self.start(pebble, http=f"127.0.0.1:{pebble.http_port}")
+        self.assertIsNone(self.certificate(pebble))
+        self.await_certificate(proxy, pebble)
+        url = f"http://127.0.0.1:{pebble.http_port}/a?b"
+
+        class NoRedirect(urllib.request.HTTPRedirectHandler):
+            def redirect_request(self, *_):
+                return None
+
+        with self.assertRaises(urllib.error.HTTPError) as refused:
+            urllib.request.build_opener(NoRedirect).open(url, timeout=30)
+        refused.exception.close()
+        self.assertEqual(refused.exception.code, 301)
+        location = refused.exception.headers["Location"]
+        self.assertEqual(location, f"https://127.0.0.1:{pebble.tls_port}/a?b")
+
+    def test_half_of_the_nonces_are_rejected(self):
+        pebble = self.pebble(bad_nonces=50)
+        self.await_certificate(self.start(pebble), pebble)
+        self.assertEqual(pebble.count("Added order"), 1)
+
+    def test_an_external_account_and_a_profile(self):
+        secret = base64.urlsafe_b64encode(random.randbytes(32)).decode().rstrip("=")
+        pebble = self.pebble(external=("kid-1", secret))
+        file = self.folder / "eab"
+        file.write_text(f"kid-1 {secret}\n")
+        file.chmod(0o600)
+        proxy = self.start(pebble, "--acme-eab", file, "--acme-profile", "short")
+        der = self.await_certificate(proxy, pebble)
+        self.assertEqual(pebble.count("Successful newAccount Binding"), 1)
+        (self.folder / "short.pem").write_text(ssl.DER_cert_to_PEM_cert(der))
+        # The profile is valid for an hour.
+        check = ["x509", "-noout", "-in", self.folder / "short.pem", "-checkend"]
+        tls.openssl(*check, "60")
+        with self.assertRaises(RuntimeError):
+            tls.openssl(*check, "7200")
+
+    def test_a_port_in_use_is_one_line(self):
+        pebble = self.pebble()
+        with socket.create_server(("127.0.0.1", pebble.http_port)):
+            proxy = self.start(pebble, http=f"127.0.0.1:{pebble.http_port}")
+            self.await_certificate(proxy, pebble)
+        lines = [line for line in proxy.lines if "acme-http" in line]
+        self.assertEqual(len(lines), 1, lines)
+        self.assertIn("address already in use; only tls-alpn-01 remains", lines[0])
+
+    def test_a_failure_is_one_line_and_a_wait(self):
+        pebble = self.pebble()
+        pebble.kill()
+        proxy = self.start(pebble, retry=3_600_000)
+        self.wait_until("a failure", lambda: any("failed" in line for line in proxy.lines))
+        lines = [line for line in proxy.lines if "failed" in line]
+        self.assertEqual(len(lines), 1)
+        expected = f"acme: certificate for {NAME}: account failed: .*; next attempt in [0-9]{{4}} s"
+        self.assertRegex(lines[0], expected)
+        self.assertIn("account failed", self.state(pebble, ".failure").read_text())
+
+
+class Failures(AcmeCase):
+    def with_each(self, cases, run):
+        """Runs cases at the same time, each with a pebble of its own."""
+        with ThreadPoolExecutor(8) as pool:
+            for done in [pool.submit(run, *case) for case in cases]:
+                done.result()
+
+    def interrupted(self, label, number, late, is_killed):
+        """Orders a certificate while request `number` fails."""
+        pebble = self.pebble(f"{label}-{number}")
+
+        def act():
+            if is_killed:
+                pebble.kill()
+                pebble.start()
+
+        relay = Relay(pebble.port, number, act, late)
+        self.addCleanup(relay.stop)
+        proxy = self.start(pebble, directory=f"https://127.0.0.1:{relay.port}/dir")
+        self.await_certificate(proxy, pebble)
+        return pebble
+
+    def test_an_authority_that_is_killed_at_each_step(self):
+        def run(number, late):
+            # It has forgotten the account and the order.
+            pebble = self.interrupted(f"killed-{late}", number, late, is_killed=True)
+            self.assertLessEqual(pebble.count("Added order"), 2)
+
+        self.with_each(CASES, run)
+
+    def test_an_authority_that_cannot_be_reached_at_each_step(self):
+        orders = []
+
+        def run(number, late):
+            pebble = self.interrupted(f"cut-{late}", number, late, is_killed=False)
+            orders.append(pebble.count("Added order"))
+
+        self.with_each(CASES, run)
+        # Only the request that creates the order can be lost in such a way that it is repeated.
+        self.assertEqual(sorted(orders)[:-1], [1] * (len(orders) - 1))
+        self.assertLessEqual(max(orders), 2)
+
+    def test_a_millrace_that_is_killed_at_any_moment(self):
+        seed = random.randrange(1 << 32)
+        print(f"seed {seed}")
+        chosen = random.Random(seed)
+
+        def run(index, number, late):
+            pebble, started = self.pebble(f"kill-{index}"), []
+            relay = Relay(pebble.port, number, lambda: started[0].kill(), late)
+            self.addCleanup(relay.stop)
+            directory = f"https://127.0.0.1:{relay.port}/dir"
+            started.append(self.start(pebble, directory=directory))
+            if number <= 9:
+                self.wait_until("the kill", lambda: started[0].process.poll() is not None)
+            started[0].kill()
+            again = self.start(pebble, directory=directory)
+            self.await_certificate(again, pebble)
+            self.assertLessEqual(pebble.count("Added order"), 2)
+            json.loads(self.state(pebble, ".json").read_text())
+            self.assertEqual(again.stop(), 0)
+
+        cases = [(i, chosen.randint(1, STEPS - 1), chosen.random() < 0.5) for i in range(KILLS)]
+        self.with_each(cases, run)
+
+
+class Renewals(AcmeCase):
+    def test_renewals_under_load_lose_no_request(self):
+        pebble = self.pebble(validity=8)
+        proxy = self.start(pebble)
+        self.await_certificate(proxy, pebble)
+        ends, seen, counts = threading.Event(), set(), [0] * 4
+        context = ssl._create_unverified_context()
+        failures = []
+
+        def load(index):
+            while not ends.is_set():
+                try:
+                    with socket.create_connection(("127.0.0.1", pebble.tls_port), 30) as stream:
+                        with context.wrap_socket(stream, server_hostname=NAME) as client:
+                            seen.add(client.getpeercert(binary_form=True))
+                            client.sendall(b"GET / HTTP/1.1\r\nHost: %s\r\n\r\n" % NAME.encode())
+                            status = client.recv(12)
+                            if status != b"HTTP/1.1 200":
+                                failures.append(status)
+                    counts[index] += 1
+                except OSError as error:
+                    failures.append(repr(error))
+
+        threads = [threading.Thread(target=load, args=(index,)) for index in range(len(counts))]
+        for thread in threads:
+            thread.start()
+        try:
+            self.wait_until("two renewals", lambda: len(seen) >= 3 or failures)
+        finally:
+            ends.set()
+            for thread in threads:
+                thread.join()
+        self.assertEqual(failures, [])
+        self.assertGreater(min(counts), 10)
+
+    def test_a_successor_continues_the_orders(self):
+        pebble = self.pebble(validity=8)
+        admin = ("--admin", f"unix:{self.folder}/admin.sock")
+        first = self.start(pebble, *admin)
+        last = self.await_certificate(first, pebble)
+        second = self.start(pebble, *admin, "--upgrade")
+        self.assertEqual(first.wait(), 0)
+        self.assertIsNotNone(self.certificate(pebble))
+        self.await_certificate(second, pebble, other_than=last)
+
+    def test_the_metrics(self):
+        pebble = self.pebble()
+        admin = self.folder / "admin.sock"
+        proxy = self.start(pebble, "--admin", f"unix:{admin}")
+        self.await_certificate(proxy, pebble)
+        command = ["curl", "-s", "--unix-socket", admin, "http://a/metrics"]
+        page = self.run_client(*command).stdout.decode()
+        self.assertRegex(page, r'millrace_certificate_expiry_seconds\{service="boost",.*\} \d{10}')
+        self.assertIn('millrace_acme_failures_total{step="order"} 0', page)
