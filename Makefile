@@ -140,6 +140,7 @@ soak: ## Run many more of each: SEEDS=5000 RANDOM_SEEDS=200000 MUTANTS=1000000 D
 	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-disk --test disk_kill
 	COUNT=$(or $(DISK_KILLS),200) scripts/disk-kill
 	scripts/renew-under-load
+	KILLS=50 tests/interop/run test_acme
 # Namespaces that lose packets need root.
 	@if [ "$$(id -u)" = 0 ]; then \
 		for engine in auto epoll; do \

@@ -13,6 +13,7 @@ import struct
 import subprocess
 import threading
 import time
+import unittest
 import urllib.request
 
 from . import PROJECT, tls
@@ -20,6 +21,7 @@ from .ports import free_port
 
 # The version, and the checksum database of Go, decide what is built.
 VERSION = "v2.10.1"
+GO_LEAST = (1, 24)
 MODULE = f"github.com/letsencrypt/pebble/v2/cmd/pebble@{VERSION}"
 
 
@@ -35,6 +37,9 @@ def program():
             go = shutil.which("go")
             if not go:
                 raise FileNotFoundError("go is missing: run scripts/setup test")
+            version = subprocess.check_output([go, "env", "GOVERSION"], text=True).strip()
+            if tuple(map(int, re.findall(r"\d+", version)[:2])) < GO_LEAST:
+                raise unittest.SkipTest(f"pebble needs Go 1.24, and {version} is installed")
             environment = dict(os.environ, GOBIN=str(folder), CGO_ENABLED="0")
             subprocess.run([go, "install", MODULE], env=environment, check=True)
     return path
