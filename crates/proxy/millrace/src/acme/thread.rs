@@ -138,11 +138,11 @@ impl Worker {
                 let wait = retry_wait(self.first_wait(), job.failures);
                 job.due = Instant::now() + wait;
                 let text = format!("certificate for {names}: {} failed: {text}", step.word());
-                console::log(&format!("acme: {text}; next attempt in {} s", wait.as_secs()));
                 if let Some(folder) = self.folders.get(&job.content.folder) {
                     // It is only for reports.
                     let _ = folder.write(&job.files.failure, &text);
                 }
+                console::log(&format!("acme: {text}; next attempt in {} s", wait.as_secs()));
             }
         }
     }
