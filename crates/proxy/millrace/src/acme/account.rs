@@ -1,13 +1,13 @@
 //! The account at an authority.
 
-use instant_acme::{Account, AccountCredentials, Error, ExternalAccountKey, NewAccount};
+use instant_acme::{
+    Account, AccountBuilder, AccountCredentials, Error, ExternalAccountKey, NewAccount,
+};
 use millrace_config::{Acme, AcmeContent};
 
 use super::directory::{DirectoryClient, RetryAfter, retry, run};
 use super::state::{FileNames, StateFolder};
 use super::status::{Step, StepFailure};
-
-const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
 
 /// Returns the stored account, or creates one and stores it.
 ///
@@ -20,18 +20,28 @@ pub(super) fn open(
     files: &FileNames,
     retry_after: &RetryAfter,
 ) -> Result<Account, StepFailure> {
-    let builder = || {
-        let client = DirectoryClient::new(content, retry_after.clone());
-        Account::builder_with_http(Box::new(client))
-    };
-    let failed = |error: Error| StepFailure::new(Step::Account, &error);
     let stored =
         folder.read(&files.account).map_err(|error| StepFailure::new(Step::State, &error))?;
     let credentials: Option<AccountCredentials> =
         stored.and_then(|text| serde_json::from_str(&text).ok());
     if let Some(credentials) = credentials {
-        return run(builder().from_credentials(credentials)).map_err(failed);
+        return run(builder(content, retry_after).from_credentials(credentials)).map_err(failed);
     }
+    let (account, credentials) = create(acme, content, retry_after)?;
+    let text = serde_json::to_string(&credentials).expect("credentials are text");
+    folder.write(&files.account, &text).map_err(|error| StepFailure::new(Step::State, &error))?;
+    Ok(account)
+}
+
+/// Creates an account.
+///
+/// # Errors
+/// If the authority cannot be reached or refuses the account.
+fn create(
+    acme: &Acme,
+    content: &AcmeContent,
+    retry_after: &RetryAfter,
+) -> Result<(Account, AccountCredentials), StepFailure> {
     let external = content
         .external_account
         .as_ref()
@@ -42,15 +52,18 @@ pub(super) fn open(
         terms_of_service_agreed: true,
         only_return_existing: false,
     };
-    let create = || run(builder().create(&account, acme.directory.clone(), external.as_ref()));
-    let (account, credentials) = retry(create).map_err(failed)?;
-    let text = serde_json::to_string(&credentials).expect("credentials are text");
-    folder.write(&files.account, &text).map_err(|error| StepFailure::new(Step::State, &error))?;
-    Ok(account)
+    let create = || {
+        let builder = builder(content, retry_after);
+        run(builder.create(&account, acme.directory.clone(), external.as_ref()))
+    };
+    retry(create).map_err(failed)
 }
 
-/// Returns whether the authority does not know the account, for example because it was restored
-/// from an older state.
-pub(super) fn is_unknown(error: &Error) -> bool {
-    matches!(error, Error::Api(problem) if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT))
+fn builder(content: &AcmeContent, retry_after: &RetryAfter) -> AccountBuilder {
+    let client = DirectoryClient::new(content, retry_after.clone());
+    Account::builder_with_http(Box::new(client))
+}
+
+fn failed(error: Error) -> StepFailure {
+    StepFailure::new(Step::Account, &error)
 }

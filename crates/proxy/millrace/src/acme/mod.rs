@@ -11,6 +11,7 @@ mod challenge;
 mod control;
 mod directory;
 mod http_listener;
+mod issuance;
 mod order;
 mod renewal;
 pub(crate) mod report;

@@ -3,6 +3,10 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
+use instant_acme::Error;
+
+const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+
 /// A step of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Step {
@@ -53,11 +57,21 @@ impl Step {
 pub(super) struct StepFailure {
     pub(super) step: Step,
     pub(super) text: String,
+    /// Whether the authority does not know the account, for example because it was restored from an
+    /// older state.
+    pub(super) is_account_unknown: bool,
 }
 
 impl StepFailure {
     pub(super) fn new(step: Step, problem: &dyn Display) -> Self {
-        Self { step, text: problem.to_string() }
+        Self { step, text: problem.to_string(), is_account_unknown: false }
+    }
+
+    /// Returns the failure of a call of the authority.
+    pub(super) fn of_call(step: Step, error: &Error) -> Self {
+        let is_account_unknown = matches!(error, Error::Api(problem)
+            if problem.r#type.as_deref() == Some(UNKNOWN_ACCOUNT));
+        Self { is_account_unknown, ..Self::new(step, error) }
     }
 }
 

@@ -16,6 +16,7 @@ use super::account;
 use super::challenge::{ActiveChallenge, HttpChallenges};
 use super::control::{Control, settings};
 use super::directory::RetryAfter;
+use super::issuance::Issuance;
 use super::order::OrderContext;
 use super::renewal::{RenewalPlan, retry_wait};
 use super::state::{FileNames, StateFolder, certificate_path};
@@ -129,7 +130,7 @@ impl Worker {
             Ok(due) => (job.due, job.failures) = (due, 0),
             // The end of the thread is no failure of the authority.
             Err(_) if self.control.lock().is_stopped => {}
-            Err(StepFailure { step, text }) => {
+            Err(StepFailure { step, text, .. }) => {
                 self.counters.add(step);
                 job.failures = job.failures.saturating_add(1);
                 if step == Step::Challenge {
@@ -182,12 +183,15 @@ impl Worker {
             content: &job.content,
             folder,
             files: &job.files,
-            shared: &self.shared,
-            http: &self.http,
-            retry_after: &job.retry_after,
-            active: &job.active,
-            kind: job.kind.clone(),
-            sleep: &sleep,
+            issuance: Issuance {
+                names: &job.acme.names,
+                shared: &self.shared,
+                http: &self.http,
+                retry_after: &job.retry_after,
+                active: &job.active,
+                kind: job.kind.clone(),
+                sleep: &sleep,
+            },
         };
         context.obtain(stored.as_ref())?;
         (job.ordered, job.plan) = (Some(Instant::now()), None);
