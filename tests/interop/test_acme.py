@@ -10,7 +10,7 @@ import ssl
 import threading
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from support import tls
 from support.case import InteropCase
@@ -218,14 +218,15 @@ class Failures(AcmeCase):
         chosen = random.Random(seed)
 
         def run(index, number, late):
-            pebble, started = self.pebble(f"kill-{index}"), []
-            relay = Relay(pebble.port, number, lambda: started[0].kill(), late)
+            pebble, started = self.pebble(f"kill-{index}"), Future()
+            relay = Relay(pebble.port, number, lambda: started.result().kill(), late)
             self.addCleanup(relay.stop)
             directory = f"https://127.0.0.1:{relay.port}/dir"
-            started.append(self.start(pebble, directory=directory))
+            first = self.start(pebble, directory=directory)
+            started.set_result(first)
             if number <= 9:
-                self.wait_until("the kill", lambda: started[0].process.poll() is not None)
-            started[0].kill()
+                self.wait_until("the kill", lambda: first.process.poll() is not None)
+            first.kill()
             again = self.start(pebble, directory=directory)
             self.await_certificate(again, pebble)
             self.assertLessEqual(pebble.count("Added order"), 2)

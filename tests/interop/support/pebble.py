@@ -1,5 +1,6 @@
 """Pebble, the ACME authority for tests, with a DNS server that resolves every name to 127.0.0.1."""
 
+import atexit
 import contextlib
 import fcntl
 import json
@@ -11,6 +12,7 @@ import socket
 import ssl
 import struct
 import subprocess
+import tempfile
 import threading
 import time
 import unittest
@@ -43,6 +45,19 @@ def program():
             environment = dict(os.environ, GOBIN=str(folder), CGO_ENABLED="0")
             subprocess.run([go, "install", MODULE], env=environment, check=True)
     return path
+
+
+def directory_certificate(lock=threading.Lock(), made=[]):
+    """Returns the files (authority, certificate, key) of all directories: openssl takes longer than
+    pebble to start."""
+    with lock:
+        if not made:
+            folder = pathlib.Path(tempfile.mkdtemp(prefix="millrace-pebble-"))
+            atexit.register(shutil.rmtree, folder)
+            folder.chmod(0o755)
+            authority = tls.Authority(folder, "directory")
+            made.extend((authority.path, *authority.issue("IP:127.0.0.1", "DNS:localhost")))
+    return made
 
 
 class NameServer(threading.Thread):
@@ -87,9 +102,8 @@ class Pebble:
     def __init__(self, folder, *, validity=7_776_000, bad_nonces=0, external=None):
         self.folder = folder / "pebble"
         self.folder.mkdir()
-        authority = tls.Authority(self.folder, "directory")
-        certificate, key = authority.issue("IP:127.0.0.1", "DNS:localhost")
-        self.ca, self.names = authority.path, NameServer()
+        self.ca, certificate, key = directory_certificate()
+        self.names = NameServer()
         self.tls_port, self.http_port = free_port(), free_port()
         self.port, management = free_port(), free_port()
         self.directory = f"https://127.0.0.1:{self.port}/dir"
@@ -115,6 +129,8 @@ class Pebble:
         self.config = self.folder / "pebble.json"
         self.config.write_text(json.dumps({"pebble": settings}))
         self.bad_nonces = bad_nonces
+        # A relay may start pebble again while a test ends.
+        self._lock, self._has_ended = threading.Lock(), False
         self.start()
 
     def options(self):
@@ -122,13 +138,15 @@ class Pebble:
         return ["--acme-directory", self.directory, "--acme-ca", self.ca]
 
     def start(self):
-        """Starts pebble and waits until it serves the directory."""
+        """Starts pebble and waits until it serves the directory, unless the test has ended."""
         environment = dict(
             os.environ, PEBBLE_VA_NOSLEEP="1", PEBBLE_WFE_NONCEREJECT=str(self.bad_nonces),
             PEBBLE_AUTHZREUSE="0",
         )
         command = [program(), "-config", self.config, "-dnsserver", self.names.address]
-        with open(self.log, "ab") as log:
+        with self._lock, open(self.log, "ab") as log:
+            if self._has_ended:
+                return None
             self.process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment
             )
@@ -137,7 +155,10 @@ class Pebble:
             try:
                 return self.get(self.directory)
             except OSError:
+                if self._has_ended:
+                    return None
                 if time.monotonic() > end or self.process.poll() is not None:
+                    self.stop()
                     raise RuntimeError(f"pebble does not start: {self.text()[-500:]}")
                 time.sleep(0.02)
 
@@ -147,8 +168,10 @@ class Pebble:
         self.process.wait()
 
     def stop(self):
-        if self.process.poll() is None:
-            self.kill()
+        """Kills pebble, which cannot be started again."""
+        with self._lock:
+            self._has_ended = True
+        self.kill()
         self.names.stop()
 
     def get(self, url):
