@@ -173,7 +173,7 @@ class Orders(AcmeCase):
 class Failures(AcmeCase):
     def with_each(self, cases, run):
         """Runs cases at the same time, each with a pebble of its own."""
-        with ThreadPoolExecutor(8) as pool:
+        with ThreadPoolExecutor(16) as pool:
             for done in [pool.submit(run, *case) for case in cases]:
                 done.result()
 
@@ -190,6 +190,7 @@ class Failures(AcmeCase):
         self.addCleanup(relay.stop)
         proxy = self.start(pebble, directory=f"https://127.0.0.1:{relay.port}/dir")
         self.await_certificate(proxy, pebble)
+        self.assertEqual(proxy.stop(), 0)
         return pebble
 
     def test_an_authority_that_is_killed_at_each_step(self):

@@ -1,5 +1,6 @@
 """A relay before a server that fails or calls a function at one of its connections."""
 
+import contextlib
 import socket
 import threading
 
@@ -28,39 +29,47 @@ class Relay(threading.Thread):
 
     def _fail(self, client):
         if self.late:
-            self._pass(client, chunks_max=2)
+            self._pass(client, is_cut=True)
         self.act()
         client.close()
 
-    def _pass(self, client, chunks_max=None):
+    def _pass(self, client, is_cut=False):
+        """Passes a connection on. With `is_cut` the client gets no response."""
         try:
             server = socket.create_connection(("127.0.0.1", self.target), 30)
         except OSError:
             return client.close()
         back = threading.Thread(target=self._copy, args=(server, client), daemon=True)
         back.start()
-        self._copy(client, server, chunks_max)
-        if chunks_max:
-            # The server may respond now; the client must not see it.
-            client.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):
+            if is_cut:
+                self._copy_request(client, server)
+                client.shutdown(socket.SHUT_RDWR)
+            else:
+                self._copy(client, server)
         back.join()
         server.close()
-        if not chunks_max:
+        if not is_cut:
             client.close()
 
     @staticmethod
-    def _copy(source, sink, chunks_max=None):
-        """Copies until the end. The client's chunks are the ClientHello, then the rest of the
-        handshake with the request."""
-        count = 0
-        try:
-            while count != chunks_max and (data := source.recv(1 << 16)):
+    def _copy(source, sink):
+        """Copies until the end, which a reset is as well."""
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
                 sink.sendall(data)
-                count += 1
-            if not chunks_max:
-                sink.shutdown(socket.SHUT_WR)
-        except OSError:
-            pass
+        with contextlib.suppress(OSError):
+            sink.shutdown(socket.SHUT_WR)
+
+    @staticmethod
+    def _copy_request(client, server):
+        """Copies records of TLS 1.3 until the second encrypted one, which contains the request; the
+        first one ends the handshake."""
+        encrypted = 0
+        with client.makefile("rb") as records:
+            while encrypted < 2 and len(head := records.read(5)) == 5:
+                encrypted += head[0] == 23
+                server.sendall(head + records.read(int.from_bytes(head[3:], "big")))
 
     def stop(self):
         self.socket.shutdown(socket.SHUT_RDWR)

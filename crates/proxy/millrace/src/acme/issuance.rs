@@ -153,7 +153,7 @@ impl Issuance<'_> {
     /// Returns the request for the certificate, in DER.
     fn request(&self, key: &KeyPair) -> Result<Vec<u8>, StepFailure> {
         let failed = |error: rcgen::Error| StepFailure::new(Step::Issue, &error);
-        let mut params = CertificateParams::new(self.names.clone()).map_err(failed)?;
+        let mut params = CertificateParams::new(self.names).map_err(failed)?;
         params.distinguished_name = DistinguishedName::new();
         Ok(params.serialize_request(key).map_err(failed)?.der().to_vec())
     }
