@@ -44,6 +44,9 @@ pub fn peek(bytes: &[u8]) -> Peek {
         let error = TlsError::new(kind, "the connection does not begin with a TLS handshake");
         return Peek::Failed { error, alert: Vec::new() };
     }
+    if bytes.len() < HELLO_BYTES_MAX && lacks_bytes(bytes) {
+        return Peek::Incomplete;
+    }
     let mut acceptor = Acceptor::default();
     let mut rest = &bytes[..bytes.len().min(HELLO_BYTES_MAX)];
     loop {
@@ -73,6 +76,31 @@ pub fn peek(bytes: &[u8]) -> Peek {
             }
         }
     }
+}
+
+/// Returns whether the whole records at the beginning of `bytes` certainly lack a part of the
+/// ClientHello. It only adds lengths: rustls decides everything else.
+///
+/// Without it, rustls would read all records again after each byte of a client that sends a long
+/// ClientHello slowly, in records of one byte: 0.1 ms for each, as much as a handshake.
+fn lacks_bytes(mut bytes: &[u8]) -> bool {
+    let (mut header, mut received) = ([0; 4], 0);
+    while let [kind, _, _, high, low, rest @ ..] = bytes {
+        let length = usize::from(u16::from_be_bytes([*high, *low]));
+        if *kind != HANDSHAKE_RECORD || length == 0 || length > RECORD_BYTES_MAX {
+            return false;
+        }
+        let Some((content, after)) = rest.split_at_checked(length) else { break };
+        let begin = &mut header[received.min(4)..];
+        let count = begin.len().min(length);
+        begin[..count].copy_from_slice(&content[..count]);
+        received += length;
+        bytes = after;
+    }
+    let [kind, size @ ..] = header;
+    let size = size.iter().fold(0, |size, byte| size << 8 | usize::from(*byte));
+    let is_hello = received == 0 || kind == CLIENT_HELLO && size <= MESSAGE_BYTES_MAX;
+    is_hello && received < header.len() + size
 }
 
 fn failed(error: TlsError) -> Peek {
@@ -125,6 +153,10 @@ pub(crate) fn normal_name(name: &str) -> String {
 /// The first byte of a record with a handshake message (RFC 8446 section 5.1).
 const HANDSHAKE_RECORD: u8 = 22;
 
+/// The most bytes of a plain record that rustls reads (RFC 8446 section 5.1), and of a message.
+const RECORD_BYTES_MAX: usize = 16 * 1024;
+const MESSAGE_BYTES_MAX: usize = 0xffff;
+
 /// The first byte of a ClientHello (RFC 8446 section 4).
 const CLIENT_HELLO: u8 = 1;
 
@@ -155,6 +187,31 @@ mod tests {
             b"\x16\x03\x03\0\0\x15\x03\x01\0\x02\x01\x5a",
         ] {
             assert_eq!(sniff(unreadable), Sniffed::Unreadable, "{unreadable:?}");
+        }
+    }
+
+    #[test]
+    fn the_records_of_a_slow_client_are_not_read_again_at_each_byte() {
+        let mut bytes = Vec::new();
+        let mut message = vec![CLIENT_HELLO, 0, 0, 100];
+        message.resize(104, 0);
+        for byte in message {
+            bytes.extend_from_slice(&[HANDSHAKE_RECORD, 3, 1, 0, 1, byte]);
+        }
+        for end in 1..bytes.len() {
+            assert!(lacks_bytes(&bytes[..end]), "{end}");
+            assert_eq!(peek(&bytes[..end]), Peek::Incomplete, "{end}");
+        }
+        assert!(!lacks_bytes(&bytes));
+        // Rustls reads at once everything that cannot become a ClientHello.
+        for other in [
+            &b"\x16\x03\x01\0\x01\x02"[..],
+            b"\x16\x03\x01\0\x01\x01\x15\x03\x01\0\x02",
+            b"\x16\x03\x01\0\0",
+            b"\x16\x03\x01\x40\x01",
+            b"\x16\x03\x01\0\x04\x01\x01\0\0",
+        ] {
+            assert!(!lacks_bytes(other), "{other:?}");
         }
     }
 
