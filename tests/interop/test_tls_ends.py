@@ -3,10 +3,12 @@ close_notify, its absence, and resets."""
 
 import hashlib
 import json
+import os
 import socket
 import ssl
 import subprocess
 import threading
+import unittest.mock
 
 from support import pattern, websocket, wire
 from support.secure import NAME, Connection, SecureCase, everything, one_byte_each
@@ -90,6 +92,27 @@ class Handshakes(Case):
         self.assertEqual(client.read_response().status, 200)
         client.close()
         self.assertEqual(set(self.reasons(proxy)), {"tls-closed", None})
+
+    def test_second_hellos_wait_for_their_turn(self):
+        """After a HelloRetryRequest the key exchange follows the second ClientHello. A worker that
+        finds 200 of them continues only a few handshakes in a turn."""
+        with unittest.mock.patch.dict(os.environ, MILLRACE_TRACE="1"):
+            proxy = self.start("--workers", "1")
+        share = b"\0\x33\0\x26\0\x24\0\x1d\0\x20"
+        hello = self.hello()
+        self.assertEqual(hello.count(share), 1)
+        of_unknown_group = hello.replace(share, share[:6] + b"\x0a\x0a\0\x20")
+        streams = []
+        for _ in range(200):
+            streams.append(self.raw(proxy, of_unknown_group))
+            self.assertEqual(streams[-1].recv(1), b"\x16")
+        waited = lambda: [line for line in proxy.lines if "Handshake <- CapacityFreed" in line]
+        self.assertEqual(waited(), [])
+        proxy.pause()
+        for stream in streams:
+            stream.sendall(hello)
+        proxy.resume()
+        self.wait_until("handshakes wait for a turn", waited, seconds=30)
 
     def test_a_client_that_resets_during_the_handshake(self):
         proxy = self.start()

@@ -27,15 +27,15 @@ pub(crate) struct SecureContext {
     pub(crate) ticket_version: u64,
     /// Client connections whose handshake is in progress.
     pub(crate) in_progress: usize,
-    /// Handshakes computed in this turn; `computed <= COMPUTED_PER_TURN`.
+    /// Steps of handshakes computed in this turn; `computed <= COMPUTED_PER_TURN`.
     computed: usize,
-    /// Connections whose ClientHello has arrived and that wait for a later turn, in order. Those
+    /// Connections whose next flight has arrived and that wait for a later turn, in order. Those
     /// that closed in the meantime are skipped.
     waiting: VecDeque<Key>,
 }
 
-/// The most handshakes that a worker computes in a turn. At 0.1 ms each, a flood of them delays
-/// other connections by less than 2 ms.
+/// The most steps of handshakes that a worker computes in a turn: begins, or flights of a client.
+/// At 0.1 ms each, a flood of them delays other connections by less than 2 ms.
 const COMPUTED_PER_TURN: usize = 16;
 
 impl SecureContext {
@@ -49,8 +49,8 @@ impl SecureContext {
         !self.waiting.is_empty()
     }
 
-    /// Takes the right to compute a handshake in this turn. Without it, the connection waits in
-    /// order.
+    /// Takes the right to compute a step of a handshake in this turn. Without it, the connection
+    /// waits in order.
     pub(crate) fn try_compute(&mut self, key: Key) -> bool {
         let is_next = match self.waiting.front() {
             None => true,

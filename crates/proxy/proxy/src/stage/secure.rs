@@ -1,7 +1,7 @@
 //! Stage secure: the TLS handshake of a client connection, between accept and parse.
 //!
 //! The name in the ClientHello selects the certificate. Key exchange and signature take about 0.1
-//! ms, so a worker computes only a few of them in a turn, and the other clients wait in order.
+//! ms, so a worker continues only a few handshakes in a turn, and the other clients wait in order.
 
 use millrace_engine::{Engine, Key};
 use millrace_tls::{ClientHello, Peek, TlsError, TlsErrorKind, peek};
@@ -19,9 +19,14 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     if event == Event::TimedOut {
         return fail(core, key, TlsErrorKind::TimedOut, None);
     }
-    let has_session = core.conn(key).wire.tls().is_some();
-    if !has_session && let Err(step) = begin(core, key) {
-        return step;
+    if core.conn(key).wire.tls().is_none() {
+        if let Err(step) = begin(core, key) {
+            return step;
+        }
+    } else if !core.secure.try_compute(key) {
+        // After a HelloRetryRequest only the second ClientHello has the key share, and with TLS 1.2
+        // or a certificate the second flight is as expensive.
+        return NextStep::Wait;
     }
     advance(core, key)
 }
