@@ -351,7 +351,7 @@ class Bytes(Case):
 
     def test_the_client_speaks_first_in_another_protocol(self):
         others = [
-            b"SSH-2.0-x\r\n", b"\0\1\2", b"GET / HTTP/1.1\r\n\r\n", b"\x15\3\1\0\2\1\x5a",
+            b"SSH-2.0-x\r\n", b"\0\1\2", b"GET / HTTP/1.1\r\n\r\n",
             b"\x16\3\3\0\4\2\0\0\0", b"\x80\x2e\1\3\1",
         ]
         proxy, target = self.start(*DENY), self.target()
@@ -372,13 +372,16 @@ class Bytes(Case):
         small = hello("good.test", extension(0xFAFA, b"x" * (HELLO_BYTES_MAX - 200)))
         malformed = hello("good.test")[:-4] + b"\xff\xff\xff\xff"
         twice = hello("good.test", server_name("a.bad.test"))
+        # Go skips the warning, and GnuTLS the ChangeCipherSpec.
+        behind = [b"\x15\3\1\0\2\1\x5a", b"\x14\3\3\0\1\1", b"\x17\3\3\0\1x"]
+        behind = [record + hello("a.bad.test") for record in behind]
         for options, reason in ((DENY, "sni-unreadable"), ((), None)):
             proxy, target = self.start(*options), self.target()
             client = self.open(proxy, target)
             client.send(small)
             self.echoed(client, small)
             client.close()
-            for bytes in (large, malformed, twice):
+            for bytes in (large, malformed, twice, *behind):
                 client = self.open(proxy, target)
                 client.send(bytes)
                 if reason:
@@ -388,7 +391,7 @@ class Bytes(Case):
                 client.close()
             self.assertEqual(target.received[: len(small)], small)
             self.assertEqual(len(target.received) == len(small), reason is not None)
-            expected = by_text([("good.test", None)] + [(None, reason)] * 3)
+            expected = by_text([("good.test", None)] + [(None, reason)] * 6)
             self.assertEqual(self.records(proxy), expected)
 
     def test_half_a_hello(self):

@@ -114,7 +114,8 @@ pub enum Sniffed {
     Incomplete,
     /// A ClientHello.
     Hello(ClientHello),
-    /// A ClientHello that is malformed or too large, or that `rustls` cannot read.
+    /// A ClientHello that is malformed or too large, or that `rustls` cannot read; or another
+    /// record of TLS, behind which some servers accept a ClientHello.
     Unreadable,
     /// Anything else.
     Other,
@@ -123,6 +124,9 @@ pub enum Sniffed {
 /// Reads the first bytes of a stream that may have any protocol: those that its client has sent so
 /// far.
 pub fn sniff(bytes: &[u8]) -> Sniffed {
+    if bytes.first().is_some_and(|first| OTHER_RECORDS.contains(first)) {
+        return Sniffed::Unreadable;
+    }
     if is_other_protocol(bytes) {
         return Sniffed::Other;
     }
@@ -157,6 +161,10 @@ const HANDSHAKE_RECORD: u8 = 22;
 const RECORD_BYTES_MAX: usize = 16 * 1024;
 const MESSAGE_BYTES_MAX: usize = 0xffff;
 
+/// The first bytes of other records: ChangeCipherSpec, alert, application data. GnuTLS accepts a
+/// ClientHello behind the first one, and Go behind a warning.
+const OTHER_RECORDS: [u8; 3] = [20, 21, 23];
+
 /// The first byte of a ClientHello (RFC 8446 section 4).
 const CLIENT_HELLO: u8 = 1;
 
@@ -172,7 +180,6 @@ mod tests {
             b"SSH-2.0-x\r\n",
             b"\0",
             b"\x80\x2e\x01",
-            b"\x15\x03\x01\0\x02\x01\x5a",
             b"\x16\x03\x03\0\x04\x02",
             b"\x16\x03\x03\0\0\x16\x03\x03\0\x04\x02",
         ] {
@@ -182,7 +189,11 @@ mod tests {
             assert_eq!(sniff(unknown), Sniffed::Incomplete, "{unknown:?}");
         }
         for unreadable in [
-            &b"\x16\x03\x01\0\x04\x01\0\0\0"[..],
+            &b"\x14"[..],
+            b"\x14\x03\x03\0\x01\x01\x16",
+            b"\x15\x03\x01\0\x02\x01\x5a",
+            b"\x17\x03\x03",
+            b"\x16\x03\x01\0\x04\x01\0\0\0",
             b"\x16\x03\x03\0\0\x16\x03\x03\0\x04\x01\0\0\0",
             b"\x16\x03\x03\0\0\x15\x03\x01\0\x02\x01\x5a",
         ] {
