@@ -5,8 +5,11 @@ import base64
 import json
 import os
 import random
+import re
+import signal
 import socket
 import ssl
+import subprocess
 import threading
 import urllib.error
 import urllib.request
@@ -14,6 +17,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from support import tls
 from support.case import InteropCase
+from support.millrace import program
 from support.pebble import Pebble
 from support.ports import free_port
 from support.relay import Relay
@@ -40,22 +44,34 @@ class AcmeCase(InteropCase):
         self.addCleanup(started.stop)
         return started
 
-    def words(self, pebble, *options, http="off", retry=100, names=(NAME,), directory=None):
+    def words(self, pebble, *options, http="off", retry=100, names=(NAME,), directory=None,
+              user="root"):
         """Returns the command line of a reverse proxy whose certificate comes from pebble."""
         names = [word for name in names for word in ("--server-name", name)]
         # Pebble chooses any profile for an order without one.
         if "--acme-profile" not in options:
             options = ("--acme-profile", "default", *options)
         return [
-            *["boost", "--origin", self.upstream.url, "--user", "root", *names],
+            *["boost", "--origin", self.upstream.url, "--user", user, *names],
             *["--listen", f"tls://127.0.0.1:{pebble.tls_port}", "--acme", "admin@interop.test"],
-            *["--acme-dir", pebble.folder / "state", "--acme-ca", pebble.ca],
+            *["--acme-dir", pebble.folder / "acme", "--acme-ca", pebble.ca],
             *["--acme-directory", directory or pebble.directory, "--acme-http", http],
             *["--limit", f"acme_retry_ms={retry}", *options],
         ]
 
     def start(self, pebble, *options, **how):
         return self.millrace(*self.words(pebble, *options, **how))
+
+    def write(self, config, pebble, http="off", *process):
+        """Writes a configuration file with the options of `words`, and more of the process."""
+        lines = [
+            *['user = "root"', *process, "[boost]", f'listen = "tls://127.0.0.1:{pebble.tls_port}"'],
+            *[f'server-name = "{NAME}"', 'acme = "admin@interop.test"', f'acme-http = "{http}"'],
+            *[f'acme-directory = "{pebble.directory}"', f'acme-ca = "{pebble.ca}"'],
+            *[f'acme-dir = "{pebble.folder / "acme"}"', 'acme-profile = "default"'],
+            *["[[boost.route]]", f'origins = "{self.upstream.url}"'],
+        ]
+        config.write_text("\n".join(lines) + "\n")
 
     def certificate(self, pebble, name=NAME, trusted=None):
         """Returns the certificate that a new client gets, as DER; None if there is none. `trusted`
@@ -88,7 +104,7 @@ class AcmeCase(InteropCase):
 
     def state(self, pebble, ending):
         """Returns the only file of the state folder with this ending."""
-        (found,) = (pebble.folder / "state").glob(f"*{ending}")
+        (found,) = (pebble.folder / "acme").glob(f"*{ending}")
         return found
 
 
@@ -100,7 +116,7 @@ class Orders(AcmeCase):
         for name in (NAME, "b." + NAME):
             self.assertEqual(self.certificate(pebble, name, pebble.root()), first)
         self.assertEqual(pebble.count("Issued certificate"), 1)
-        for file in (pebble.folder / "state").iterdir():
+        for file in (pebble.folder / "acme").iterdir():
             self.assertEqual(file.stat().st_mode & 0o777, 0o600, file)
         # The next start uses the stored certificate, and needs no authority.
         self.assertEqual(proxy.stop(), 0)
@@ -168,6 +184,75 @@ class Orders(AcmeCase):
         expected = f"acme: certificate for {NAME}: account failed: .*; next attempt in [0-9]{{4}} s"
         self.assertRegex(lines[0], expected)
         self.assertIn("account failed", self.state(pebble, ".failure").read_text())
+
+
+class TestOrders(AcmeCase):
+    """`millrace check --acme`."""
+
+    def setUp(self):
+        super().setUp()
+        self.config, self.admin = self.folder / "millrace.toml", self.folder / "admin.sock"
+
+    def configure(self, pebble, http="off"):
+        self.write(self.config, pebble, http, f'admin = "unix:{self.admin}"')
+
+    def check(self):
+        """Returns the exit status and the lines of standard output and standard error."""
+        command = [program(), "check", "--acme", self.config]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout.splitlines(), done.stderr.splitlines()
+
+    def label(self, pebble):
+        return f"acme: test order of {NAME} from {pebble.directory}: "
+
+    def files(self, pebble):
+        return {file: file.read_bytes() for file in (pebble.folder / "acme").glob("*")}
+
+    def test_the_running_process_orders(self):
+        pebble = self.pebble()
+        self.configure(pebble)
+        proxy = self.millrace("run", self.config)
+        certificate, files = self.await_certificate(proxy, pebble), self.files(pebble)
+        expected = [self.label(pebble) + "issued by tls-alpn-01"]
+        self.assertEqual(self.check(), (0, expected, []))
+        self.assertEqual(pebble.count("Issued certificate"), 2)
+        self.assertEqual(self.files(pebble), files)
+        self.assertEqual(self.certificate(pebble), certificate)
+        pebble.kill()
+        status, output, (line,) = self.check()
+        self.assertEqual((status, output), (1, []))
+        self.assertIn(self.label(pebble) + "account failed: ", line)
+        self.assertEqual(self.certificate(pebble), certificate)
+
+    def test_without_a_process_it_listens_itself(self):
+        pebble = self.pebble()
+        self.configure(pebble)
+        expected = [self.label(pebble) + "issued by tls-alpn-01"]
+        self.assertEqual(self.check(), (0, expected, []))
+        self.assertEqual(self.files(pebble), {})
+        # The authority connects to the former port, so only http-01 works.
+        pebble.tls_port = free_port()
+        self.configure(pebble, http=f"127.0.0.1:{pebble.http_port}")
+        status, (line,), errors = self.check()
+        self.assertEqual((status, errors), (0, []))
+        self.assertIn("issued by http-01, but tls-alpn-01 failed: ", line)
+        self.configure(pebble)
+        status, output, (line,) = self.check()
+        self.assertEqual((status, output), (1, []))
+        self.assertIn(self.label(pebble) + "tls-alpn-01 failed: ", line)
+
+    def test_each_obstacle_is_one_line(self):
+        pebble = self.pebble()
+        self.configure(pebble)
+        with socket.create_server(("127.0.0.1", pebble.tls_port)):
+            status, output, lines = self.check()
+        expected = f"cannot listen on 127.0.0.1:{pebble.tls_port}: address already in use ("
+        self.assertEqual((status, output, len(lines)), (1, [], 1))
+        self.assertIn(expected, lines[0])
+        self.config.write_text(f'[boost]\n[[boost.route]]\norigins = "{self.upstream.url}"\n')
+        status, output, (line,) = self.check()
+        self.assertEqual((status, output), (2, []))
+        self.assertIn("--acme: the configuration orders no certificate (expected: ", line)
 
 
 class Failures(AcmeCase):
@@ -272,6 +357,50 @@ class Renewals(AcmeCase):
                 thread.join()
         self.assertEqual(failures, [])
         self.assertGreater(min(counts), 10)
+
+    def test_a_renewal_after_root_was_given_up(self):
+        if os.getuid() != 0:
+            self.skipTest("only root has privileges to drop")
+        pebble = self.pebble(validity=8)
+        proxy = self.start(pebble, user="12345:12346")
+        first = self.await_certificate(proxy, pebble)
+        self.await_certificate(proxy, pebble, other_than=first)
+        for path in (pebble.folder / "acme", self.state(pebble, ".pem")):
+            self.assertEqual((path.stat().st_uid, path.stat().st_gid), (12345, 12346), path)
+
+    def test_doctor_reports_expiry_and_the_last_failure(self):
+        pebble = self.pebble()
+        proxy = self.start(pebble)
+        self.await_certificate(proxy, pebble)
+        self.assertEqual(proxy.stop(), 0)
+
+        def report():
+            environment = self.environment(STATE_DIRECTORY=str(pebble.folder))
+            page = self.run_client(program(), "doctor", environment=environment).stdout.decode()
+            return re.findall(r"^(\w+) +certificate +(.*)\n(?: {24}(.*)\n)?", page, re.M)
+
+        self.assertEqual(report(), [("ok", f"{NAME}: expires in 89 days", "")])
+        # A renewal that is due fails.
+        pebble.kill()
+        (found,) = (pebble.folder / "acme").glob("*.pem")
+        found.unlink()
+        proxy = self.start(pebble, retry=3_600_000)
+        self.wait_until("a failure", lambda: any("failed" in line for line in proxy.lines))
+        ((mark, value, failure),) = report()
+        self.assertEqual((mark, value), ("note", "MISSING"))
+        self.assertIn(f"certificate for {NAME}: account failed: ", failure)
+
+    def test_a_reload_reports_that_acme_http_is_not_opened(self):
+        pebble, config = self.pebble(), self.folder / "millrace.toml"
+        self.write(config, pebble)
+        proxy = self.millrace("run", config)
+        first = self.await_certificate(proxy, pebble)
+        address = f"127.0.0.1:{pebble.http_port}"
+        self.write(config, pebble, http=address)
+        proxy.process.send_signal(signal.SIGHUP)
+        expected = f"millrace: acme-http {address}: only an upgrade or a restart opens the address"
+        self.wait_until("the line", lambda: expected in proxy.lines)
+        self.assertEqual(self.certificate(pebble), first)
 
     def test_a_successor_continues_the_orders(self):
         pebble = self.pebble(validity=8)

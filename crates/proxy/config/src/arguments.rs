@@ -34,6 +34,9 @@ pub enum Command {
         file: PathBuf,
         /// Options of the process, which replace those of the file.
         overrides: RawConfig,
+        /// Whether to place a test order for each certificate by ACME, and print the results
+        /// instead.
+        has_test_orders: bool,
     },
     /// Report what this machine supports for a process with these options.
     Doctor(RawConfig),
@@ -46,6 +49,11 @@ pub enum Command {
     /// Print this text: help, or the version.
     Print(String),
 }
+
+/// The option of `check` for test orders.
+pub(super) const TEST_ORDERS: &str = "acme";
+pub(super) const TEST_ORDERS_HELP: &str =
+    "Place a test order for each certificate by ACME and print the result instead";
 
 /// Reads a command line whose first word is the name of the program.
 pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
@@ -61,7 +69,11 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
     let file = || PathBuf::from(text_of(matches, "FILE"));
     Ok(match name {
         "run" => Command::Run { file: file(), overrides: raw_config(name, matches)? },
-        "check" => Command::Check { file: file(), overrides: raw_config(name, matches)? },
+        "check" => Command::Check {
+            file: file(),
+            overrides: raw_config(name, matches)?,
+            has_test_orders: matches.get_flag(TEST_ORDERS),
+        },
         "doctor" => Command::Doctor(raw_config(name, matches)?),
         "demo" => Command::Demo,
         "cache" => Command::Cache(cache_command::read(matches)?),
@@ -137,6 +149,15 @@ fn command(name: &'static str, about: &'static str, is_short_help: bool) -> clap
     let command = match name {
         "run" | "check" => command.arg(
             Arg::new("FILE").required(true).help("A configuration file; see millrace.toml(5)"),
+        ),
+        _ => command,
+    };
+    let command = match name {
+        "check" => command.arg(
+            Arg::new(TEST_ORDERS)
+                .long(TEST_ORDERS)
+                .help(TEST_ORDERS_HELP)
+                .action(ArgAction::SetTrue),
         ),
         _ => command,
     };

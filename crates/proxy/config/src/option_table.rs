@@ -752,9 +752,9 @@ impl OptionRow {
             .summary("Serve metrics and administration on this address")
             .detail(
                 "GET /metrics, /healthz, /config and /cache/stat are served to every client. GET \
-                 /cache and /cache/object and POST /reload, /drain, /log/reopen and /cache/purge \
-                 need a privilege. On a Unix socket, root and the user that runs millrace have it. On \
-                 a TCP address, clients with the token of admin-token-file have it.",
+                 /cache and /cache/object and POST /reload, /drain, /log/reopen, /acme/test and \
+                 /cache/purge need a privilege. On a Unix socket, root and the user that runs \
+                 millrace have it. On a TCP address, clients with the token of admin-token-file have it.",
             ),
         row(
             Process,

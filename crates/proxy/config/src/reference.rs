@@ -66,6 +66,7 @@ fn program_page() -> String {
         let file = if matches!(*name, "run" | "check") { " \\fIFILE.toml\\fR" } else { "" };
         let options = match *name {
             "demo" => "",
+            "check" => " [\\fB\\-\\-acme\\fR] [\\fIOPTION\\fR]...",
             "cache" => " \\fIACTION\\fR [\\fIOPTION\\fR]...",
             _ => " [\\fIOPTION\\fR]...",
         };
@@ -74,6 +75,9 @@ fn program_page() -> String {
     out.push_str(".SH COMMANDS\n");
     for (name, about) in COMMANDS {
         let _ = writeln!(out, ".TP\n.B {name}\n{}.{}", roff(about), alias_of(name));
+        if *name == "check" {
+            out.push_str(TEST_ORDERS);
+        }
     }
     out.push_str(
         ".PP\n.B \\-h\nlists the most used options of a command,\n.B \\-\\-help\nall of them.\n",
@@ -147,6 +151,15 @@ responses on disks that a purge matches.
 A second SIGINT.
 .PP
 Each status other than 0 comes with one line on standard error.
+";
+
+const TEST_ORDERS: &str = "\
+With
+.BR \\-\\-acme ,
+places a test order for each certificate by ACME and prints the result instead. The process at an
+admin address of the file places the orders; if none runs, this one listens at the addresses of the
+file meanwhile. The orders go to acme-directory, or to Let's Encrypt's staging directory by default.
+Account and certificate are thrown away.
 ";
 
 const FILES_AND_ENVIRONMENT: &str = "\

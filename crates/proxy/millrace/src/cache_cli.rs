@@ -53,13 +53,41 @@ struct CacheResponse {
 /// Describes why there is no response. If no process listens, adds how to start one.
 fn describe_error(command: &AdminRequest, error: &Error) -> String {
     let admin = &command.admin;
-    let hint = match error.kind() {
-        ErrorKind::NotFound | ErrorKind::ConnectionRefused => {
+    let hint = match is_unused(error) {
+        true => {
             format!(" (start the process with --admin {admin}, or name its address by --admin)")
         }
-        _ => String::new(),
+        false => String::new(),
     };
     format!("cannot reach the process at {admin}: {error}{hint}")
+}
+
+/// Sends a request of another command. Returns the status and the body of the response; `None` if
+/// no process listens at the address.
+///
+/// # Errors
+/// If the token cannot be read, or the process does not respond within `timeout`.
+pub(crate) fn send(
+    command: &AdminRequest,
+    timeout: Duration,
+) -> std::result::Result<Option<(u16, String)>, ProgramError> {
+    let token = command.token_file.as_deref();
+    let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
+    let request = request(command, token.as_ref());
+    let response = connect(&command.admin).and_then(|mut connection| {
+        connection.set_deadline(Instant::now() + timeout);
+        exchange(connection, &request)
+    });
+    match response {
+        Ok(response) => Ok(Some((response.status, response.body))),
+        Err(error) if is_unused(&error) => Ok(None),
+        Err(error) => Err(ProgramError::System(describe_error(command, &error))),
+    }
+}
+
+/// Returns whether a connection failed because no process listens.
+fn is_unused(error: &Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::ConnectionRefused)
 }
 
 fn request(command: &AdminRequest, token: Option<&Token>) -> Vec<u8> {

@@ -7,8 +7,8 @@ use millrace_config::{self as config, Command, ConfigError};
 use crate::config_source::ConfigSource;
 use crate::program_error::ProgramError;
 use crate::{
-    cache_cli, certificates, congestion, console, demo, doctor, metrics, preflight, privileges,
-    supervisor, users,
+    acme, cache_cli, certificates, congestion, console, demo, doctor, metrics, preflight,
+    privileges, supervisor, users,
 };
 
 /// Runs the command line `words`. The first word is the name of the program.
@@ -31,10 +31,13 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Progr
             preflight::check(&config, &source.overrides)?;
             supervisor::run(config, Some(source), upgrade)
         }
-        Command::Check { file, overrides } => {
+        Command::Check { file, overrides, has_test_orders } => {
             let source = ConfigSource { file, overrides };
             let config = source.read()?;
             preflight::check(&config, &source.overrides)?;
+            if has_test_orders {
+                return acme::check::run(&config);
+            }
             let file_notes = privileges::file_notes(&config, &source.file);
             let notes = [config::notes(&config), certificates::notes(&config), file_notes].concat();
             notes.iter().for_each(|note| console::log(note));

@@ -271,14 +271,16 @@ impl Running {
         let mut metrics =
             Metrics::new(&self.shared, self.log.clone(), self.active_config.reload_counters());
         let certificates = Arc::clone(&self.active_config);
-        let acme = self.acme.as_ref().expect("ACME starts before the admin server").counters();
-        metrics.add_certificates(move || certificates::expiries(&certificates.config()), acme);
+        let acme = Arc::clone(self.acme.as_ref().expect("ACME starts before the admin server"));
+        let counters = acme.counters();
+        metrics.add_certificates(move || certificates::expiries(&certificates.config()), counters);
         let (active_config, log) = (self.active_config.clone(), self.log.clone());
         let hooks = Hooks {
             supervisor: handle,
             reopen_log: Box::new(move || {
                 active_config.config().access_log.is_some().then(|| log.reopen())
             }),
+            test_certificates: Box::new(move || acme.test()),
             cache: self.shared.cache.clone(),
         };
         let config = config::to_toml(&self.active_config.config());

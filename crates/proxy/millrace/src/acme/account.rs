@@ -33,11 +33,11 @@ pub(super) fn open(
     Ok(account)
 }
 
-/// Creates an account.
+/// Creates an account. Returns it with its credentials.
 ///
 /// # Errors
 /// If the authority cannot be reached or refuses the account.
-fn create(
+pub(super) fn create(
     acme: &Acme,
     content: &AcmeContent,
     retry_after: &RetryAfter,

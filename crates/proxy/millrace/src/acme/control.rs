@@ -1,10 +1,12 @@
 //! How the process controls the thread that orders certificates.
 
+use std::sync::mpsc::Sender;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_config::{Acme, Config};
 
+use super::test_order::TestResult;
 use crate::threads::lock;
 
 /// The requests to the thread, and the wake-up.
@@ -22,6 +24,8 @@ pub(super) struct ControlState {
     /// The configuration has changed since the thread looked at it.
     pub(super) has_changed: bool,
     pub(super) has_thread: bool,
+    /// The requests for test orders.
+    pub(super) tests: Vec<Sender<TestResult>>,
 }
 
 impl Control {
@@ -36,10 +40,12 @@ impl Control {
         waited.unwrap_or_else(PoisonError::into_inner).0.is_stopped
     }
 
-    /// Sleeps until the configuration changes, and at most `wait`. Returns true if the thread must
-    /// end.
-    pub(super) fn sleep_until_change(&self, wait: Duration) -> bool {
-        let is_early = |state: &mut ControlState| !state.is_stopped && !state.has_changed;
+    /// Sleeps until the configuration changes or a test order is requested, and at most `wait`.
+    /// Returns true if the thread must end.
+    pub(super) fn sleep_until_request(&self, wait: Duration) -> bool {
+        let is_early = |state: &mut ControlState| {
+            !state.is_stopped && !state.has_changed && state.tests.is_empty()
+        };
         let waited = self.wake.wait_timeout_while(self.lock(), wait, is_early);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_stopped
     }

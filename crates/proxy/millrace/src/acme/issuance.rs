@@ -177,7 +177,7 @@ impl Issuance<'_> {
 }
 
 /// Returns the name of a kind of challenge.
-fn word(kind: &ChallengeType) -> &str {
+pub(super) fn word(kind: &ChallengeType) -> &str {
     match kind {
         ChallengeType::Http01 => "http-01",
         ChallengeType::TlsAlpn01 => "tls-alpn-01",

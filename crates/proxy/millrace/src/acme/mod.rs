@@ -8,18 +8,24 @@
 
 mod account;
 mod challenge;
+mod challenge_listener;
+pub(crate) mod check;
 mod control;
 mod directory;
 mod http_listener;
 mod issuance;
+mod job;
 mod order;
 mod renewal;
 pub(crate) mod report;
 pub(crate) mod state;
 pub(crate) mod status;
+mod test_order;
 mod thread;
 
 use std::collections::HashMap;
+use std::net::SocketAddr;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use millrace_config::Config;
@@ -35,6 +41,7 @@ use challenge::HttpChallenges;
 use control::{Control, settings};
 use http_listener::HttpThread;
 use status::AcmeCounters;
+use test_order::TestResult;
 use thread::Worker;
 
 pub(crate) use http_listener::HttpListeners;
@@ -47,6 +54,8 @@ pub(crate) struct AcmeOrders {
     supervisor: SupervisorHandle,
     http: Arc<HttpChallenges>,
     counters: Arc<AcmeCounters>,
+    /// The addresses for http-01 of the first configuration.
+    http_addresses: Vec<SocketAddr>,
     /// The thread of the HTTP listeners, which runs until this is dropped.
     http_thread: Mutex<Option<HttpThread>>,
 }
@@ -72,6 +81,7 @@ impl AcmeOrders {
             supervisor,
             http,
             counters: Arc::default(),
+            http_addresses: http_addresses(&active_config.config()),
             http_thread: Mutex::new(http_thread),
         });
         orders.apply(&active_config.config())?;
@@ -89,6 +99,23 @@ impl AcmeOrders {
         Arc::clone(&self.counters)
     }
 
+    /// Places a test order for each certificate, between real orders, and waits for the results.
+    ///
+    /// # Errors
+    /// One line with the failures.
+    pub(crate) fn test(&self) -> TestResult {
+        let (sender, result) = channel();
+        {
+            let mut state = self.control.lock();
+            if !state.has_thread {
+                return Err("the running configuration orders no certificate".to_owned());
+            }
+            state.tests.push(sender);
+            self.control.wake.notify_all();
+        }
+        result.recv().unwrap_or_else(|_| Err("the process ends".to_owned()))
+    }
+
     /// Ends the orders of this process: another process continues them, or this one ends. Does not
     /// wait for the current request.
     pub(crate) fn stop(&self) {
@@ -99,6 +126,11 @@ impl AcmeOrders {
 
     /// Applies a configuration. Starts the thread with the first one that needs it.
     fn apply(&self, config: &Config) -> Result<(), ProgramError> {
+        let addresses = http_addresses(config);
+        for address in addresses.iter().filter(|it| !self.http_addresses.contains(it)) {
+            let when = "only an upgrade or a restart opens the address";
+            console::log(&format!("acme-http {address}: {when}"));
+        }
         let mut state = self.control.lock();
         state.has_changed = true;
         self.control.wake.notify_all();
@@ -118,4 +150,8 @@ impl AcmeOrders {
         state.has_thread = true;
         Ok(())
     }
+}
+
+fn http_addresses(config: &Config) -> Vec<SocketAddr> {
+    settings(config).filter_map(|acme| acme.http).collect()
 }

@@ -1,26 +1,24 @@
 //! The thread that orders certificates, one after the other.
 
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use instant_acme::ChallengeType;
-use millrace_config::{Acme, AcmeContent};
 use millrace_proxy::SharedState;
 use millrace_tls::Certificate;
 
 use super::account;
-use super::challenge::{ActiveChallenge, HttpChallenges};
+use super::challenge::HttpChallenges;
 use super::control::{Control, settings};
-use super::directory::RetryAfter;
 use super::issuance::Issuance;
+use super::job::Job;
 use super::order::OrderContext;
 use super::renewal::{RenewalPlan, retry_wait};
-use super::state::{FileNames, StateFolder, certificate_path};
+use super::state::{StateFolder, certificate_path};
 use super::status::{AcmeCounters, Step, StepFailure};
+use super::test_order::{TestOrder, TestResult, joined};
 use crate::active_config::ActiveConfig;
 use crate::console;
 use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
@@ -42,56 +40,6 @@ pub(super) struct Worker {
     pub(super) folders: HashMap<PathBuf, StateFolder>,
 }
 
-/// A certificate to order.
-struct Job {
-    acme: Acme,
-    content: AcmeContent,
-    files: FileNames,
-    due: Instant,
-    /// The failures since the last success.
-    failures: u32,
-    kind: ChallengeType,
-    /// When to renew, and when the authority was queried.
-    plan: Option<(RenewalPlan, Instant)>,
-    /// The end of the last order.
-    ordered: Option<Instant>,
-    retry_after: RetryAfter,
-    /// The challenges of the order in progress.
-    active: RefCell<Vec<ActiveChallenge>>,
-    /// Whether the operator knows that another process holds the lock.
-    is_lock_reported: bool,
-}
-
-impl Job {
-    fn new(acme: &Acme) -> Option<Self> {
-        Some(Self {
-            content: acme.content.clone()?,
-            files: FileNames::of(acme),
-            acme: acme.clone(),
-            due: Instant::now(),
-            failures: 0,
-            kind: ChallengeType::TlsAlpn01,
-            plan: None,
-            ordered: None,
-            retry_after: RetryAfter::default(),
-            active: RefCell::default(),
-            is_lock_reported: false,
-        })
-    }
-
-    fn names(&self) -> String {
-        self.acme.names.join(", ")
-    }
-
-    /// Chooses the other kind of challenge for the next attempt, if it is possible.
-    fn switch_kind(&mut self) {
-        self.kind = match self.kind {
-            ChallengeType::TlsAlpn01 if self.acme.http.is_some() => ChallengeType::Http01,
-            _ => ChallengeType::TlsAlpn01,
-        };
-    }
-}
-
 impl Worker {
     /// Runs the thread. The locks are released at its end.
     pub(super) fn run(mut self) {
@@ -100,9 +48,12 @@ impl Worker {
             self.update(&mut jobs);
             let due = jobs.iter().map(|job| job.due).min();
             let wait = due.map_or(SLEEP_MAX, |due| due.saturating_duration_since(Instant::now()));
-            if self.control.sleep_until_change(wait.min(SLEEP_MAX)) {
+            if self.control.sleep_until_request(wait.min(SLEEP_MAX)) {
+                // The requests for test orders end, because nothing responds to them.
+                self.control.lock().tests.clear();
                 return;
             }
+            self.test(&jobs);
             let now = Instant::now();
             for job in jobs.iter_mut().filter(|job| job.due <= now) {
                 self.attempt(job);
@@ -122,6 +73,25 @@ impl Worker {
             let known = last.iter().position(|job| job.acme == *acme);
             jobs.extend(known.map(|at| last.swap_remove(at)).or_else(|| Job::new(acme)));
         }
+    }
+
+    /// Responds to the requests for test orders.
+    fn test(&self, jobs: &[Job]) {
+        let requests = std::mem::take(&mut self.control.lock().tests);
+        for request in requests {
+            let result = joined(jobs.iter().map(|job| self.test_order(job)));
+            // An error means that the client is gone.
+            let _ = request.send(result);
+        }
+    }
+
+    fn test_order(&self, job: &Job) -> TestResult {
+        // A test order would replace the challenges of an order that is not over.
+        if !job.active.borrow().is_empty() {
+            return Err(format!("acme: an order of {} is in progress; try again", job.names()));
+        }
+        let sleep = |wait| self.control.sleep(wait);
+        TestOrder { shared: &self.shared, http: &self.http, sleep: &sleep }.run(&job.acme)
     }
 
     fn attempt(&mut self, job: &mut Job) {

@@ -54,6 +54,8 @@ pub(crate) struct Hooks {
     pub(crate) supervisor: SupervisorHandle,
     /// Reopens the access log; `None`: there is none.
     pub(crate) reopen_log: Box<dyn Fn() -> Option<std::io::Result<()>> + Send + Sync>,
+    /// Places test orders of the certificates by ACME. The error is one line with the failures.
+    pub(crate) test_certificates: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
     /// The cache, if there is one.
     pub(crate) cache: Option<Arc<Cache>>,
 }
@@ -101,6 +103,9 @@ enum Endpoint {
 /// Handles a request; the error is the response of a refusal.
 type Handler = fn(&Admin, &AdminRequest<'_>) -> Result<AdminResponse, AdminResponse>;
 
+/// The path for test orders of certificates.
+pub(crate) const TEST_ORDERS_PATH: &str = "/acme/test";
+
 const SWITCHING: Status = (101, "Switching Protocols");
 
 const ENDPOINTS: &[(&str, Endpoint)] = &[
@@ -114,6 +119,7 @@ const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("/cache/object", Endpoint::PrivateRead(cache_pages::show)),
     ("/cache/stat", Endpoint::Read(cache_pages::stat)),
     ("/cache/purge", Endpoint::Action(cache_pages::purge)),
+    (TEST_ORDERS_PATH, Endpoint::Action(|admin, _| Ok(admin.test_certificates()))),
     (takeover::PATH, Endpoint::Takeover),
 ];
 
@@ -337,6 +343,13 @@ impl Admin {
     fn drain(&self) -> AdminResponse {
         self.hooks.supervisor.send(SupervisorRequest::Drain);
         AdminResponse::text((202, "Accepted"), "draining")
+    }
+
+    fn test_certificates(&self) -> AdminResponse {
+        match (self.hooks.test_certificates)() {
+            Ok(lines) => AdminResponse::text((200, "OK"), &lines),
+            Err(line) => AdminResponse::text((502, "Bad Gateway"), &line),
+        }
     }
 
     fn reopen_log(&self) -> AdminResponse {

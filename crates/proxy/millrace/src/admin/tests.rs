@@ -28,7 +28,12 @@ fn admin(token: bool) -> (Arc<Admin>, SupervisorRequests) {
     let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
     let metrics = Metrics::new(&shared, LogSink::without_file(), Arc::default());
     let rules = AccessRules { token, name: None };
-    let hooks = Hooks { supervisor, reopen_log: Box::new(|| None), cache: None };
+    let hooks = Hooks {
+        supervisor,
+        reopen_log: Box::new(|| None),
+        test_certificates: Box::new(|| Ok(String::new())),
+        cache: None,
+    };
     (Arc::new(Admin::new(metrics, "a = 1\n".into(), rules, hooks)), requests)
 }
 

@@ -28,7 +28,10 @@ impl SharedChallenges {
 
     /// Returns the settings for the connection of a client that validates a challenge; `None` if it
     /// does not, or if the name has no challenge.
-    pub(crate) fn settings(
+    ///
+    /// # Errors
+    /// If rustls refuses the certificate.
+    pub fn settings(
         &self,
         hello: &ClientHello,
         provider: &Provider,
