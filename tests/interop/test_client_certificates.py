@@ -270,6 +270,20 @@ class Revocation(Case):
         self.wait_until("the list is read", lambda: any("3 is in force" in x for x in proxy.lines))
         self.assertEqual(self.get(proxy, self.own).status, 200)
 
+    def test_replaced_authorities_are_noticed(self):
+        authorities = self.folder / "authorities.pem"
+        authorities.write_bytes(self.clients.path.read_bytes())
+        written = self.config.read_text().replace(f'client-crl = "{self.lists}"\n', "")
+        self.config.write_text(written.replace(str(self.clients.path), str(authorities)))
+        proxy = self.millrace("run", self.config)
+        self.assertEqual(self.get(proxy, self.own).status, 200)
+        new, stranger = authorities.with_suffix(".new"), tls.Authority(self.folder, "stranger")
+        new.write_bytes(stranger.path.read_bytes())
+        os.replace(new, authorities)
+        self.wait_until("it is read", lambda: any("2 is in force" in x for x in proxy.lines))
+        self.refusal(proxy, self.own, None)
+        self.assertEqual(self.get(proxy, stranger.issue("DNS:own")).status, 200)
+
     def test_a_certificate_without_a_list_of_its_issuer_is_refused(self):
         self.use(tls.Authority(self.folder, "stranger").revoke())
         proxy = self.millrace("run", self.config)

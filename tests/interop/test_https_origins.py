@@ -1,12 +1,16 @@
 """Origins by https://: verified certificates, mutual TLS, and origins that end their streams in
 every way."""
 
+import os
+import shutil
 import socket
 import ssl
+import subprocess
 import threading
 
 from support import pattern, tls, wire
 from support.case import InteropCase
+from support.millrace import program
 
 SIZES = (0, 1, 16383, 16384, 16385, 65536, 1_000_000, 5_000_000)
 
@@ -182,3 +186,92 @@ class HttpsOrigins(InteropCase):
         self.assertEqual([line for line in good.lines if line.startswith(failed)], [])
         bad = self.boost(origin.url, *self.trusted, *quick, "--origin-name", "a.b", "--no-cache")
         self.wait_until("a failure", lambda: [it for it in bad.lines if it.startswith(failed)])
+
+
+class ReplacedFiles(InteropCase):
+    """The files of a route to an origin by https://, which are replaced while it is served."""
+
+    programs = ("openssl",)
+
+    def setUp(self):
+        super().setUp()
+        self.authority = tls.Authority(self.folder)
+        self.upstream = self.nginx(
+            certificate=self.authority.issue("IP:127.0.0.1"),
+            location='return 200 "$ssl_client_serial";',
+            extra=f"ssl_client_certificate {self.authority.path}; ssl_verify_client on;",
+        )
+        self.ca, self.chain, self.key = (self.folder / name for name in ("ca", "chain", "key"))
+        self.config = self.folder / "millrace.toml"
+        self.config.write_text(
+            "limits = { certificate_check_ms = 100 }\nno-cache = true\n[boost]\n"
+            f'listen = "127.0.0.1:0"\n[[boost.route]]\norigins = "{self.upstream.url}"\n'
+            f'origin-ca = "{self.ca}"\norigin-certificate = "{self.chain}"\n'
+            f'origin-key = "{self.key}"\n'
+        )
+        self.pair = self.authority.issue("DNS:client")
+        self.use({self.ca: self.authority.path, self.chain: self.pair[0], self.key: self.pair[1]})
+        self.proxy = self.millrace("run", self.config)
+
+    def use(self, files):
+        """Replaces files, as `mv` does."""
+        for target, source in files.items():
+            new = target.with_suffix(".new")
+            shutil.copyfile(source, new)
+            new.chmod(0o600)
+            os.replace(new, target)
+
+    def count(self, text):
+        return sum(text in line for line in self.proxy.lines)
+
+    def assert_serves(self, pair):
+        """Checks that the origin gets a certificate."""
+        response = wire.get(self.proxy.address, "/")
+        serial = tls.openssl("x509", "-noout", "-serial", "-in", pair[0]).decode().strip()
+        self.assertEqual((response.status, response.body.decode()), (200, serial[7:]))
+
+    def wait_for(self, number):
+        text = f"{number} is in force"
+        self.wait_until(text, lambda: self.count(text) == 1)
+
+    def test_authorities_certificate_and_key_are_read_again(self):
+        """Also for connections that were idle before: they belong to the old settings."""
+        self.assert_serves(self.pair)
+        self.use({self.ca: tls.Authority(self.folder, "other").path})
+        self.wait_for(2)
+        self.assertEqual(wire.get(self.proxy.address, "/").status, 502)
+        self.use({self.ca: self.authority.path})
+        self.wait_for(3)
+        self.assert_serves(self.pair)
+        new = self.authority.issue("DNS:client")
+        self.use({self.chain: new[0]})
+        self.wait_until("it is refused", lambda: self.count("does not fit the certificate") > 0)
+        self.assert_serves(self.pair)
+        self.use({self.key: new[1]})
+        self.wait_for(4)
+        self.assert_serves(new)
+
+    def test_bad_files_are_refused(self):
+        """One line at check and at the reload; the old ones are used on."""
+        text, key = self.folder / "text", self.pair[1]
+        text.write_text("hello\n")
+        expired = self.authority.issue("DNS:client", since="20200101000000Z", until="20200201000000Z")
+        files = {self.ca: self.authority.path, self.chain: self.pair[0], self.key: key}
+        for target, source, problem in [
+            (self.ca, text, f"origin-ca {self.ca}: is not PEM: it has no certificate"),
+            (self.ca, key, f"origin-ca {self.ca}: contains no certificate"),
+            (self.chain, text, f"origin-certificate {self.chain}: is not PEM"),
+            (self.chain, expired[0], f"origin-certificate {self.chain}: expired "),
+            (self.key, expired[1], f"origin-key {self.key}: does not fit the certificate"),
+        ]:
+            with self.subTest(problem):
+                pair = {self.key: expired[1]} if source == expired[0] else {}
+                self.use({target: source, **pair})
+                done = subprocess.run(
+                    [program(), "check", self.config], capture_output=True, text=True, timeout=60
+                )
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+                self.assertIn(problem, done.stderr)
+                self.wait_until("it is refused", lambda: self.count(problem) > 0)
+                self.assert_serves(self.pair)
+                self.use(files)

@@ -548,6 +548,14 @@ pub struct OriginTls {
     pub content: Option<OriginTlsContent>,
 }
 
+impl OriginTls {
+    /// Returns the files that a reload reads again.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        let own = self.certificate.iter().flat_map(|files| [&files.chain, &files.key]);
+        own.chain(&self.ca).map(PathBuf::as_path)
+    }
+}
+
 /// The content of the files of [`OriginTls`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OriginTlsContent {

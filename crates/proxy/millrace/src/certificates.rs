@@ -270,8 +270,8 @@ fn time_of_day() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The certificates and keys of a configuration, as they were when it was read. A change shows that
-/// they were replaced.
+/// The certificates, keys and lists of a configuration, for clients and for origins, as they were
+/// when it was read. A change shows that they were replaced.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct FileStamps(Vec<Option<Stamp>>);
 
@@ -281,8 +281,11 @@ type Stamp = (u64, u64, u64, i64, i64);
 impl FileStamps {
     /// Looks at the files of `config`. The thread that orders certificates looks at those itself.
     pub(crate) fn of(config: &Config) -> Self {
-        let files = config.services.iter().filter_map(|service| service.tls.as_ref());
-        Self(files.flat_map(Tls::paths).map(stamp).collect())
+        let own = config.services.iter().filter_map(|service| service.tls.as_ref());
+        let routes = config.services.iter().flat_map(Service::routes);
+        let of_origins = routes.filter_map(|route| route.origin_tls.as_deref());
+        let files = own.flat_map(Tls::paths).chain(of_origins.flat_map(OriginTls::paths));
+        Self(files.map(stamp).collect())
     }
 }
 
