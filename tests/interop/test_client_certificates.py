@@ -290,6 +290,19 @@ class Revocation(Case):
         self.refusal(proxy, self.own, None)
         self.assertEqual(self.records(1)[0]["reason"], "tls-revocation-unknown")
 
+    def test_names_without_a_certificate_are_noted(self):
+        """At check: probably they are misspelt."""
+        self.use(self.clients.revoke())
+        names = ["interop.test", "*.test", "INTEROP.test", "typo.test", "*.interop.test"]
+        self.config.write_text(self.config.read_text().replace(
+            "client-crl", f"client-certificate-name = {json.dumps(names)}\nclient-crl"
+        ))
+        status, lines = self.check()
+        noted = [line for line in lines if "client-certificate-name " in line]
+        text = "millrace: client-certificate-name {}: no certificate of the service is for this name"
+        self.assertEqual(noted, [text.format(name) for name in ("typo.test", "*.interop.test")])
+        self.assertEqual(status, 0)
+
     def test_bad_files_are_one_line_at_check_and_reload(self):
         good = self.clients.revoke()
         self.use(good)

@@ -110,6 +110,8 @@ class BadFiles(Case):
         yield "readable key", good, readable, "is readable by other users (mode 604)"
         weak = self.authority.issue(f"DNS:{NAME}", kind="weak")
         yield "weak key", *weak, "weak RSA key of 1024 bits"
+        curve = self.authority.issue(f"DNS:{NAME}", kind="weak curve")
+        yield "weak curve", *curve, "has a key of an unsupported kind (supported: ECDSA by P-256,"
         expired = self.authority.issue(f"DNS:{NAME}", since=stamp(-20), until=stamp(-10))
         yield "expired", *expired, "expired "
         early = self.authority.issue(f"DNS:{NAME}", since=stamp(10), until=stamp(20))
@@ -158,20 +160,51 @@ class BadFiles(Case):
                 self.assertEqual(self.serial(running), serial)
                 self.config.write_text(written)
 
-    def test_notes_about_certificates(self):
-        """A certificate that expires soon, and an RSA key, are reported at check and at start."""
-        for pair, expected in [
-            (self.authority.issue(f"DNS:{NAME}", days=90), []),
-            (self.authority.issue(f"DNS:{NAME}", days=6), []),
-            (self.authority.issue(f"DNS:{NAME}", since=stamp(-60), until=stamp(13)),
-             [" expires in 12 days"]),
-            (self.authority.issue(f"DNS:{NAME}", since=stamp(-60), until=stamp(16)), []),
-            (self.authority.issue(f"DNS:{NAME}", since=stamp(-5), until=stamp(2)),
-             [" expires in 47 hours"]),
-            (self.authority.issue(f"DNS:{NAME}", kind="rsa"), [" has an RSA key"]),
+    def test_a_certificate_without_its_key(self):
+        """And the reverse: one line at check and at a reload, and the service goes on."""
+        self.write()
+        running, written = self.millrace("run", self.config), self.config.read_text()
+        serial, refused = self.serial(running), 0
+        for option, problem in [
+            ("key", "1 certificate and 0 key"), ("certificate", "0 certificate and 1 key"),
         ]:
-            with self.subTest(expected=expected):
-                self.use(pair)
+            lines = written.splitlines(keepends=True)
+            self.config.write_text("".join(it for it in lines if not it.startswith(f"{option} =")))
+            status, lines = self.check()
+            self.assertEqual((status, len(lines)), (2, 1), lines)
+            self.assertIn(f"{problem} (expected: as many keys as certificates", lines[0])
+            running.process.send_signal(signal.SIGHUP)
+            refused += 1
+            self.wait_until(
+                "the reload is refused",
+                lambda: sum("reload refused" in line for line in running.lines) == refused,
+            )
+            self.assertIn(problem, [x for x in running.lines if "reload refused" in x][-1])
+            self.assertEqual(self.serial(running), serial)
+
+    def test_notes_about_certificates(self):
+        """Reported at check and at start: a certificate that expires soon, one that lacks its
+        issuer, and an RSA key."""
+        middle = tls.Authority(self.folder, "middle", self.authority)
+        alone, whole = middle.issue(f"DNS:{NAME}"), self.folder / "whole.pem"
+        whole.write_bytes(alone[0].read_bytes() + middle.path.read_bytes())
+        top = self.folder / "top.pem"
+        top.write_bytes(whole.read_bytes() + self.authority.path.read_bytes())
+        lacks = ' lacks its issuer "CN=interop {}", which is no authority of this system: clients'
+        for (chain, key), expected in [
+            (alone, [lacks.format("middle")]),
+            ((whole, alone[1]), [lacks.format("authority")]),
+            ((top, alone[1]), []),
+            (self.authority.issue(f"DNS:{NAME}", days=90), [lacks.format("authority")]),
+            (self.with_issuer(days=90), []),
+            (self.with_issuer(days=6), []),
+            (self.with_issuer(since=stamp(-60), until=stamp(13)), [" expires in 12 days"]),
+            (self.with_issuer(since=stamp(-60), until=stamp(16)), []),
+            (self.with_issuer(since=stamp(-5), until=stamp(2)), [" expires in 47 hours"]),
+            (self.with_issuer(kind="rsa"), [" has an RSA key"]),
+        ]:
+            with self.subTest(chain=chain, expected=expected):
+                self.use((chain, key))
                 self.write()
                 status, lines = self.check()
                 self.assertEqual(status, 0, lines)
@@ -184,6 +217,13 @@ class BadFiles(Case):
                     for text in expected:
                         self.assertIn(text, found[0])
                 running.stop()
+
+    def with_issuer(self, **how):
+        """Issues a certificate. Returns the files (chain with the issuer, key)."""
+        signed, key = self.authority.issue(f"DNS:{NAME}", **how)
+        chain = signed.with_suffix(".chain")
+        chain.write_bytes(signed.read_bytes() + self.authority.path.read_bytes())
+        return chain, key
 
     def test_doctor_names_the_implementation(self):
         done = subprocess.run([program(), "doctor"], capture_output=True, text=True)
@@ -280,6 +320,22 @@ class Permissions(Case):
         self.wait_until(
             "it is reloaded", lambda: any("2 is in force" in line for line in running.lines)
         )
+
+    def test_files_of_root_are_unreadable_for_a_user(self):
+        """One line at check and at start, which names the file."""
+        self.write(user="nobody")
+        self.config.chmod(0o644)
+        for chain, key in [(0o644, 0o600), (0o600, 0o600)]:
+            self.chain.chmod(chain)
+            self.key.chmod(key)
+            option, path = ("key", self.key) if chain == 0o644 else ("certificate", self.chain)
+            for command in ("check", "run"):
+                done = subprocess.run(
+                    [program(), command, self.config], user="nobody", group="nogroup",
+                    extra_groups=[], capture_output=True, text=True, timeout=60,
+                )
+                self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
+                self.assertIn(f"{option} {path}: Permission denied", done.stderr)
 
     def test_a_key_of_root_is_reported(self):
         """At check, and at start; a reload is refused, and the old certificate serves on."""

@@ -10,6 +10,7 @@ KINDS = {
     "ecdsa": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"],
     "rsa": ["-newkey", "rsa:2048"],
     "weak": ["-newkey", "rsa:1024"],
+    "weak curve": ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:secp224r1"],
 }
 
 

@@ -60,6 +60,8 @@ impl Certificate {
             rustls::Error::InconsistentKeys(_) => {
                 CertificateError::Key("does not fit the certificate".into())
             }
+            // No other key has this error: the PEM file was parsed before.
+            rustls::Error::General(_) => CertificateError::Key(UNSUPPORTED_KEY.into()),
             error => CertificateError::Key(format!("cannot be used: {error}")),
         })?;
         Ok(Self { key: Arc::new(certified), facts, issuer_validity, missing_issuer })
@@ -277,6 +279,9 @@ fn check_order(chain: &[X509Certificate<'_>]) -> Result<(), String> {
     }
     Ok(())
 }
+
+const UNSUPPORTED_KEY: &str = "has a key of an unsupported kind (supported: ECDSA by P-256, P-384 or \
+                               P-521, RSA, Ed25519)";
 
 /// The smallest RSA key that browsers accept, in bits.
 const RSA_BITS_MIN: usize = 2048;

@@ -35,6 +35,8 @@ const LISTS_BYTES_MAX: u64 = 16 << 20;
 /// # Errors
 /// The first error, with the name of the file.
 pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigError> {
+    // Read now even if only a later reload needs them: the sandbox may hide them then.
+    system_authorities();
     let provider = Provider::new(Aead::fastest());
     for tls in config.services.iter_mut().filter_map(|service| service.tls.as_mut()) {
         if let Some(acme) = &mut tls.acme {
@@ -173,14 +175,18 @@ fn read_roots(option: &str, path: &Path, raw: &RawConfig) -> Result<Roots, Confi
     })
 }
 
-/// Returns the authorities of the system. They are read once: after the start, the sandbox may hide
-/// them. `option` needs them, unless `replacement` is given.
-fn system_roots(raw: &RawConfig, option: &str, replacement: &str) -> Result<Roots, ConfigError> {
+/// Returns the authorities of the system, none if none are installed. They are read once.
+fn system_authorities() -> &'static Roots {
     static ROOTS: OnceLock<Roots> = OnceLock::new();
-    let roots = ROOTS.get_or_init(|| {
+    ROOTS.get_or_init(|| {
         let found = rustls_native_certs::load_native_certs();
         Roots::from_der(found.certs.into_iter().map(|certificate| certificate.to_vec()))
-    });
+    })
+}
+
+/// Returns the authorities of the system. `option` needs them, unless `replacement` is given.
+fn system_roots(raw: &RawConfig, option: &str, replacement: &str) -> Result<Roots, ConfigError> {
+    let roots = system_authorities();
     if roots.is_empty() {
         let problem = "needs the authorities of the system, and none is installed";
         let expected = format!("the package ca-certificates, or {}", raw.name_of(replacement));
@@ -189,7 +195,8 @@ fn system_roots(raw: &RawConfig, option: &str, replacement: &str) -> Result<Root
     Ok(roots.clone())
 }
 
-/// Returns a note for each certificate that expires soon, and for each that has an RSA key.
+/// Returns a note for each certificate that expires soon, that lacks its issuer, or that has an RSA
+/// key, and for each name without a certificate.
 pub(crate) fn notes(config: &Config) -> Vec<String> {
     let now = time_of_day();
     let mut notes = Vec::new();
@@ -198,6 +205,15 @@ pub(crate) fn notes(config: &Config) -> Vec<String> {
         if let Some(left) = expires_soon(certificate, now) {
             notes.push(format!("certificate {name} expires in {}", format_left(left)));
         }
+        // Without authorities, each issuer would seem unknown.
+        let roots = system_authorities();
+        if let Some(issuer) = certificate.missing_issuer(roots).filter(|_| !roots.is_empty()) {
+            notes.push(format!(
+                "certificate {name} lacks its issuer \"{issuer}\", which is no authority of this \
+                 system: clients that do not know it refuse the certificate (expected: the whole \
+                 chain)"
+            ));
+        }
         if certificate.is_rsa() {
             notes.push(format!(
                 "certificate {name} has an RSA key: a signature takes 0.7 ms, with an ECDSA key \
@@ -205,7 +221,28 @@ pub(crate) fn notes(config: &Config) -> Vec<String> {
             ));
         }
     }
+    let services = config.services.iter().filter_map(|service| service.tls.as_ref());
+    notes.extend(services.flat_map(names_without_certificate).map(|name| {
+        format!("client-certificate-name {name}: no certificate of the service is for this name")
+    }));
     notes
+}
+
+/// Returns the names for which certificates of clients are requested although no certificate of the
+/// service is for them: no client connects to them.
+fn names_without_certificate(tls: &Tls) -> impl Iterator<Item = &str> {
+    let certificates = tls.certificates.iter().flat_map(|it| &**it);
+    let own: Vec<&str> = certificates.flat_map(Certificate::names).map(String::as_str).collect();
+    let is_missing = move |name: &&str| {
+        let parent = name.split_once('.').map(|(_, parent)| parent);
+        !own.is_empty()
+            && !own.iter().any(|own| match name.strip_prefix('*') {
+                Some(suffix) => own.ends_with(suffix),
+                None => own == name || own.strip_prefix("*.").is_some_and(|it| Some(it) == parent),
+            })
+    };
+    let rules = tls.client_certificates.iter();
+    rules.flat_map(|it| &it.names).map(String::as_str).filter(is_missing)
 }
 
 /// Returns a line about the names and the validity of each certificate.
