@@ -4,6 +4,7 @@ import os
 import pathlib
 import platform
 import pwd
+import resource
 import shutil
 import signal
 import socket
@@ -13,6 +14,7 @@ import threading
 from support import PROJECT, intruder, pattern, system_calls, wire
 from support.case import InteropCase
 from support.millrace import program
+from support.secure import SecureCase
 
 NONE = "0" * 16
 LOW_PORTS = "0000000000000400"
@@ -98,7 +100,7 @@ class DroppedPrivileges(Case):
         )
         self.assertTrue(self.is_hidden(proxy))
         limits = pathlib.Path(f"/proc/{proxy.process.pid}/limits").read_text()
-        self.assertRegex(limits, r"Max core file size +0 +0 ")
+        self.assertRegex(limits, r"Max core file size +1 +1 ")
         line = self.output(proxy, "runs as user ")
         self.assertRegex(line, r"without capabilities; (files by Landlock \d|FILES NOT)")
         self.assertIn("system calls filtered", line)
@@ -210,6 +212,44 @@ class DroppedPrivileges(Case):
         )
         self.assertFalse(self.is_hidden(proxy))
         self.output(proxy, "sandbox off")
+
+
+class CoreDumps(SecureCase):
+    """Crashes of processes whose core dumps are unlimited, in a folder that all users can write."""
+
+    def is_dumped(self, started):
+        """Sends SIGABRT, and returns whether the kernel wrote a core dump."""
+        started.process.send_signal(signal.SIGABRT)
+        _, status = os.waitpid(started.process.pid, 0)
+        started.process.returncode = os.waitstatus_to_exitcode(status)
+        self.assertEqual(started.process.returncode, -signal.SIGABRT)
+        return os.WCOREDUMP(status)
+
+    def start(self, origin, *options):
+        self.folder.chmod(0o777)
+
+        def before():
+            os.chdir(self.folder)
+            limit = resource.RLIM_INFINITY
+            resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
+
+        return self.boost(origin, *options, before=before)
+
+    def test_keys_are_in_no_core_dump(self):
+        """Neither with the sandbox nor without it; a process without keys shows that the test can
+        see a dump."""
+        if resource.getrlimit(resource.RLIMIT_CORE)[1] != resource.RLIM_INFINITY:
+            self.skipTest("core dumps are limited here")
+        plain, secure, off = "http://127.0.0.1:1", "https://127.0.0.1:1", ("--sandbox", "off")
+        for origin, options, expected in [
+            (plain, off, True),
+            (plain, (), False),
+            (plain, (*self.options(), *off), False),
+            (plain, self.options(), False),
+            (secure, ("--origin-ca", self.authority.path, *off), False),
+        ]:
+            with self.subTest(origin=origin, options=options):
+                self.assertEqual(self.is_dumped(self.start(origin, *options)), expected)
 
 
 class Intruder(Case):

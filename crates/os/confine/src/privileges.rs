@@ -156,10 +156,27 @@ pub fn set_dumpable(allowed: bool) -> Result<()> {
     if allowed {
         return process::set_dumpable_behavior(DumpableBehavior::Dumpable);
     }
-    let limit = Rlimit { current: Some(0), maximum: Some(0) };
-    process::setrlimit(Resource::Core, limit)?;
+    forbid_core_dumps()?;
     process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
+
+/// Forbids core dumps permanently (RLIMIT_CORE). Debugging tools may still read the memory. The
+/// limit is one byte: the kernel ignores smaller and larger ones for dumps that it pipes to a
+/// program (core(5)), and never writes a file of that size.
+///
+/// # Errors
+/// EPERM if a filter forbids setting limits.
+pub fn forbid_core_dumps() -> Result<()> {
+    // Lower ones stay: raising a limit needs privileges.
+    if process::getrlimit(Resource::Core).maximum.is_some_and(|bytes| bytes <= CORE_BYTES) {
+        return Ok(());
+    }
+    let limit = Rlimit { current: Some(CORE_BYTES), maximum: Some(CORE_BYTES) };
+    process::setrlimit(Resource::Core, limit)
+}
+
+/// The limit of a core dump that forbids it.
+const CORE_BYTES: u64 = 1;
 
 /// Makes the C library load the modules with which it looks up names. It does so at the first
 /// lookup, which is impossible once files or system calls are restricted. A module that cannot be

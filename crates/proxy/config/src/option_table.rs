@@ -663,7 +663,8 @@ impl OptionRow {
                 "auto: Landlock allows only the files of the configuration, seccomp only the \
                  system calls that millrace uses, and the memory is hidden from other processes \
                  and from core dumps. Restrictions that this kernel does not support are printed at \
-                 start. off is for debugging tools.",
+                 start. off is for debugging tools. A process with keys of TLS never writes a core \
+                 dump.",
             ),
         row(
             Process,

@@ -19,6 +19,7 @@ use millrace_tls::{
 };
 
 use crate::acme::{report, state};
+use crate::console;
 
 /// Read permission for users other than the owner and the group of a file.
 const READABLE_BY_OTHERS: u32 = 0o004;
@@ -37,6 +38,12 @@ const LISTS_BYTES_MAX: u64 = 16 << 20;
 pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigError> {
     // Read now even if only a later reload needs them: the sandbox may hide them then.
     system_authorities();
+    if has_keys(config)
+        && let Err(error) = millrace_confine::forbid_core_dumps()
+    {
+        let error = std::io::Error::from(error);
+        console::log(&format!("core dumps cannot be forbidden, and may contain keys: {error}"));
+    }
     let provider = Provider::new(Aead::fastest());
     for tls in config.services.iter_mut().filter_map(|service| service.tls.as_mut()) {
         if let Some(acme) = &mut tls.acme {
@@ -112,6 +119,13 @@ fn parse_account(text: &[u8]) -> Result<(Arc<str>, Arc<[u8]>), String> {
     let key = URL_SAFE_NO_PAD.decode(key.trim_end_matches('='));
     let key = key.map_err(|_| "has a key that is not Base64url")?;
     Ok((identifier.into(), key.into()))
+}
+
+/// Returns whether a process with this configuration has keys of TLS in its memory.
+fn has_keys(config: &Config) -> bool {
+    let has_origin_tls =
+        |service: &Service| service.routes().iter().any(|it| it.origin_tls.is_some());
+    config.services.iter().any(|service| service.tls.is_some() || has_origin_tls(service))
 }
 
 /// Reads the files that connections to origins need.
