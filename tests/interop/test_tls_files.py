@@ -218,6 +218,17 @@ class BadFiles(Case):
                         self.assertIn(text, found[0])
                 running.stop()
 
+    def test_a_missing_issuer_is_noted_at_a_reload(self):
+        self.use(self.with_issuer())
+        self.write()
+        running = self.millrace("run", self.config)
+        count = lambda: sum("lacks its issuer" in line for line in running.lines)
+        self.assertEqual(count(), 0, running.lines)
+        pair = self.authority.issue(f"DNS:{NAME}")
+        self.use(pair)
+        self.wait_until("it is noted", lambda: count() > 0)
+        self.assertEqual(self.serial(running), self.serial_of(pair))
+
     def with_issuer(self, **how):
         """Issues a certificate. Returns the files (chain with the issuer, key)."""
         signed, key = self.authority.issue(f"DNS:{NAME}", **how)

@@ -304,9 +304,7 @@ impl Running {
         if let Some(confinement) = self.active_config.confinement() {
             console::log(&confinement.line());
         }
-        for note in certificates::notes(&config) {
-            console::log(&note);
-        }
+        certificates::notes(&config).iter().for_each(|note| console::log(note));
         for address in &config.admin {
             console::log(&format!("admin at {address}"));
         }
@@ -328,6 +326,10 @@ impl Running {
             .then_some("another process is taking over, with its own configuration file");
         self.succession.systemd.reloading();
         let outcome = self.active_config.reload(obstacle);
+        if outcome.is_ok() {
+            let config = self.active_config.config();
+            certificates::notes(&config).iter().for_each(|note| console::log(note));
+        }
         self.succession.systemd.ready("serving");
         outcome
     }
