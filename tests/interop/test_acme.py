@@ -224,6 +224,21 @@ class TestOrders(AcmeCase):
         self.assertIn(self.label(pebble) + "account failed: ", line)
         self.assertEqual(self.certificate(pebble), certificate)
 
+    def test_a_running_process_without_acme_is_reported(self):
+        pebble = self.pebble()
+        self.configure(pebble)
+        with_acme = self.config.read_text()
+        chain, key = tls.Authority(self.folder).issue(f"DNS:{NAME}")
+        key.chmod(0o600)
+        lines = [line for line in with_acme.splitlines() if not line.startswith(("acme", "server"))]
+        at = lines.index("[boost]") + 1
+        lines[at:at] = [f'certificate = "{chain}"', f'key = "{key}"']
+        self.config.write_text("\n".join(lines))
+        self.millrace("run", self.config)
+        self.config.write_text(with_acme)
+        expected = ["millrace: the running configuration orders no certificate"]
+        self.assertEqual(self.check(), (1, [], expected))
+
     def test_without_a_process_it_listens_itself(self):
         pebble = self.pebble()
         self.configure(pebble)

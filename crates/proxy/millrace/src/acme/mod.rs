@@ -41,7 +41,7 @@ use challenge::HttpChallenges;
 use control::{Control, settings};
 use http_listener::HttpThread;
 use status::AcmeCounters;
-use test_order::TestResult;
+use test_order::{NO_CERTIFICATE, TestResult};
 use thread::Worker;
 
 pub(crate) use http_listener::HttpListeners;
@@ -108,7 +108,10 @@ impl AcmeOrders {
         {
             let mut state = self.control.lock();
             if !state.has_thread {
-                return Err("the running configuration orders no certificate".to_owned());
+                return Err(NO_CERTIFICATE.to_owned());
+            }
+            if state.is_stopped {
+                return Err("this process orders no certificates any longer".to_owned());
             }
             state.tests.push(sender);
             self.control.wake.notify_all();

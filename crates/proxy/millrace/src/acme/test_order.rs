@@ -19,6 +19,9 @@ use super::{account, order};
 /// The directory of Let's Encrypt for tests, which has higher limits.
 const LETS_ENCRYPT_STAGING: &str = "https://acme-staging-v02.api.letsencrypt.org/directory";
 
+/// The failure if the running process has nothing to order.
+pub(super) const NO_CERTIFICATE: &str = "the running configuration orders no certificate";
+
 /// The result of one or more test orders: a line for each certificate, or one line with all
 /// failures.
 pub(crate) type TestResult = Result<String, String>;

@@ -18,7 +18,7 @@ use super::order::OrderContext;
 use super::renewal::{RenewalPlan, retry_wait};
 use super::state::{StateFolder, certificate_path};
 use super::status::{AcmeCounters, Step, StepFailure};
-use super::test_order::{TestOrder, TestResult, joined};
+use super::test_order::{NO_CERTIFICATE, TestOrder, TestResult, joined};
 use crate::active_config::ActiveConfig;
 use crate::console;
 use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
@@ -79,7 +79,10 @@ impl Worker {
     fn test(&self, jobs: &[Job]) {
         let requests = std::mem::take(&mut self.control.lock().tests);
         for request in requests {
-            let result = joined(jobs.iter().map(|job| self.test_order(job)));
+            let result = match jobs.is_empty() {
+                true => Err(NO_CERTIFICATE.to_owned()),
+                false => joined(jobs.iter().map(|job| self.test_order(job))),
+            };
             // An error means that the client is gone.
             let _ = request.send(result);
         }
