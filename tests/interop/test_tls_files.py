@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 
-from support import tls
+from support import tls, wire
 from support.millrace import program
 from support.secure import NAME, Connection, SecureCase
 
@@ -264,6 +264,29 @@ class Replaced(Case):
         self.assertEqual(self.serial(running), self.serial_of(pair))
         self.use(last)
         self.wait_for(running, last)
+
+    def test_a_listener_that_loses_tls_during_a_handshake(self):
+        """The handshake ends, and the worker serves the other clients on."""
+        self.write()
+        written = "workers = 1\n" + self.config.read_text()
+        self.config.write_text(written)
+        running = self.millrace("run", self.config)
+
+        def reload_in_the_hello(data):
+            yield data[:9]
+            # The only worker accepts this client after the first one.
+            self.serial(running)
+            files = f'certificate = "{self.chain}"\nkey = "{self.key}"\n'
+            self.config.write_text(written.replace("tls://", "").replace(files, ""))
+            running.process.send_signal(signal.SIGHUP)
+            self.wait_until(
+                "TLS is off", lambda: any("2 is in force" in line for line in running.lines)
+            )
+            yield data[9:]
+
+        with self.assertRaises(OSError):
+            self.connect(running, pieces=reload_in_the_hello)
+        self.assertEqual(wire.get(running.address, "/bytes/5").status, 200)
 
     def test_200_reloads_under_load(self):
         """Clients on old and new connections see no failure, and each reload is applied."""

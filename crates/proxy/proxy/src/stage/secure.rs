@@ -4,7 +4,7 @@
 //! ms, so a worker continues only a few handshakes in a turn, and the other clients wait in order.
 
 use millrace_engine::{Engine, Key};
-use millrace_tls::{ClientHello, Peek, TlsError, TlsErrorKind, peek};
+use millrace_tls::{ClientHello, Peek, TlsErrorKind, peek};
 
 use crate::conn::{ConnState, client};
 use crate::core::Core;
@@ -19,63 +19,61 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     if event == Event::TimedOut {
         return fail(core, key, TlsErrorKind::TimedOut, None);
     }
-    if core.conn(key).wire.tls().is_none() {
-        if let Err(step) = begin(core, key) {
-            return step;
-        }
-    } else if !core.secure.try_compute(key) {
+    match core.conn(key).wire.tls().is_some() {
+        false => begin(core, key),
         // After a HelloRetryRequest only the second ClientHello has the key share, and with TLS 1.2
         // or a certificate the second flight is as expensive.
-        return NextStep::Wait;
+        true if core.secure.try_compute(key) => advance(core, key),
+        true => NextStep::Wait,
     }
-    advance(core, key)
 }
 
 /// Begins the session once the ClientHello is complete.
-///
-/// # Errors
-/// The step that the stage returns, if the session cannot begin now.
-fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> Result<(), NextStep> {
+fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let hello = match peek(core.conn(key).wire.recv_buffer.bytes()) {
         Peek::Incomplete => {
             client::receive(core, key);
-            return Err(NextStep::Wait);
+            return NextStep::Wait;
         }
         Peek::Hello(hello) => hello,
         Peek::Failed { error, alert } => {
             core.conn(key).wire.own_bytes().extend_from_slice(&alert);
-            return Err(fail(core, key, error.kind, None));
+            return fail(core, key, error.kind, None);
         }
     };
     if !core.secure.try_compute(key) {
-        return Err(NextStep::Wait);
+        return NextStep::Wait;
     }
-    start_session(core, key, &hello).map_err(|error| {
-        if error.kind == TlsErrorKind::UnknownName {
-            core.conn(key).wire.own_bytes().extend_from_slice(UNRECOGNIZED_NAME);
+    match start_session(core, key, &hello) {
+        Ok(()) => advance(core, key),
+        Err(kind) => {
+            if kind == TlsErrorKind::UnknownName {
+                core.conn(key).wire.own_bytes().extend_from_slice(UNRECOGNIZED_NAME);
+            }
+            fail(core, key, kind, Some(&hello))
         }
-        fail(core, key, error.kind, Some(&hello))
-    })
+    }
 }
 
 fn start_session<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     hello: &ClientHello,
-) -> Result<(), TlsError> {
+) -> Result<(), TlsErrorKind> {
     update_ticket_keys(core);
     core.secure.clock.set(core.engine.time_of_day());
     let challenges = &core.shared.challenges;
-    let challenge = challenges.settings(hello, &core.shared.tls_provider, &core.secure.clock)?;
-    let session = match challenge {
-        Some(settings) => settings.accept(hello)?,
+    let challenge = challenges.settings(hello, &core.shared.tls_provider, &core.secure.clock);
+    let session = match challenge.map_err(|error| error.kind)? {
+        Some(settings) => settings.accept(hello),
         None => {
             let listener = core.conn(key).listener;
             let (snapshot, service) = core.service_of_listener(listener);
-            let settings = snapshot.tls(service).expect("a listener with TLS has settings");
-            settings.accept(hello)?
+            // A reload may have taken TLS from the listener since the connection was accepted.
+            snapshot.tls(service).ok_or(TlsErrorKind::Internal)?.accept(hello)
         }
     };
+    let session = session.map_err(|error| error.kind)?;
     let buffers = core.secure.buffers.clone();
     core.conn(key).wire.secure(session, buffers, Some(hello.clone()));
     Ok(())
@@ -125,8 +123,7 @@ fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 }
 
 /// Ends a connection whose handshake failed, after the client got an alert or, if it speaks HTTP
-/// without TLS, a response.
-/// `hello` is the ClientHello, if it is complete and no session has it.
+/// without TLS, a response. `hello` is the ClientHello, if it is complete and no session has it.
 fn fail<E: Engine>(
     core: &mut Core<E>,
     key: Key,
