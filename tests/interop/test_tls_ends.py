@@ -286,6 +286,25 @@ class Ends(Case):
         self.assertEqual(client.read_response().status, 200)
         self.assertEqual(client.receive(), b"")
 
+    def test_close_notify_in_the_flight_that_ends_the_handshake(self):
+        """The end of the handshake, a request and close_notify arrive at once. The client keeps its
+        socket, and gets the response, close_notify, and the end of the stream."""
+        proxy = self.start("--limit", "idle_ms=600000")
+        flight = []
+
+        def keep_after_hello(data):
+            flight.append(data)
+            return [data] if len(flight) == 1 else []
+
+        client = self.connect(proxy, pieces=keep_after_hello)
+        client.pieces = None
+        last = b"".join(flight[1:]) + client.seal(GET)
+        with self.assertRaises(ssl.SSLWantReadError):
+            client.tls.unwrap()
+        client.socket.sendall(last + client.sealed.read())
+        self.assertEqual(client.read_response().status, 200)
+        self.assertEqual(client.receive(), b"")
+
     def test_close_notify_of_an_idle_client(self):
         proxy = self.start()
         client = self.connect(proxy)

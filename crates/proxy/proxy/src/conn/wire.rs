@@ -162,10 +162,20 @@ impl Wire {
             }
         };
         let is_complete = !secure.session().is_handshaking();
+        self.take_session_output(engine, output);
+        opened.map(|()| is_complete)
+    }
+
+    /// Takes the bytes that the session has for the peer, and stops receiving if the peer has
+    /// announced its end.
+    fn take_session_output<E: Engine>(&mut self, engine: &mut E, mut output: Vec<u8>) {
         if !output.is_empty() {
             self.own_bytes().append(&mut output);
         }
-        opened.map(|()| is_complete)
+        if self.tls().is_some_and(|tls| tls.session().has_peer_closed()) {
+            // The peer may keep its socket open. The next receive finds the end of the stream.
+            engine.shutdown(&self.fd, ShutdownHow::Read);
+        }
     }
 
     /// Returns whether a receive or a watch is outstanding.
@@ -290,10 +300,8 @@ impl Wire {
         }
         let mut output = Vec::new();
         let opened = secure.open(engine, &mut buffer, &mut output);
-        let (has_peer_closed, max) = (secure.session().has_peer_closed(), secure.receive_max);
-        if !output.is_empty() {
-            self.own_bytes().append(&mut output);
-        }
+        let max = secure.receive_max;
+        self.take_session_output(engine, output);
         // A peer that takes no bytes, but causes more, is not worth the memory.
         let is_excessive = self
             .own
@@ -305,10 +313,6 @@ impl Wire {
             self.settle_own(engine);
             self.is_broken = true;
             return Some(ReceiveResult::Broken);
-        }
-        if has_peer_closed {
-            // The peer may keep its socket open. The next receive finds the end of the stream.
-            engine.shutdown(&self.fd, ShutdownHow::Read);
         }
         if buffer.is_empty() {
             engine.recycle(buffer);
