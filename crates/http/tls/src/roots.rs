@@ -79,8 +79,30 @@ impl Roots {
 
 impl PartialEq for Roots {
     fn eq(&self, other: &Self) -> bool {
-        self.store.roots == other.store.roots
+        // A renewed certificate of a server may have the same name and key as the listed one.
+        self.store.roots == other.store.roots && self.listed == other.listed
     }
 }
 
 impl Eq for Roots {}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    #[test]
+    fn a_renewed_certificate_with_the_same_key_is_another_root() {
+        let key = KeyPair::generate().unwrap();
+        let roots = |year| {
+            let mut params = CertificateParams::new(["a.example".to_owned()]).unwrap();
+            params.not_after = date_time_ymd(year, 1, 1);
+            Roots::from_pem(params.self_signed(&key).unwrap().pem().as_bytes()).unwrap()
+        };
+        let (old, renewed) = (roots(2030), roots(2031));
+        assert_eq!(old.store.roots, renewed.store.roots);
+        assert_ne!(old, renewed);
+        assert_eq!(old, old.clone());
+    }
+}
