@@ -399,4 +399,8 @@ fn client_certificates_need_authorities_and_a_listener_with_tls() {
         let error = result.unwrap_err().to_string();
         assert!(error.contains(message), "{error}");
     }
+    // The host of a request to a forward proxy is its target, so no Host could be misdirected.
+    let forward = ["forward", "--client-certificate-name=a.example"];
+    let error = from_arguments(forward).unwrap_err().to_string();
+    assert!(error.contains("--client-certificate-name"), "{error}");
 }

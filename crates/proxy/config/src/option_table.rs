@@ -166,7 +166,7 @@ impl OptionRow {
                 "Then each certificate of a client's chain but the root needs a list of its \
                  issuer that has not expired. A changed file is read again.",
             ),
-        row(Service, Tls, "client-certificate-name", ValueType::DomainPattern, "(all)")
+        row(Boost, Tls, "client-certificate-name", ValueType::DomainPattern, "(all)")
             .repeatable(256)
             .not_empty()
             .summary("Request certificates only from clients that ask for this name (SNI)")
