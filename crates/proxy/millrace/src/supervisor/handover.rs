@@ -45,7 +45,7 @@ impl Running {
             clients,
             admin: admin_listeners.duplicate_sockets()?,
             notify: systemd.config().clone(),
-            ticket_keys: self.shared.ticket_keys.keys(),
+            tickets: self.tickets.offer(&self.shared),
         })
     }
 

@@ -7,7 +7,7 @@ use millrace_proxy::SharedState;
 
 use crate::console;
 use crate::program_error::ProgramError;
-use crate::takeover::Takeover;
+use crate::takeover::{Takeover, TicketOffer};
 
 /// How long a key seals new tickets. It opens tickets twice as long, since there are three keys.
 const KEY_LIFE: Duration = Duration::from_secs(12 * 3600);
@@ -27,15 +27,24 @@ impl TicketRotation {
         shared: &Arc<SharedState>,
         takeover: Option<&Takeover>,
     ) -> Result<Self, ProgramError> {
-        let keys = takeover.map(|takeover| &takeover.ticket_keys).filter(|keys| !keys.is_empty());
-        match keys {
-            Some(keys) => shared.ticket_keys.replace(keys.clone()),
-            None => shared
-                .ticket_keys
-                .rotate(&shared.tls_provider)
-                .map_err(|error| ProgramError::System(format!("cannot create keys: {error}")))?,
+        let offer = takeover.and_then(|takeover| takeover.tickets.as_ref());
+        if let Some(offer) = offer {
+            return Ok(Self::resume(shared, offer));
         }
+        let created = shared.ticket_keys.rotate(&shared.tls_provider);
+        created.map_err(|error| ProgramError::System(format!("cannot create keys: {error}")))?;
         Ok(Self { due: Instant::now() + KEY_LIFE })
+    }
+
+    /// Continues the rotation of the process that has offered its keys.
+    fn resume(shared: &SharedState, offer: &TicketOffer) -> Self {
+        shared.ticket_keys.replace(offer.keys.clone());
+        Self { due: Instant::now() + offer.rotates_in.min(KEY_LIFE) }
+    }
+
+    /// Returns what a successor needs to continue the rotation.
+    pub(super) fn offer(&self, shared: &SharedState) -> TicketOffer {
+        TicketOffer { keys: shared.ticket_keys.keys(), rotates_in: self.time_left() }
     }
 
     /// Returns the time until the next rotation.
@@ -52,5 +61,24 @@ impl TicketRotation {
         if let Err(error) = shared.ticket_keys.rotate(&shared.tls_provider) {
             console::log(&format!("cannot rotate the keys of session tickets: {error}"));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_takeover_does_not_postpone_the_rotation() {
+        let shared = SharedState::new(1, "name".to_owned(), None, None, |_| {}, None);
+        let mut first = TicketRotation::start(&shared, None).unwrap();
+        first.due = Instant::now() + Duration::from_secs(5);
+        let offer = first.offer(&shared);
+        let offer = TicketOffer::from_bytes(&offer.to_bytes()).unwrap();
+        let successor = SharedState::new(1, "name".to_owned(), None, None, |_| {}, None);
+        let second = TicketRotation::resume(&successor, &offer);
+        assert!(successor.ticket_keys.keys() == shared.ticket_keys.keys());
+        assert!(second.time_left() <= Duration::from_secs(5));
+        assert!(TicketOffer::from_bytes(&offer.to_bytes()[..8]).is_none(), "no keys");
     }
 }

@@ -25,7 +25,7 @@ mod successor;
 use std::time::Duration;
 
 pub(crate) use frame::TakeoverChannel;
-pub(crate) use offer::Offer;
+pub(crate) use offer::{Offer, TicketOffer};
 pub(crate) use predecessor::offer_takeover;
 pub(crate) use successor::Takeover;
 

@@ -65,7 +65,7 @@ fn send_offer(channel: &TakeoverChannel, supervisor: &SupervisorHandle) -> Resul
     let watchdog_us = offer.notify.watchdog.as_micros().to_string();
     let manager = [watchdog_us.as_bytes(), b" ", &offer.notify.notify].concat();
     channel.send(FrameKind::NotifyConfig, &manager, &[], STEP_TIMEOUT)?;
-    channel.send(FrameKind::TicketKeys, &offer.ticket_keys.to_bytes(), &[], STEP_TIMEOUT)?;
+    channel.send(FrameKind::TicketKeys, &offer.tickets.to_bytes(), &[], STEP_TIMEOUT)?;
     channel.send(FrameKind::OfferEnd, count.to_string().as_bytes(), &[], STEP_TIMEOUT)
 }
 

@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use millrace_config::{Config, ConfigError, ListenAddress};
 use millrace_http1::{HeadScan, HeaderWriter, Http1Header, ResponseHead};
-use millrace_tls::TicketKeys;
 
 use super::frame::{Frame, FrameKind};
+use super::offer::TicketOffer;
 use super::{PATH, PROTOCOL, SOCKETS_MAX, STEP_TIMEOUT, TakeoverChannel};
 use crate::admin::is_trusted;
 use crate::console;
@@ -30,7 +30,7 @@ pub(crate) struct Takeover {
     /// The notification settings of the running process.
     pub(crate) manager: NotifyConfig,
     /// The keys of session tickets of the running process.
-    pub(crate) ticket_keys: TicketKeys,
+    pub(crate) tickets: Option<TicketOffer>,
 }
 
 impl Takeover {
@@ -69,8 +69,8 @@ impl Takeover {
                     continue;
                 }
                 FrameKind::TicketKeys => {
-                    takeover.ticket_keys =
-                        TicketKeys::from_bytes(&frame.text).ok_or_else(|| failed(malformed()))?;
+                    let offer = TicketOffer::from_bytes(&frame.text);
+                    takeover.tickets = Some(offer.ok_or_else(|| failed(malformed()))?);
                     continue;
                 }
                 FrameKind::OfferEnd if frame.text == count.to_string().as_bytes() => {
@@ -159,11 +159,7 @@ fn connect(path: &Path) -> Result<Takeover> {
         received.push(byte[0]);
     }
     if head.status() == 101 {
-        return Ok(Takeover {
-            channel,
-            manager: NotifyConfig::default(),
-            ticket_keys: TicketKeys::default(),
-        });
+        return Ok(Takeover { channel, manager: NotifyConfig::default(), tickets: None });
     }
     let mut message = String::new();
     let _ = stream.take(REFUSAL_BYTES_MAX).read_to_string(&mut message);
