@@ -133,7 +133,7 @@ impl Exchange {
 
     /// Returns whether the bytes of the client are held until the ClientHello of a tunnel is known.
     pub(crate) fn is_peeking(&self) -> bool {
-        self.peek.as_ref().is_some_and(|peek| peek.is_pending())
+        self.peek.as_ref().is_some_and(|peek| peek.holds())
     }
 
     /// Returns whether the whole request was received from the client.

@@ -102,9 +102,14 @@ fn decide<E: Engine>(
             (None, filter.check_server_name(host, None))
         }
     };
-    exchange.peek = Some(Box::new(HelloPeek::decided(checked.is_ok(), server_name)));
     match checked {
-        Ok(()) => upload::pump(core, key, false),
-        Err(reason) => TransferProgress::Failed(reason),
+        Ok(()) => {
+            exchange.peek = Some(Box::new(HelloPeek::Passed { server_name }));
+            upload::pump(core, key, false)
+        }
+        Err(reason) => {
+            exchange.peek = Some(Box::new(HelloPeek::Refused { server_name }));
+            TransferProgress::Failed(reason)
+        }
     }
 }
