@@ -248,6 +248,7 @@ fn build_auth(values: &RawTable) -> Result<Option<Auth>, ConfigError> {
 fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, ConfigError> {
     let chains = values.all("certificate", value::parse_file_path)?;
     let keys = values.all("key", value::parse_file_path)?;
+    let ticket_files = values.all("ticket-key-file", value::parse_file_path)?;
     let versions =
         values.one_or_default("tls-versions", |text| keywords::TLS_VERSIONS.parse(text))?;
     let unknown_name =
@@ -266,6 +267,7 @@ fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, C
             _ if !chains.is_empty() => "certificate",
             (Some(_), _) => "acme",
             (None, Some(_)) => "client-certificate",
+            _ if !ticket_files.is_empty() => "ticket-key-file",
             (None, None) => return Ok(None),
         };
         let problem = format!("{} has no effect: no listener uses TLS", values.name_of(unused));
@@ -287,7 +289,16 @@ fn build_tls(values: &RawTable, listeners: &[Listener]) -> Result<Option<Tls>, C
     }
     let files = chains.into_iter().zip(keys);
     let files = files.map(|(chain, key)| CertificateFiles { chain, key }).collect();
-    Ok(Some(Tls { files, acme, versions, unknown_name, client_certificates, certificates: None }))
+    Ok(Some(Tls {
+        files,
+        acme,
+        versions,
+        unknown_name,
+        client_certificates,
+        certificates: None,
+        ticket_files,
+        ticket_keys: None,
+    }))
 }
 
 /// Builds the request for certificates of clients without the content of the files.

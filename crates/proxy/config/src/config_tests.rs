@@ -329,6 +329,7 @@ fn tls_listeners_need_certificates_with_keys() {
         ("--listen=tls://[::1]:1 --key=b", "--key: 0 --certificate and 1 --key"),
         ("--listen=tls://[::1]:1 --certificate=a", "--certificate: 1 --certificate and 0 --key"),
         ("--certificate=a --key=b", "--certificate: --certificate has no effect"),
+        ("--ticket-key-file=a", "--ticket-key-file: --ticket-key-file has no effect"),
         ("--listen=tls://[::1]:1 --listen=[::1]:1 --certificate=a --key=b", "used twice"),
         ("--listen=tls://unix:/run/a --certificate=a --key=b", "a port that is not a number"),
     ] {

@@ -39,7 +39,8 @@ use std::sync::Arc;
 
 use millrace_splice::Thresholds;
 use millrace_tls::{
-    Certificate, ClientCertificateMode, ClientCertificates, Roots, UnknownName, Versions,
+    Certificate, ClientCertificateMode, ClientCertificates, Roots, TicketKeys, UnknownName,
+    Versions,
 };
 
 use crate::limits::Limits;
@@ -367,6 +368,11 @@ pub struct Tls {
     /// arrived. `None` until the program has read them; no
     /// client is accepted while this is `None`.
     pub certificates: Option<Arc<[Certificate]>>,
+    /// The files with keys of session tickets, as configured; empty if the process makes the keys.
+    pub ticket_files: Vec<PathBuf>,
+    /// The keys in `ticket_files`. `None` until the program has read them, or if there are no
+    /// files.
+    pub ticket_keys: Option<TicketKeys>,
 }
 
 impl Tls {
@@ -376,7 +382,7 @@ impl Tls {
         let own = configured.flat_map(|files| [&files.chain, &files.key]);
         let rules = self.client_certificates.iter();
         let of_clients = rules.flat_map(|it| it.authorities.iter().chain(&it.revocation_lists));
-        own.chain(of_clients).map(PathBuf::as_path)
+        own.chain(of_clients).chain(&self.ticket_files).map(PathBuf::as_path)
     }
 }
 

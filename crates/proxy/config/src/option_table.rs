@@ -7,6 +7,7 @@ use Group::{
     Targets, Tls,
 };
 use Scope::{Boost, Cache, Forward, Process, Route, Service, Start};
+use millrace_tls::TICKET_KEYS_MAX;
 
 /// The least memory per worker, in bytes: with less, its transfers could stall. See `memory`.
 pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
@@ -128,6 +129,20 @@ impl OptionRow {
         row(Service, Tls, "unknown-name", ValueType::Keyword(&["first", "refuse"]), "first")
             .summary("Certificate of a client that asks for an unknown name")
             .detail("first: the first certificate. refuse: a fatal alert."),
+        row(Service, Tls, "ticket-key-file", ValueType::File, "(random keys)")
+            .repeatable(TICKET_KEYS_MAX)
+            .not_empty()
+            .summary("File with keys of session tickets that the servers of a cluster share")
+            .detail(
+                "Clients resume a session at any server with the same keys and the same name of the \
+                 service. A key has 48 or 80 random bytes (openssl rand 80). A file has one or more \
+                 keys, and all files together have at most 3. The first key seals tickets, all of \
+                 them open tickets. To replace the keys, add the new key behind the others on every \
+                 server, then make it the first, and remove the old one after 24 hours. The files \
+                 are read again when they change. Replace keys daily: a stolen key decrypts \
+                 recorded TLS 1.2 sessions. Without files, random keys are replaced every 12 hours. \
+                 Other users must not be able to read the files.",
+            ),
         row(Boost, Tls, "redirect-https", ValueType::Switch, "off")
             .summary("Redirect requests on plain listeners of the service to https://")
             .detail(

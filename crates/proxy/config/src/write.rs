@@ -93,6 +93,10 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
                 write_key(out, "key", files(|files| &files.key));
             }
         }
+        if !tls.ticket_files.is_empty() {
+            let files = tls.ticket_files.iter().map(|path| path.display().to_string());
+            write_key(out, "ticket-key-file", string_array(files));
+        }
         write_key(out, "tls-versions", basic_string(keywords::TLS_VERSIONS.name(tls.versions)));
         write_key(out, "unknown-name", basic_string(keywords::UNKNOWN_NAME.name(tls.unknown_name)));
         write_client_certificates(out, tls.client_certificates.as_ref());

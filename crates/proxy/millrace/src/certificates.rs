@@ -16,6 +16,7 @@ use millrace_config::{
 };
 use millrace_tls::{
     Aead, Certificate, CertificateError, ClientCertificates, Provider, RevocationLists, Roots,
+    TicketKeys,
 };
 
 use crate::acme::{report, state};
@@ -55,6 +56,7 @@ pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
         if let Some(rules) = &mut tls.client_certificates {
             rules.content = Some(read_client_certificates(rules, raw, &provider)?);
         }
+        tls.ticket_keys = read_ticket_keys(&tls.ticket_files, raw)?;
     }
     load_ordered(config);
     for route in config.services.iter_mut().flat_map(Service::routes_mut) {
@@ -126,6 +128,20 @@ fn has_keys(config: &Config) -> bool {
     let has_origin_tls =
         |service: &Service| service.routes().iter().any(|it| it.origin_tls.is_some());
     config.services.iter().any(|service| service.tls.is_some() || has_origin_tls(service))
+}
+
+/// Reads the keys of session tickets. `None` if there are no files.
+fn read_ticket_keys(files: &[PathBuf], raw: &RawConfig) -> Result<Option<TicketKeys>, ConfigError> {
+    let mut keys = TicketKeys::default();
+    for path in files {
+        let added = read_file(path, READABLE_BY_OTHERS)
+            .and_then(|file| keys.add_file(&file).map_err(|error| error.to_string()));
+        let place = format!("{} {}", raw.name_of("ticket-key-file"), path.display());
+        let expected = "48 or 80 random bytes for each of at most 3 keys, in a file that only its \
+                        owner and group can read";
+        added.map_err(|problem| ConfigError::rule(place, problem, expected))?;
+    }
+    Ok((!files.is_empty()).then_some(keys))
 }
 
 /// Reads the files that connections to origins need.
@@ -321,8 +337,8 @@ fn time_of_day() -> Duration {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
-/// The certificates, keys and lists of a configuration, for clients and for origins, as they were
-/// when it was read. A change shows that they were replaced.
+/// The certificates, keys, ticket keys and lists of a configuration, for clients and for origins,
+/// as they were when it was read. A change shows that they were replaced.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) struct FileStamps(Vec<Option<Stamp>>);
 

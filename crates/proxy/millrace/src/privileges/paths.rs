@@ -275,10 +275,12 @@ mod tests {
     #[test]
     fn a_reload_needs_the_folders_of_certificates_and_keys() {
         let words = "boost --origin=http://a --listen=tls://[::1]:1 --certificate=/c/a --key=/k/a \
-                     --client-certificate=required --client-ca=/r/a --client-crl=/l/a";
-        let config = millrace_config::from_arguments(words.split(' ')).unwrap();
+                     --client-certificate=required --client-ca=/r/a --client-crl=/l/a \
+                     --ticket-key-file=/t/a";
+        let config = millrace_config::from_arguments(words.split_whitespace()).unwrap();
         let paths = Paths::from_config(&config, Some(Path::new("/f/millrace.toml")));
-        let folders = ["/f", "/c", "/k", "/r", "/l"].map(|folder| (folder.into(), Grant::Read));
+        let folders =
+            ["/f", "/c", "/k", "/r", "/l", "/t"].map(|folder| (folder.into(), Grant::Read));
         assert_eq!(paths.of_configuration(), folders);
         assert!(Paths::from_config(&config, None).of_configuration().is_empty());
     }

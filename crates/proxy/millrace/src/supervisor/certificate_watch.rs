@@ -1,4 +1,5 @@
-//! Notices that certificates or keys were replaced, so that they are read again without a signal.
+//! Notices that certificates, their keys or ticket keys were replaced, so that they are read again
+//! without a signal.
 
 use std::time::{Duration, Instant};
 

@@ -223,11 +223,12 @@ impl Snapshot {
         self.all_rules().any(|rules| rules == id)
     }
 
-    /// Applies the ticket keys to all services with TLS.
+    /// Applies the ticket keys to all services with TLS that have none of their own.
     pub(crate) fn set_ticket_keys(&self, keys: &TicketKeys) {
         for (service, config) in self.services.iter().zip(&self.config.services) {
-            if let Some(tls) = &service.tls {
-                tls.set_ticket_keys(keys, config.name.as_str());
+            if let (Some(settings), Some(tls)) = (&service.tls, &config.tls) {
+                let keys = tls.ticket_keys.as_ref().unwrap_or(keys);
+                settings.set_ticket_keys(keys, config.name.as_str());
             }
         }
     }
