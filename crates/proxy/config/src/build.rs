@@ -215,6 +215,7 @@ fn build_service(
         denied_clients,
         auth: build_auth(values)?,
         tls: build_tls(values, listeners)?,
+        fetch_tls: build_fetch_tls(values)?.map(Arc::new),
         redirect_port: build_redirect_port(values, listeners)?,
         hsts_s: build_hsts(values, listeners)?,
         trusted,
@@ -423,6 +424,19 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         origins,
         cache: cache::build_rules(values, true, space)?,
     })
+}
+
+/// Builds the TLS settings of `https://` targets without the content of the file.
+fn build_fetch_tls(values: &RawTable) -> Result<Option<OriginTls>, ConfigError> {
+    let ca = values.one("fetch-ca", value::parse_file_path)?;
+    let is_on = values.one_or_default("fetch-https", value::parse_switch)?;
+    if ca.is_some() && !is_on {
+        let problem = format!("has no effect without {}", values.name_of("fetch-https"));
+        let expected = format!("{} on", values.name_of("fetch-https"));
+        return Err(ConfigError::rule(values.location_of("fetch-ca"), problem, expected));
+    }
+    let tls = OriginTls { ca, name: None, verify: true, certificate: None, content: None };
+    Ok(is_on.then_some(tls))
 }
 
 /// Builds the TLS settings of origins without the content of the files.

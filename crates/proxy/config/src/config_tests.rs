@@ -339,6 +339,22 @@ fn tls_listeners_need_certificates_with_keys() {
 }
 
 #[test]
+fn fetch_ca_needs_fetch_https() {
+    let forward = |words: &str| from_arguments(format!("forward {words}").split_whitespace());
+    for words in ["--fetch-ca=a", "--fetch-ca=a --fetch-https=off"] {
+        let error = forward(words).unwrap_err().to_string();
+        let message =
+            "--fetch-ca: has no effect without --fetch-https (expected: --fetch-https on)";
+        assert_eq!(error, message);
+    }
+    let config = forward("--fetch-https=on --fetch-ca=a").unwrap();
+    let fetch = config.services[0].fetch_tls.as_ref().unwrap();
+    assert!(fetch.verify && fetch.ca.is_some());
+    assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
+    assert_eq!(forward("").unwrap().services[0].fetch_tls, None);
+}
+
+#[test]
 fn redirects_and_hsts_need_a_listener_with_tls() {
     let boost = |options: &str| {
         let words = format!("boost --origin http://a {options}");

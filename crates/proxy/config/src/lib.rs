@@ -328,6 +328,9 @@ pub struct Service {
     pub auth: Option<Auth>,
     /// The TLS settings of the listeners; `None` if none of them uses TLS.
     pub tls: Option<Tls>,
+    /// The TLS settings of connections to `https://` targets; `None` if a forward proxy refuses
+    /// them, and for a reverse proxy.
+    pub fetch_tls: Option<Arc<OriginTls>>,
     /// The port of the `https` URLs to which requests on plain listeners are redirected; `None` if
     /// they are served.
     pub redirect_port: Option<u16>,
@@ -472,6 +475,12 @@ impl Service {
             ServiceRole::Boost(routes) => routes,
             ServiceRole::Forward(_) => &[],
         }
+    }
+
+    /// Returns the TLS settings of connections to origins, and to `https://` targets.
+    pub fn origin_tls(&self) -> impl Iterator<Item = &OriginTls> {
+        let of_routes = self.routes().iter().filter_map(|route| route.origin_tls.as_deref());
+        of_routes.chain(self.fetch_tls.as_deref())
     }
 
     /// Returns the routes of a reverse proxy, to set the content of their files.

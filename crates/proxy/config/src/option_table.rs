@@ -364,6 +364,15 @@ impl OptionRow {
             .detail("It needs origin-key."),
         row(Route, Origins, "origin-key", ValueType::File, "(none)")
             .summary("PEM file with the private key of origin-certificate"),
+        row(Forward, Targets, "fetch-https", ValueType::Switch, "off")
+            .summary("Fetch https:// targets over TLS for clients that request them like http://")
+            .detail(
+                "The client then trusts the proxy to verify the certificate, which must be valid \
+                 for the host of the target. Responses are cached. Browsers and most programs use \
+                 CONNECT for https:// instead, which needs no option.",
+            ),
+        row(Forward, Targets, "fetch-ca", ValueType::File, "(the authorities of the system)")
+            .summary("PEM file with the authorities that fetch-https verifies certificates by"),
         row(Service, Access, "allow-client", ValueType::Cidr, "(every client)")
             .repeatable(1024)
             .not_empty()

@@ -110,6 +110,10 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
     match &service.role {
         ServiceRole::Forward(rules) => {
             target_rules(out, rules);
+            write_key(out, "fetch-https", service.fetch_tls.is_some());
+            if let Some(ca) = service.fetch_tls.as_ref().and_then(|tls| tls.ca.as_ref()) {
+                write_key(out, "fetch-ca", basic_string(&ca.display().to_string()));
+            }
             cache::write_route(out, service.cache.as_deref());
         }
         ServiceRole::Boost(routes) => {

@@ -61,9 +61,13 @@ pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
     load_ordered(config);
     for route in config.services.iter_mut().flat_map(Service::routes_mut) {
         if let Some(tls) = &mut route.origin_tls {
-            let content = read_origin_content(tls, raw, &provider)?;
+            let content = read_origin_content(tls, ["origins", "origin-ca"], raw, &provider)?;
             Arc::make_mut(tls).content = Some(content);
         }
+    }
+    for tls in config.services.iter_mut().filter_map(|service| service.fetch_tls.as_mut()) {
+        let content = read_origin_content(tls, ["fetch-https", "fetch-ca"], raw, &provider)?;
+        Arc::make_mut(tls).content = Some(content);
     }
     Ok(())
 }
@@ -98,10 +102,8 @@ pub(crate) fn default_state_folder() -> PathBuf {
 
 /// Reads the files that orders need.
 fn read_acme_content(acme: &Acme, raw: &RawConfig) -> Result<AcmeContent, ConfigError> {
-    let roots = match &acme.ca {
-        Some(path) => read_roots("acme-ca", path, raw)?,
-        None => system_roots(raw, "acme", "acme-ca")?,
-    };
+    let [needing, ca_option] = ["acme", "acme-ca"].map(|option| raw.name_of(option));
+    let roots = read_roots(&ca_option, acme.ca.as_deref(), &needing)?;
     let external_account = acme.external_account.as_ref().map(|path| {
         let parsed = read_file(path, READABLE_BY_OTHERS).and_then(|text| parse_account(&text));
         let place = format!("{} {}", raw.name_of("acme-eab"), path.display());
@@ -125,9 +127,8 @@ fn parse_account(text: &[u8]) -> Result<(Arc<str>, Arc<[u8]>), String> {
 
 /// Returns whether a process with this configuration has keys of TLS in its memory.
 fn has_keys(config: &Config) -> bool {
-    let has_origin_tls =
-        |service: &Service| service.routes().iter().any(|it| it.origin_tls.is_some());
-    config.services.iter().any(|service| service.tls.is_some() || has_origin_tls(service))
+    let has_tls = |it: &Service| it.tls.is_some() || it.origin_tls().next().is_some();
+    config.services.iter().any(has_tls)
 }
 
 /// Reads the keys of session tickets. `None` if there are no files.
@@ -144,17 +145,17 @@ fn read_ticket_keys(files: &[PathBuf], raw: &RawConfig) -> Result<Option<TicketK
     Ok((!files.is_empty()).then_some(keys))
 }
 
-/// Reads the files that connections to origins need.
+/// Reads the files that connections to origins need. The options name the origins and their
+/// authorities.
 fn read_origin_content(
     tls: &OriginTls,
+    [origins_option, ca_option]: [&str; 2],
     raw: &RawConfig,
     provider: &Provider,
 ) -> Result<OriginTlsContent, ConfigError> {
-    let roots = match &tls.ca {
-        _ if !tls.verify => None,
-        Some(path) => Some(read_roots("origin-ca", path, raw)?),
-        None => Some(system_roots(raw, "origins", "origin-ca")?),
-    };
+    let [needing, ca_option] = [origins_option, ca_option].map(|option| raw.name_of(option));
+    let roots = tls.verify.then(|| read_roots(&ca_option, tls.ca.as_deref(), &needing));
+    let roots = roots.transpose()?;
     let certificate = tls.certificate.as_ref();
     let options = ["origin-certificate", "origin-key"];
     let certificate = certificate.map(|files| read(files, options, raw, provider)).transpose()?;
@@ -171,7 +172,8 @@ fn read_client_certificates(
         let place = format!("{} {}", raw.name_of("client-crl"), path.display());
         ConfigError::rule(place, problem, "a PEM file with valid revocation lists (CRL)")
     };
-    let roots = rules.authorities.iter().map(|path| read_roots("client-ca", path, raw));
+    let option = raw.name_of("client-ca");
+    let roots = rules.authorities.iter().map(|path| read_roots(&option, Some(path), ""));
     let roots = Roots::union(roots.collect::<Result<Vec<_>, _>>()?);
     let create = |lists| {
         ClientCertificates::new(rules.mode, roots.clone(), lists, &rules.names, provider)
@@ -195,14 +197,22 @@ fn read_client_certificates(
     })
 }
 
-/// Reads a file with certificates of authorities.
-fn read_roots(option: &str, path: &Path, raw: &RawConfig) -> Result<Roots, ConfigError> {
+/// Reads the authorities in a file, the value of `ca_option`. Without a file, returns those of the
+/// system, which the option `needing` needs.
+///
+/// # Errors
+/// If the file cannot be read, or there is no authority.
+pub(crate) fn read_roots(
+    ca_option: &str,
+    file: Option<&Path>,
+    needing: &str,
+) -> Result<Roots, ConfigError> {
+    let Some(path) = file else { return system_roots(ca_option, needing) };
     let roots =
         read_file(path, 0).and_then(|pem| Roots::from_pem(&pem).map_err(|error| error.to_string()));
-    roots.map_err(|problem| {
-        let place = format!("{} {}", raw.name_of(option), path.display());
-        ConfigError::rule(place, problem, "a PEM file with certificates of authorities")
-    })
+    let place = format!("{ca_option} {}", path.display());
+    let expected = "a PEM file with certificates of authorities";
+    roots.map_err(|problem| ConfigError::rule(place, problem, expected))
 }
 
 /// Returns the authorities of the system, none if none are installed. They are read once.
@@ -214,13 +224,13 @@ fn system_authorities() -> &'static Roots {
     })
 }
 
-/// Returns the authorities of the system. `option` needs them, unless `replacement` is given.
-fn system_roots(raw: &RawConfig, option: &str, replacement: &str) -> Result<Roots, ConfigError> {
+/// Returns the authorities of the system, which the option `needing` needs without `ca_option`.
+fn system_roots(ca_option: &str, needing: &str) -> Result<Roots, ConfigError> {
     let roots = system_authorities();
     if roots.is_empty() {
         let problem = "needs the authorities of the system, and none is installed";
-        let expected = format!("the package ca-certificates, or {}", raw.name_of(replacement));
-        return Err(ConfigError::rule(raw.name_of(option), problem, expected));
+        let expected = format!("the package ca-certificates, or {ca_option}");
+        return Err(ConfigError::rule(needing, problem, expected));
     }
     Ok(roots.clone())
 }
@@ -349,8 +359,7 @@ impl FileStamps {
     /// Looks at the files of `config`. The thread that orders certificates looks at those itself.
     pub(crate) fn of(config: &Config) -> Self {
         let own = config.services.iter().filter_map(|service| service.tls.as_ref());
-        let routes = config.services.iter().flat_map(Service::routes);
-        let of_origins = routes.filter_map(|route| route.origin_tls.as_deref());
+        let of_origins = config.services.iter().flat_map(Service::origin_tls);
         let files = own.flat_map(Tls::paths).chain(of_origins.flat_map(OriginTls::paths));
         Self(files.map(stamp).collect())
     }

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_config::{Config, ListenAddress, Origin, Service};
+use millrace_config::{Config, ListenAddress, Origin, OriginTls, Service};
 use millrace_confine::{Grant, Permission};
 use millrace_sys::Errno;
 
@@ -59,23 +59,18 @@ impl Paths {
     pub(super) fn from_config(config: &Config, file: Option<&Path>) -> Self {
         let mut needs = Vec::new();
         let mut need = |path: &Path, kind| needs.push(PathNeed { path: path.to_owned(), kind });
+        // A command line is never reloaded.
         if let Some(file) = file {
             need(file, PathUse::Configuration);
+            tls_files(config).into_iter().for_each(|path| need(path, PathUse::Configuration));
         }
         if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
             need(&log.path, PathUse::Log);
         }
-        // A reload reads certificates and keys again. A command line is never reloaded.
-        let secured = config.services.iter().filter(|_| file.is_some());
-        for tls in secured.filter_map(|service| service.tls.as_ref()) {
-            tls.paths().for_each(|path| need(path, PathUse::Configuration));
-        }
-        for acme in config.services.iter().filter_map(|service| service.tls.as_ref()?.acme.as_ref())
-        {
-            acme.content.iter().for_each(|content| need(&content.folder, PathUse::State));
-            // A reload reads these files again.
-            let files = acme.ca.iter().chain(&acme.external_account).filter(|_| file.is_some());
-            files.for_each(|path| need(path, PathUse::Configuration));
+        let ordered =
+            config.services.iter().filter_map(|service| service.tls.as_ref()?.acme.as_ref());
+        for content in ordered.filter_map(|acme| acme.content.as_ref()) {
+            need(&content.folder, PathUse::State);
         }
         // A reload reads the user files again.
         for auth in config.services.iter().filter_map(|service| service.auth.as_ref()) {
@@ -93,13 +88,8 @@ impl Paths {
                 need(path, PathUse::Listener);
             }
         }
-        // A reload reads the certificates again.
-        let routes = || config.services.iter().flat_map(Service::routes);
-        for tls in routes().filter_map(|route| route.origin_tls.as_ref()) {
-            let files = tls.certificate.iter().flat_map(|files| [&files.chain, &files.key]);
-            files.chain(&tls.ca).for_each(|path| need(path, PathUse::Configuration));
-        }
-        for origin in routes().flat_map(|route| &route.origins) {
+        let routes = config.services.iter().flat_map(Service::routes);
+        for origin in routes.flat_map(|route| &route.origins) {
             if let Origin::Unix(path) = origin {
                 need(path, PathUse::Origin);
             }
@@ -152,6 +142,20 @@ impl Paths {
         let is_outside = |need: &&PathNeed| !canonical(need.grants()).into_iter().all(is_granted);
         self.0.iter().find(is_outside).map(|need| need.path.as_path())
     }
+}
+
+/// Returns the files of the TLS settings, which a reload reads again.
+fn tls_files(config: &Config) -> Vec<&Path> {
+    let mut files = Vec::new();
+    for tls in config.services.iter().filter_map(|service| service.tls.as_ref()) {
+        files.extend(tls.paths());
+        if let Some(acme) = &tls.acme {
+            files.extend(acme.ca.iter().chain(&acme.external_account).map(PathBuf::as_path));
+        }
+    }
+    let of_origins = config.services.iter().flat_map(Service::origin_tls);
+    files.extend(of_origins.flat_map(OriginTls::paths));
+    files
 }
 
 impl PathNeed {
@@ -274,14 +278,14 @@ mod tests {
 
     #[test]
     fn a_reload_needs_the_folders_of_certificates_and_keys() {
-        let words = "boost --origin=http://a --listen=tls://[::1]:1 --certificate=/c/a --key=/k/a \
-                     --client-certificate=required --client-ca=/r/a --client-crl=/l/a \
-                     --ticket-key-file=/t/a";
+        let words = "forward --listen=tls://[::1]:1 --certificate=/c/a --key=/k/a --fetch-ca=/r/a \
+                     --client-certificate=required --client-ca=/s/a --client-crl=/l/a \
+                     --ticket-key-file=/t/a --fetch-https=on";
         let config = millrace_config::from_arguments(words.split_whitespace()).unwrap();
         let paths = Paths::from_config(&config, Some(Path::new("/f/millrace.toml")));
-        let folders =
-            ["/f", "/c", "/k", "/r", "/l", "/t"].map(|folder| (folder.into(), Grant::Read));
-        assert_eq!(paths.of_configuration(), folders);
+        let folders = ["/f", "/c", "/k", "/s", "/l", "/t", "/r"];
+        let granted = folders.map(|folder| (folder.into(), Grant::Read));
+        assert_eq!(paths.of_configuration(), granted);
         assert!(Paths::from_config(&config, None).of_configuration().is_empty());
     }
 

@@ -91,6 +91,28 @@ impl Origins {
         self.intern(rules, || OriginAddress::Address(SocketAddr::new(ip, port)))
     }
 
+    /// Returns the id of an origin that a client of a forward proxy requested by `https`. `rules`
+    /// have TLS settings. `None` if no certificate can be valid for the host.
+    pub(crate) fn intern_secured(
+        &mut self,
+        rules: ConnectRulesId,
+        host: Host<'_>,
+        port: u16,
+        is_absolute: bool,
+    ) -> Option<OriginId> {
+        let name = match host {
+            Host::Name(name) => {
+                let name = str::from_utf8(name.strip_suffix(b".").unwrap_or(name)).ok()?;
+                ServerName::parse(&name.to_ascii_lowercase())
+            }
+            Host::V4(ip) => ServerName::parse(&ip.to_string()),
+            Host::V6(ip) => ServerName::parse(&ip.to_string()),
+        }?;
+        let id = self.intern_requested(rules, host, port, is_absolute);
+        self.state_mut(id).server_name = Some(name);
+        Some(id)
+    }
+
     fn intern(
         &mut self,
         rules: ConnectRulesId,

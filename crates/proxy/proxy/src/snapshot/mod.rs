@@ -67,6 +67,8 @@ struct ServiceState {
     routes: Vec<RouteOrigins>,
     /// The filter of requested targets; `None` for a reverse proxy.
     target_filter: Option<TargetFilter>,
+    /// The connect rules of `https://` targets; `None` if the service fetches none.
+    fetch_rules: Option<ConnectRulesId>,
     /// The TLS settings of the service's listeners.
     tls: Option<ServerSettings>,
 }
@@ -159,10 +161,13 @@ impl Snapshot {
             let rules = ConnectRules::of(service, &own, &congestion[1]);
             let client = |tls: &OriginTls| client_settings(tls, &shared.tls_provider, clock);
             let plain = origins.intern_rules(rules.clone(), client);
+            let secured = |tls: &Option<Arc<OriginTls>>, origins: &mut Origins| {
+                let rules = tls.clone().map(|tls| rules.clone().with_tls(tls));
+                rules.map(|rules| origins.intern_rules(rules, client))
+            };
+            let fetch_rules = secured(&service.fetch_tls, origins);
             let mut of_route = |route: &Route| {
-                let tls = route.origin_tls.clone().map(|tls| rules.clone().with_tls(tls));
-                let secured = tls.map(|rules| origins.intern_rules(rules, client));
-                let rules = (plain, secured);
+                let rules = (plain, secured(&route.origin_tls, origins));
                 RouteOrigins::of(route, rules, (now, first_pick), origins, &shared.health)
             };
             let (routes, target_filter) = match &service.role {
@@ -171,12 +176,13 @@ impl Snapshot {
             };
             let requests = shared.requests.of(service.name.as_str(), shared.counters.len());
             let tls = service.tls.as_ref().map(|tls| server_settings(tls, shared, clock));
-            (plain, ServiceState { requests, congestion, routes, target_filter, tls })
+            let state =
+                ServiceState { requests, congestion, routes, target_filter, fetch_rules, tls };
+            (plain, state)
         };
         let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(derive).unzip();
         let mut routes = config.services.iter().flat_map(Service::routes);
         let limits = &config.limits;
-        let shortest = |all: &[u64]| Duration::from_millis(all.iter().copied().min().unwrap_or(0));
         let head_limits = |bytes: u64, fields: u64| HeadLimits {
             bytes_max: bytes as usize,
             fields_max: fields as usize,
@@ -188,14 +194,7 @@ impl Snapshot {
             services: services.into(),
             request_limits: head_limits(limits.request_head_bytes, limits.fields),
             response_limits: head_limits(limits.response_head_bytes, limits.response_fields),
-            client_timer_max: shortest(&[
-                limits.head_ms,
-                limits.handshake_ms,
-                limits.idle_ms,
-                limits.body_ms,
-                limits.send_ms,
-                limits.tunnel_idle_ms,
-            ]),
+            client_timer_max: client_timer_max(limits),
             origin_timer_max: shortest(&[
                 limits.first_byte_ms,
                 limits.response_ms,
@@ -215,7 +214,9 @@ impl Snapshot {
 
     /// Returns all connect rules.
     pub(crate) fn all_rules(&self) -> impl Iterator<Item = ConnectRulesId> {
-        self.rules.iter().copied().chain(self.routes().filter_map(|route| route.secure_rules))
+        let secured = self.routes().filter_map(|route| route.secure_rules);
+        let fetched = self.services.iter().filter_map(|service| service.fetch_rules);
+        self.rules.iter().copied().chain(secured).chain(fetched)
     }
 
     /// Returns whether connections of this configuration are opened under these rules.
@@ -295,6 +296,11 @@ impl Snapshot {
             .expect("the service is a forward proxy")
     }
 
+    /// Returns the connect rules of `https://` targets; `None` if the service fetches none.
+    pub(crate) fn fetch_rules(&self, service: u16) -> Option<ConnectRulesId> {
+        self.services[service as usize].fetch_rules
+    }
+
     /// Returns the route of the plan; `None` if the plan is not a route.
     pub(crate) fn route_of(&self, service: u16, plan: RequestPlan) -> Option<&Route> {
         let RequestPlan::Route(index) = plan else { return None };
@@ -315,6 +321,22 @@ impl Snapshot {
     pub(crate) fn service(&self, index: u16) -> &Service {
         &self.config.services[index as usize]
     }
+}
+
+/// Returns the shortest time limit of a wait for a client; see [`Snapshot::client_timer_max`].
+fn client_timer_max(limits: &Limits) -> Duration {
+    shortest(&[
+        limits.head_ms,
+        limits.handshake_ms,
+        limits.idle_ms,
+        limits.body_ms,
+        limits.send_ms,
+        limits.tunnel_idle_ms,
+    ])
+}
+
+fn shortest(all_ms: &[u64]) -> Duration {
+    Duration::from_millis(all_ms.iter().copied().min().unwrap_or(0))
 }
 
 /// Creates the TLS settings of a service.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use millrace_engine::{Engine, Key};
-use millrace_http1::{Authority, Framing, HeadScan, Version, destination};
+use millrace_http1::{Authority, Framing, HeadScan, Scheme, Version, destination};
 
 use crate::cached::now_ms;
 use crate::cached::store_outcome;
@@ -158,12 +158,20 @@ fn pick_origin<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(OriginId, Pic
         return Some(picked);
     }
     let Authority { host, port } = destination(&exchange.request).ok()?.authority?;
-    let rules = snapshot.rules[exchange.service as usize];
     let is_absolute = snapshot.target_filter(exchange.service).needs_absolute_names();
-    Some((
-        origins.intern_requested(rules, host, port.unwrap_or(80), is_absolute),
-        PickReason::Normal,
-    ))
+    let scheme = exchange.sender.scheme;
+    let port = port.unwrap_or(scheme.port());
+    let id = match scheme {
+        Scheme::Http => {
+            let rules = snapshot.rules[exchange.service as usize];
+            origins.intern_requested(rules, host, port, is_absolute)
+        }
+        Scheme::Https => {
+            let rules = snapshot.fetch_rules(exchange.service)?;
+            origins.intern_secured(rules, host, port, is_absolute)?
+        }
+    };
+    Some((id, PickReason::Normal))
 }
 
 /// Opens a connection to an origin, after a lookup if only its name is known.

@@ -2,8 +2,8 @@
 
 use millrace_engine::{Engine, Key};
 use millrace_http1::{
-    Destination, Expectation, FieldName, Framing, Host, Method, Scheme, TargetError, TargetForm,
-    destination, expectation, parse_decimal, path, split_list,
+    Destination, Expectation, FieldName, Framing, Host, Method, RequestHead, Scheme, TargetError,
+    TargetForm, destination, expectation, parse_decimal, path, split_list,
 };
 
 use crate::admission;
@@ -11,7 +11,7 @@ use crate::auth;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
-use crate::exchange::{Exchange, OwnResponse, RequestPlan};
+use crate::exchange::{Exchange, OwnResponse, RequestPlan, Sender};
 use crate::secure::layer::SecureLayer;
 use crate::snapshot::Snapshot;
 use millrace_config::{PathForward, Route, Service, ServiceRole};
@@ -114,17 +114,17 @@ fn is_proxy_request(exchange: &Exchange) -> bool {
 }
 
 fn plan(
-    exchange: &Exchange,
+    exchange: &mut Exchange,
     service: &Service,
     snapshot: &Snapshot,
 ) -> Result<RequestPlan, Reason> {
-    let request = &exchange.request;
+    let Exchange { request, sender, service: index, .. } = exchange;
     let destination = destination(request).map_err(|error| match error {
         TargetError::SchemeUnsupported => Reason::SchemeUnsupported,
         _ => Reason::MalformedTarget,
     })?;
-    check_scheme(&service.role, exchange.sender.scheme, destination.scheme)?;
-    if let Some(port) = https_port(exchange, service) {
+    check_scheme(service, sender.scheme, destination.scheme)?;
+    if let Some(port) = https_port(request, sender, service) {
         destination.authority.ok_or(Reason::MalformedTarget)?;
         return Ok(RequestPlan::Respond(OwnResponse::HttpsRedirect(port)));
     }
@@ -137,8 +137,12 @@ fn plan(
                 TargetForm::Absolute => RequestPlan::Target,
                 TargetForm::Origin | TargetForm::Asterisk => return Err(Reason::NotAProxyRequest),
             };
-            let authority = destination.authority.ok_or(Reason::MalformedTarget)?;
-            snapshot.target_filter(exchange.service).check(rules, &authority)?;
+            let mut authority = destination.authority.ok_or(Reason::MalformedTarget)?;
+            if destination.scheme == Some(Scheme::Https) {
+                sender.scheme = Scheme::Https;
+                authority.port.get_or_insert(Scheme::Https.port());
+            }
+            snapshot.target_filter(*index).check(rules, &authority)?;
             Ok(plan)
         }
     }
@@ -147,9 +151,8 @@ fn plan(
 /// Returns the port of the `https` URL to which a plain request is redirected; `None` if it is
 /// served. A request that a trusted peer received over `https` is served, because its client would
 /// be redirected for ever.
-fn https_port(exchange: &Exchange, service: &Service) -> Option<u16> {
+fn https_port(request: &RequestHead, sender: &Sender, service: &Service) -> Option<u16> {
     let port = service.redirect_port?;
-    let Exchange { request, sender, .. } = exchange;
     let reported = request.values(FieldName::XForwardedProto).next();
     let is_https = |name: &[u8]| Scheme::from_name(name) == Some(Scheme::Https);
     let is_served = sender.scheme == Scheme::Https
@@ -161,11 +164,13 @@ fn https_port(exchange: &Exchange, service: &Service) -> Option<u16> {
 /// Checks the scheme of an absolute target. `own` is the scheme of the client connection.
 ///
 /// RFC 9110 section 7.4: a request for an `https` URI has to arrive over a secured connection. A
-/// request for an `http` URI that arrives over one is for the plain port of that host.
-fn check_scheme(role: &ServiceRole, own: Scheme, target: Option<Scheme>) -> Result<(), Reason> {
-    match (role, own, target) {
+/// request for an `http` URI that arrives over one is for the plain port of that host. A client
+/// that requests an `https` URI of a forward proxy asks it to secure the connection to the origin.
+fn check_scheme(service: &Service, own: Scheme, target: Option<Scheme>) -> Result<(), Reason> {
+    match (&service.role, own, target) {
         (ServiceRole::Boost(_), Scheme::Https, Some(Scheme::Http)) => Err(Reason::Misdirected),
         (ServiceRole::Boost(_), Scheme::Https, Some(Scheme::Https)) => Ok(()),
+        (ServiceRole::Forward(_), _, Some(Scheme::Https)) if service.fetch_tls.is_some() => Ok(()),
         (_, _, Some(Scheme::Https)) => Err(Reason::SchemeUnsupported),
         (_, _, Some(Scheme::Http) | None) => Ok(()),
     }
