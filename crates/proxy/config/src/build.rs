@@ -18,8 +18,9 @@ use super::raw::{RawConfig, RawLimit, RawService, RawTable, bounded};
 use super::service_name::{self, ServiceName};
 use super::value::{self, Problem};
 use super::{
-    AccessLog, CertificateFiles, ClientCertificateRules, Config, ListenAddress, Listener, Origin,
-    OriginTls, RetryOn, Route, RouteCheck, Service, ServiceRole, TargetRules, Tls,
+    AccessLog, AdminAddress, AdminTls, CertificateFiles, ClientCertificateRules, Config,
+    ListenAddress, Listener, Origin, OriginTls, RetryOn, Route, RouteCheck, Service, ServiceRole,
+    TargetRules, Tls,
 };
 use super::{acme, cache};
 use crate::Auth;
@@ -71,6 +72,7 @@ pub fn process_from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
         let expected = format!("at least {workers}M, or fewer workers");
         return Err(ConfigError::rule(process.location_of("memory"), problem, expected));
     }
+    let admin: Vec<_> = process.all("admin", parse_admin_address)?.into_iter().flatten().collect();
     Ok(Config {
         number: 1,
         engine: process.one_or_default("engine", |text| keywords::ENGINE.parse(text))?,
@@ -86,7 +88,8 @@ pub fn process_from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
         listeners: Vec::new(),
         services: Vec::new(),
         access_log: build_access_log(process)?,
-        admin: process.all("admin", parse_admin_address)?.into_iter().flatten().collect(),
+        admin_tls: build_admin_tls(process, &admin)?,
+        admin,
         admin_token_file: process.one("admin-token-file", value::parse_file_path)?,
         admin_name: process.one("admin-name", value::parse_host_name)?,
         limits: build_limits(&raw.limits)?,
@@ -104,11 +107,41 @@ fn build_access_log(process: &RawTable) -> Result<Option<AccessLog>, ConfigError
     Ok(path.map(|path: PathBuf| AccessLog { path, format }))
 }
 
-fn parse_admin_address(text: &str) -> Result<Option<ListenAddress>, Problem> {
+fn parse_admin_address(text: &str) -> Result<Option<AdminAddress>, Problem> {
     match text {
         "off" => Ok(None),
-        _ => value::parse_listen_address(text).map(Some),
+        _ => value::parse_listener(text).map(|(address, tls)| Some(AdminAddress { address, tls })),
     }
+}
+
+/// Builds the TLS settings of the admin addresses without the certificate.
+fn build_admin_tls(
+    process: &RawTable,
+    admin: &[AdminAddress],
+) -> Result<Option<AdminTls>, ConfigError> {
+    let [chain_key, key_key] = ["admin-certificate", "admin-key"];
+    let chain = process.one(chain_key, value::parse_file_path)?;
+    let key = process.one(key_key, value::parse_file_path)?;
+    let uses_tls = admin.iter().any(|admin| admin.tls);
+    let [chain_name, key_name, admin_name] =
+        [chain_key, key_key, "admin"].map(|key| process.name_of(key));
+    let (option, problem, expected) = match (uses_tls, chain, key) {
+        (true, Some(chain), Some(key)) => {
+            let files = CertificateFiles { chain, key };
+            return Ok(Some(AdminTls { files, certificate: None }));
+        }
+        (false, None, None) => return Ok(None),
+        (true, _, _) => {
+            let problem = format!("a tls:// address needs {chain_name} and {key_name}");
+            ("admin", problem, format!("{chain_name} FULLCHAIN.pem and {key_name} KEY.pem"))
+        }
+        (false, chain, _) => {
+            let option = if chain.is_some() { chain_key } else { key_key };
+            let problem = "has no effect: no admin address uses TLS".to_owned();
+            (option, problem, format!("{admin_name} tls://ADDRESS:PORT"))
+        }
+    };
+    Err(ConfigError::rule(process.location_of(option), problem, expected))
 }
 
 fn build_limits(raw: &[RawLimit]) -> Result<Limits, ConfigError> {
@@ -508,7 +541,7 @@ fn build_route_check(values: &RawTable) -> Result<Option<RouteCheck>, ConfigErro
 /// would accept two services on one port and divide the clients between them.
 fn check_addresses(config: &Config, raw: &RawConfig) -> Result<(), ConfigError> {
     let mut seen = HashSet::new();
-    let admin = config.admin.iter().map(|address| (address, raw.process.location_of("admin")));
+    let admin = config.admin.iter().map(|admin| (&admin.address, raw.process.location_of("admin")));
     let listeners = config.listeners.iter().map(|listener| {
         (&listener.address, raw.services[listener.service].table.location_of("listen"))
     });

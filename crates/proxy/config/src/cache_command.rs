@@ -12,7 +12,7 @@ use millrace_store::Selector;
 use super::error::ConfigError;
 use super::options::ValueType;
 use super::raw::RawValue;
-use super::{ListenAddress, value};
+use super::{AdminAddress, value};
 
 /// A request about the cache of a running process.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,7 +24,12 @@ pub struct AdminRequest {
     /// The names and values of the query, not yet percent-encoded.
     pub query: Vec<(&'static str, String)>,
     /// The admin address.
-    pub admin: ListenAddress,
+    pub admin: AdminAddress,
+    /// The file with the authorities that the certificate of the address is verified by; `None` for
+    /// those of the system.
+    pub ca_file: Option<PathBuf>,
+    /// The name that the certificate must be valid for; `None` for the address.
+    pub server_name: Option<String>,
     /// The file with the token; `None` if the request has no token.
     pub token_file: Option<PathBuf>,
 }
@@ -140,7 +145,18 @@ const COMMON_ARGUMENTS: &[ActionArgument] = &[
     argument(
         "admin",
         ArgumentForm::Option("ADDRESS"),
-        "Admin address, unix:PATH or ADDRESS:PORT [default: unix:/run/millrace/admin.sock]",
+        "Admin address, unix:PATH, ADDRESS:PORT or tls://ADDRESS:PORT [default: \
+         unix:/run/millrace/admin.sock]",
+    ),
+    argument(
+        "ca",
+        ArgumentForm::Option("FILE"),
+        "PEM file with the authorities of a tls:// address [default: those of the system]",
+    ),
+    argument(
+        "server-name",
+        ArgumentForm::Option("NAME"),
+        "Name that the certificate of a tls:// address must have [default: the address]",
     ),
     argument(
         "token-file",
@@ -206,14 +222,26 @@ pub(super) fn read(matches: &ArgMatches) -> Result<AdminRequest, ConfigError> {
         location: "--admin".to_owned(),
         text: text("admin").unwrap_or_else(|| ADMIN_DEFAULT.to_owned()),
     };
-    let expected = || "unix:PATH, ADDRESS:PORT, [IPV6]:PORT, localhost:PORT".to_owned();
-    let admin = value::parse_listen_address(&address.text)
+    let expected =
+        || "unix:PATH, ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, tls://ADDRESS:PORT".to_owned();
+    let (admin, tls) = value::parse_listener(&address.text)
         .map_err(|problem| address.error(problem, expected()))?;
+    let admin = AdminAddress { address: admin, tls };
+    let [ca_file, server_name] = ["ca", "server-name"].map(text);
+    for (option, is_given) in [("ca", ca_file.is_some()), ("server-name", server_name.is_some())] {
+        if is_given && !tls {
+            let problem = "has no effect: the admin address does not use TLS";
+            let expected = "--admin tls://ADDRESS:PORT";
+            return Err(ConfigError::rule(format!("--{option}"), problem, expected));
+        }
+    }
     Ok(AdminRequest {
         path: action.path,
         is_change: action.is_change,
         query,
         admin,
+        ca_file: ca_file.map(PathBuf::from),
+        server_name,
         token_file: text("token-file").map(PathBuf::from),
     })
 }
@@ -376,6 +404,8 @@ mod tests {
             ("cache list --limit 0", &["--limit: \"0\" is too small (expected: a whole number"]),
             ("cache list --limit 10001", &["--limit: \"10001\" is too large", "1 to 10000"]),
             ("cache list --limit all", &["--limit: \"all\" is not a whole number"]),
+            ("cache stat --ca a", &["--ca: has no effect", "--admin tls://ADDRESS:PORT"]),
+            ("cache stat --server-name a", &["--server-name: has no effect"]),
             ("cache stat --admin 9180", &["--admin: \"9180\" is a port without", "unix:PATH"]),
         ] {
             let line = parse(&format!("millrace {words}")).unwrap_err();

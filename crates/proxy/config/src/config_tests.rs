@@ -355,6 +355,24 @@ fn fetch_ca_needs_fetch_https() {
 }
 
 #[test]
+fn admin_addresses_with_tls_need_a_certificate() {
+    let forward = |words: &str| from_arguments(format!("forward {words}").split_whitespace());
+    for (words, message) in [
+        ("--admin=tls://[::1]:1", "--admin: a tls:// address needs --admin-certificate and"),
+        ("--admin=tls://[::1]:1 --admin-key=a", "--admin: a tls:// address needs"),
+        ("--admin=[::1]:1 --admin-key=a", "--admin-key: has no effect: no admin address uses TLS"),
+        ("--admin-certificate=a", "--admin-certificate: has no effect: no admin address"),
+    ] {
+        let error = forward(words).unwrap_err().to_string();
+        assert!(error.contains(message), "{words}: {error}");
+    }
+    let words = "--admin=tls://[::1]:1 --admin=[::1]:2 --admin-certificate=b --admin-key=c";
+    let config = forward(words).unwrap();
+    assert!(config.admin[0].tls && !config.admin[1].tls && config.admin_tls.is_some());
+    assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
+}
+
+#[test]
 fn redirects_and_hsts_need_a_listener_with_tls() {
     let boost = |options: &str| {
         let words = format!("boost --origin http://a {options}");

@@ -160,7 +160,9 @@ pub struct Config {
     /// The access log; `None` if there is none.
     pub access_log: Option<AccessLog>,
     /// The addresses for metrics, health and administration.
-    pub admin: Vec<ListenAddress>,
+    pub admin: Vec<AdminAddress>,
+    /// The TLS settings of those admin addresses that use TLS; `None` if there are none.
+    pub admin_tls: Option<AdminTls>,
     /// The file with the token for privileged requests over TCP.
     pub admin_token_file: Option<PathBuf>,
     /// A host name, in lower case, that requests to a TCP admin address may use.
@@ -179,12 +181,39 @@ impl Config {
     /// Returns the TCP addresses of the process, for listeners and administration, as configured.
     pub fn own_addresses(&self) -> Vec<SocketAddr> {
         let listeners = self.listeners.iter().map(|listener| &listener.address);
-        let tcp = listeners.chain(&self.admin).filter_map(|address| match address {
+        let admin = self.admin.iter().map(|admin| &admin.address);
+        let tcp = listeners.chain(admin).filter_map(|address| match address {
             ListenAddress::Tcp(address) => Some(*address),
             ListenAddress::Unix(_) => None,
         });
         tcp.collect()
     }
+}
+
+/// An address for metrics, health and administration.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AdminAddress {
+    /// The address.
+    pub address: ListenAddress,
+    /// Whether it uses TLS.
+    pub tls: bool,
+}
+
+impl fmt::Display for AdminAddress {
+    /// Writes the value of the option.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = if self.tls { TLS_PREFIX } else { "" };
+        write!(f, "{prefix}{}", self.address)
+    }
+}
+
+/// The TLS settings of the admin addresses.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct AdminTls {
+    /// The certificate and its key.
+    pub files: CertificateFiles,
+    /// The certificate in `files`. `None` until the program has read it.
+    pub certificate: Option<Certificate>,
 }
 
 /// The user of a process that is started as root.

@@ -781,6 +781,12 @@ impl OptionRow {
                  /cache/purge need a privilege. On a Unix socket, root and the user that runs \
                  millrace have it. On a TCP address, clients with the token of admin-token-file have it.",
             ),
+        row(Process, AccessLogAndAdmin, "admin-certificate", ValueType::File, "(none)")
+            .summary("PEM file with the certificate chain of tls:// admin addresses")
+            .detail("It needs admin-key. A reload reads both files again."),
+        row(Process, AccessLogAndAdmin, "admin-key", ValueType::File, "(none)")
+            .summary("PEM file with the private key of admin-certificate")
+            .detail("Other users must not be able to read the file."),
         row(
             Process,
             AccessLogAndAdmin,

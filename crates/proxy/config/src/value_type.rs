@@ -159,9 +159,11 @@ impl ValueType {
                 "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as tls://ADDRESS:PORT, \
                  unix:PATH",
             ),
-            Self::AdminAddress => {
-                ("ADDRESS", "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, unix:PATH, off")
-            }
+            Self::AdminAddress => (
+                "ADDRESS",
+                "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as tls://ADDRESS:PORT, \
+                 unix:PATH, off",
+            ),
             Self::ServiceName => ("NAME", "1 to 64 of the characters A-Z, a-z, 0-9, -, _ and ."),
             Self::HostName => ("NAME", "a host name"),
             Self::MailAddress => ("MAIL", "a mail address"),

@@ -55,6 +55,11 @@ fn process(out: &mut String, config: &Config) {
         [admin] => write_key(out, "admin", basic_string(&admin.to_string())),
         several => write_key(out, "admin", string_array(several.iter().map(ToString::to_string))),
     }
+    if let Some(tls) = &config.admin_tls {
+        let files = &tls.files;
+        write_key(out, "admin-certificate", basic_string(&files.chain.display().to_string()));
+        write_key(out, "admin-key", basic_string(&files.key.display().to_string()));
+    }
     if let Some(path) = &config.admin_token_file {
         write_key(out, "admin-token-file", basic_string(&path.display().to_string()));
     }

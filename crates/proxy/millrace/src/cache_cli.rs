@@ -4,13 +4,14 @@
 use std::io::{Error, ErrorKind, Result};
 use std::time::{Duration, Instant};
 
-use millrace_config::{AdminRequest, ListenAddress};
+use millrace_config::{AdminRequest, ConfigError, ListenAddress};
 use millrace_http1::{HeaderWriter, Http1Header, declared_length};
+use millrace_tls::{Aead, ClientOptions, ClientSettings, Clock, Provider, ServerName};
 
 use crate::admin::{MATCHED_FIELD, Token};
-use crate::console;
 use crate::http::{self, Connection};
 use crate::program_error::ProgramError;
+use crate::{certificates, console};
 
 /// Time limit of the response. A purge visits all stored responses.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -22,10 +23,7 @@ const BODY_BYTES_MAX: u64 = 64 << 20;
 /// # Errors
 /// If the process does not respond or refuses the request.
 pub(crate) fn run(command: &AdminRequest) -> std::result::Result<(), ProgramError> {
-    let token = command.token_file.as_deref();
-    let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
-    let request = request(command, token.as_ref());
-    let response = connect(&command.admin).and_then(|connection| exchange(connection, &request));
+    let response = try_send(command, TIMEOUT)?;
     let response =
         response.map_err(|error| ProgramError::System(describe_error(command, &error)))?;
     let CacheResponse { status, matched_nothing, body } = response;
@@ -71,18 +69,26 @@ pub(crate) fn send(
     command: &AdminRequest,
     timeout: Duration,
 ) -> std::result::Result<Option<(u16, String)>, ProgramError> {
-    let token = command.token_file.as_deref();
-    let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
-    let request = request(command, token.as_ref());
-    let response = connect(&command.admin).and_then(|mut connection| {
-        connection.set_deadline(Instant::now() + timeout);
-        exchange(connection, &request)
-    });
-    match response {
+    match try_send(command, timeout)? {
         Ok(response) => Ok(Some((response.status, response.body))),
         Err(error) if is_unused(&error) => Ok(None),
         Err(error) => Err(ProgramError::System(describe_error(command, &error))),
     }
+}
+
+/// Sends a request. Returns the response, or why there is none within `timeout`.
+fn try_send(
+    command: &AdminRequest,
+    timeout: Duration,
+) -> std::result::Result<Result<CacheResponse>, ProgramError> {
+    let token = command.token_file.as_deref();
+    let token = token.map(|file| Token::read("--token-file", file)).transpose()?;
+    let request = request(command, token.as_ref());
+    let tls = command.admin.tls.then(|| client_settings(command)).transpose()?;
+    Ok(connect(command, tls).and_then(|mut connection| {
+        connection.set_deadline(Instant::now() + timeout);
+        exchange(connection, &request)
+    }))
 }
 
 /// Returns whether a connection failed because no process listens.
@@ -92,7 +98,7 @@ fn is_unused(error: &Error) -> bool {
 
 fn request(command: &AdminRequest, token: Option<&Token>) -> Vec<u8> {
     let method = if command.is_change { &b"POST"[..] } else { b"GET" };
-    let host = match &command.admin {
+    let host = match &command.admin.address {
         ListenAddress::Tcp(address) => address.to_string(),
         ListenAddress::Unix(_) => "millrace".to_owned(),
     };
@@ -116,12 +122,44 @@ fn encode_value(text: &str) -> String {
     http::percent_encoded(text.as_bytes(), is_plain)
 }
 
-fn connect(admin: &ListenAddress) -> Result<Connection> {
+fn connect(
+    command: &AdminRequest,
+    tls: Option<(ClientSettings, ServerName)>,
+) -> Result<Connection> {
     let deadline = Instant::now() + TIMEOUT;
-    match admin {
-        ListenAddress::Tcp(address) => Connection::to_tcp(&[*address], deadline),
-        ListenAddress::Unix(path) => Connection::to_unix(path, deadline),
+    let mut connection = match &command.admin.address {
+        ListenAddress::Tcp(address) => Connection::to_tcp(&[*address], deadline)?,
+        ListenAddress::Unix(path) => Connection::to_unix(path, deadline)?,
+    };
+    if let Some((settings, name)) = tls {
+        connection.secure(settings.connect(name).map_err(Error::other)?)?;
     }
+    Ok(connection)
+}
+
+/// Returns the TLS settings, and the name that the certificate must be valid for.
+fn client_settings(
+    command: &AdminRequest,
+) -> std::result::Result<(ClientSettings, ServerName), ProgramError> {
+    let name = match (&command.server_name, &command.admin.address) {
+        (Some(name), _) => name.clone(),
+        (None, ListenAddress::Tcp(address)) => address.ip().to_string(),
+        (None, ListenAddress::Unix(_)) => unreachable!("a Unix socket has no TLS"),
+    };
+    let Some(server_name) = ServerName::parse(&name) else {
+        let problem = format!("\"{name}\" is no name of a certificate");
+        return Err(ConfigError::rule("--server-name", problem, "a DNS name, an address").into());
+    };
+    let clock = Clock::default();
+    clock.set(millrace_sys::time_of_day());
+    let options = ClientOptions {
+        roots: Some(certificates::read_roots("--ca", command.ca_file.as_deref(), "--admin")?),
+        certificate: None,
+        alpn: vec![b"http/1.1".to_vec()],
+    };
+    let settings = ClientSettings::new(options, &Provider::new(Aead::fastest()), &clock);
+    let settings = settings.map_err(|error| ProgramError::System(error.to_string()))?;
+    Ok((settings, server_name))
 }
 
 /// Sends a request and reads the response. Every admin server sends a Content-Length.
@@ -143,6 +181,7 @@ fn exchange(mut connection: Connection, request: &[u8]) -> Result<CacheResponse>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use millrace_config::AdminAddress;
     use std::io::Write;
     use std::net::Shutdown;
     use std::os::unix::net::UnixStream;
@@ -153,7 +192,12 @@ mod tests {
             path: "/cache/purge",
             is_change: true,
             query: vec![("url", "http://a/?b=c&d é".to_owned()), ("soft", String::new())],
-            admin: ListenAddress::Tcp("127.0.0.1:9180".parse().unwrap()),
+            admin: AdminAddress {
+                address: ListenAddress::Tcp("127.0.0.1:9180".parse().unwrap()),
+                tls: false,
+            },
+            ca_file: None,
+            server_name: None,
             token_file: None,
         };
         let expected = "POST /cache/purge?url=http://a/%3Fb%3Dc%26d%20%C3%A9&soft= HTTP/1.1\r\n\

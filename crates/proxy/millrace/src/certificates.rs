@@ -65,6 +65,10 @@ pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
             Arc::make_mut(tls).content = Some(content);
         }
     }
+    if let Some(tls) = &mut config.admin_tls {
+        let options = ["admin-certificate", "admin-key"];
+        tls.certificate = Some(read(&tls.files, options, raw, &provider)?);
+    }
     for tls in config.services.iter_mut().filter_map(|service| service.fetch_tls.as_mut()) {
         let content = read_origin_content(tls, ["fetch-https", "fetch-ca"], raw, &provider)?;
         Arc::make_mut(tls).content = Some(content);
@@ -128,7 +132,7 @@ fn parse_account(text: &[u8]) -> Result<(Arc<str>, Arc<[u8]>), String> {
 /// Returns whether a process with this configuration has keys of TLS in its memory.
 fn has_keys(config: &Config) -> bool {
     let has_tls = |it: &Service| it.tls.is_some() || it.origin_tls().next().is_some();
-    config.services.iter().any(has_tls)
+    config.admin_tls.is_some() || config.services.iter().any(has_tls)
 }
 
 /// Reads the keys of session tickets. `None` if there are no files.
@@ -327,7 +331,10 @@ pub(crate) fn expiries(config: &Config) -> Vec<CertificateExpiry> {
 /// Returns the certificates that were read, with their files.
 fn loaded(config: &Config) -> impl Iterator<Item = (&CertificateFiles, &Certificate)> {
     let services = config.services.iter().filter_map(|service| service.tls.as_ref());
-    services.flat_map(|tls| tls.files.iter().zip(tls.certificates.iter().flat_map(|it| &**it)))
+    let of_services =
+        services.flat_map(|tls| tls.files.iter().zip(tls.certificates.iter().flat_map(|it| &**it)));
+    let admin = config.admin_tls.iter();
+    of_services.chain(admin.flat_map(|tls| tls.certificate.iter().map(move |it| (&tls.files, it))))
 }
 
 /// Returns the time until a certificate expires if it is short: at most 14 days, or a third of the
@@ -361,7 +368,8 @@ impl FileStamps {
         let own = config.services.iter().filter_map(|service| service.tls.as_ref());
         let of_origins = config.services.iter().flat_map(Service::origin_tls);
         let files = own.flat_map(Tls::paths).chain(of_origins.flat_map(OriginTls::paths));
-        Self(files.map(stamp).collect())
+        let admin = config.admin_tls.iter().flat_map(|tls| [&tls.files.chain, &tls.files.key]);
+        Self(files.chain(admin.map(PathBuf::as_path)).map(stamp).collect())
     }
 }
 

@@ -108,6 +108,11 @@ impl Connection {
         Ok(())
     }
 
+    /// Returns whether the connection is secured.
+    pub(crate) fn is_secure(&self) -> bool {
+        self.session.is_some()
+    }
+
     /// Returns the socket, which another thread may shut down.
     pub(crate) fn socket(&self) -> &Arc<Socket> {
         &self.socket
@@ -247,6 +252,11 @@ impl Connection {
     /// socket with unread bytes would reset the connection and destroy the response. Errors are
     /// ignored, because the response has been sent.
     pub(crate) fn finish(mut self, bytes_max: usize) {
+        if let Some(session) = &mut self.session {
+            let mut output = Vec::new();
+            session.close(&mut output);
+            let _ = self.write_plain(&output);
+        }
         let _ = self.socket.shutdown(Shutdown::Write).and_then(|()| self.discard(bytes_max));
     }
 

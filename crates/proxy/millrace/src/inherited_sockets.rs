@@ -52,7 +52,8 @@ impl InheritedSockets {
     /// Creates an empty set for a process with this configuration.
     pub(crate) fn new(config: &Config) -> Self {
         let listeners = config.listeners.iter().map(|listener| &listener.address);
-        let named = listeners.chain(&config.admin).cloned().collect();
+        let admin = config.admin.iter().map(|admin| &admin.address);
+        let named = listeners.chain(admin).cloned().collect();
         Self { sockets: Vec::new(), configured: named }
     }
 

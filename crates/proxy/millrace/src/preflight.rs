@@ -37,7 +37,7 @@ pub(crate) fn check_folders(config: &Config, raw: &RawConfig) -> Result<(), Conf
         check_disk(&raw.name_of("disk"), &disk.folder)?;
     }
     let listeners = config.listeners.iter().map(|listener| ("listen", &listener.address));
-    let admin = config.admin.iter().map(|address| ("admin", address));
+    let admin = config.admin.iter().map(|admin| ("admin", &admin.address));
     for (option, address) in listeners.chain(admin) {
         if let ListenAddress::Unix(path) = address {
             check_folder(&format!("{} {address}", raw.name_of(option)), path)?;

@@ -20,7 +20,7 @@ mod ticket_rotation;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use millrace_config::{self as config, Config, ListenAddress, Splice};
+use millrace_config::{Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{SharedState, WorkerMessage};
@@ -283,11 +283,11 @@ impl Running {
             test_certificates: Box::new(move || acme.test()),
             cache: self.shared.cache.clone(),
         };
-        let config = config::to_toml(&self.active_config.config());
-        let admin = Arc::new(Admin::new(metrics, config, access_rules, hooks));
+        let admin = Arc::new(Admin::new(metrics, access_rules, hooks));
+        admin.set_config(&self.active_config.config());
         self.admin = Some(Arc::clone(&admin));
         let observer = Arc::clone(&admin);
-        self.active_config.on_change(move |config| observer.set_config(config::to_toml(config)));
+        self.active_config.on_change(move |config| observer.set_config(config));
         self.succession.admin_listeners.prepare(admin)
     }
 

@@ -40,13 +40,16 @@ pub(crate) fn run(config: &Config) -> Result<(), ProgramError> {
 
 /// Returns the result of the process that listens at an admin address; `None` if there is none.
 fn by_running_process(config: &Config) -> Result<Option<TestResult>, ProgramError> {
-    for admin in &config.admin {
-        let is_tcp = matches!(admin, ListenAddress::Tcp(_));
+    // The configuration does not have the authorities of an address with TLS.
+    for admin in config.admin.iter().filter(|admin| !admin.tls) {
+        let is_tcp = matches!(admin.address, ListenAddress::Tcp(_));
         let request = AdminRequest {
             path: TEST_ORDERS_PATH,
             is_change: true,
             query: Vec::new(),
             admin: admin.clone(),
+            ca_file: None,
+            server_name: None,
             token_file: config.admin_token_file.clone().filter(|_| is_tcp),
         };
         match cache_cli::send(&request, TIMEOUT)? {

@@ -8,13 +8,13 @@
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use millrace_http1::{Authority, Host};
+use millrace_http1::{Authority, Host, Scheme};
 use millrace_sys::PeerCredentials;
 
 use super::request::AdminRequest;
 use super::response::AdminResponse;
 use super::token::Token;
-use crate::http::Socket;
+use crate::http::{Connection, Socket};
 
 /// The configured access rules.
 #[derive(Debug, Default)]
@@ -28,20 +28,21 @@ pub(crate) struct AccessRules {
 /// The source of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum RequestSource {
-    /// A client of this TCP address.
-    Tcp(SocketAddr),
+    /// A client of this TCP address, which uses this scheme.
+    Tcp(SocketAddr, Scheme),
     /// A process at a Unix socket; `None`: the kernel does not report which one.
     Unix(Option<PeerCredentials>),
 }
 
 impl RequestSource {
-    /// Returns the source of a request over `socket`.
+    /// Returns the source of a request over a connection.
     ///
     /// # Errors
     /// If the connection has ended.
-    pub(super) fn of_socket(socket: &Socket) -> std::io::Result<Self> {
-        Ok(match socket {
-            Socket::Tcp(stream) => Self::Tcp(stream.local_addr()?),
+    pub(super) fn of_connection(connection: &Connection) -> std::io::Result<Self> {
+        let scheme = if connection.is_secure() { Scheme::Https } else { Scheme::Http };
+        Ok(match &**connection.socket() {
+            Socket::Tcp(stream) => Self::Tcp(stream.local_addr()?, scheme),
             Socket::Unix(stream) => Self::Unix(millrace_sys::peer_credentials(stream.as_fd()).ok()),
         })
     }
@@ -50,7 +51,7 @@ impl RequestSource {
 impl std::fmt::Display for RequestSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Tcp(_) => f.write_str("a client with the token"),
+            Self::Tcp(..) => f.write_str("a client with the token"),
             Self::Unix(None) => f.write_str("an unknown process"),
             Self::Unix(Some(peer)) => {
                 write!(f, "process {} of user {}", peer.process_id, peer.user_id)
@@ -70,7 +71,9 @@ impl AccessRules {
         source: RequestSource,
     ) -> Result<(), AdminResponse> {
         match (source, request.host) {
-            (RequestSource::Tcp(own), Some(host)) if !self.is_own_host(host, own) => {
+            (RequestSource::Tcp(own, scheme), Some(host))
+                if !self.is_own_host(host, own, scheme) =>
+            {
                 Err(AdminResponse::text(
                     (421, "Misdirected Request"),
                     "invalid Host (expected: an IP address or localhost, with the port of the admin \
@@ -98,13 +101,13 @@ impl AccessRules {
                     "permission denied (allowed: the same user, root)",
                 ));
             }
-            RequestSource::Tcp(_) => {}
-        }
-        if is_from_another_site(request) {
-            return Err(AdminResponse::text(
-                (403, "Forbidden"),
-                "cross-site requests are not allowed",
-            ));
+            RequestSource::Tcp(_, scheme) if is_from_another_site(request, scheme) => {
+                return Err(AdminResponse::text(
+                    (403, "Forbidden"),
+                    "cross-site requests are not allowed",
+                ));
+            }
+            RequestSource::Tcp(..) => {}
         }
         let Some(token) = &self.token else {
             return Err(AdminResponse::text(
@@ -126,8 +129,8 @@ impl AccessRules {
 
     /// Returns whether `host` is safe from DNS rebinding: no third party can point it at this
     /// address.
-    fn is_own_host(&self, host: Authority<'_>, own: SocketAddr) -> bool {
-        let is_port_ours = host.port.unwrap_or(80) == own.port();
+    fn is_own_host(&self, host: Authority<'_>, own: SocketAddr, scheme: Scheme) -> bool {
+        let is_port_ours = host.port.unwrap_or(scheme.port()) == own.port();
         match host.host {
             Host::V4(_) | Host::V6(_) => is_port_ours,
             Host::Name(name) => {
@@ -147,9 +150,9 @@ pub(crate) fn is_trusted(peer: PeerCredentials) -> bool {
 
 /// Returns whether a browser reports that a page of another site made the request. Old browsers do
 /// not report it, but a page cannot make them send a token that it does not know.
-fn is_from_another_site(request: &AdminRequest<'_>) -> bool {
+fn is_from_another_site(request: &AdminRequest<'_>, scheme: Scheme) -> bool {
     let is_other = |site| !matches!(site, "same-origin" | "none");
-    let own = request.host.map(|host| format!("http://{host}"));
+    let own = request.host.map(|host| format!("{}://{host}", scheme.as_str()));
     request.sec_fetch_site.is_some_and(is_other)
         || request.origin.is_some_and(|origin| own.as_deref() != Some(origin))
 }
@@ -161,10 +164,11 @@ mod tests {
     #[test]
     fn hosts_that_a_third_party_can_point_here_are_refused() {
         let rules = AccessRules { token: None, name: Some("admin.example".to_owned()) };
-        let is_ours = |host: &str, own: &str| {
+        let is_ours_by = |host: &str, own: &str, scheme| {
             let host = Authority::parse(host.as_bytes());
-            host.is_ok_and(|host| rules.is_own_host(host, own.parse().unwrap()))
+            host.is_ok_and(|host| rules.is_own_host(host, own.parse().unwrap(), scheme))
         };
+        let is_ours = |host: &str, own: &str| is_ours_by(host, own, Scheme::Http);
         let own = "127.0.0.1:9180";
         for host in
             ["127.0.0.1:9180", "10.0.0.1:9180", "[::1]:9180", "LOCALHOST:9180", "Admin.Example:1"]
@@ -191,6 +195,8 @@ mod tests {
             assert!(!is_ours(host, own), "{host}");
         }
         assert!(is_ours("127.0.0.1", "127.0.0.1:80"));
+        assert!(is_ours_by("127.0.0.1", "127.0.0.1:443", Scheme::Https));
+        assert!(!is_ours_by("127.0.0.1", "127.0.0.1:80", Scheme::Https));
     }
 
     #[test]
@@ -201,12 +207,15 @@ mod tests {
             sec_fetch_site,
             ..AdminRequest::default()
         };
-        assert!(!is_from_another_site(&request(None, None)));
-        assert!(!is_from_another_site(&request(Some("http://127.0.0.1:1"), Some("same-origin"))));
-        assert!(is_from_another_site(&request(Some("http://127.0.0.1:2"), None)));
-        assert!(is_from_another_site(&request(Some("null"), None)));
+        let http = |origin, site| is_from_another_site(&request(origin, site), Scheme::Http);
+        assert!(!http(None, None));
+        assert!(!http(Some("http://127.0.0.1:1"), Some("same-origin")));
+        assert!(http(Some("http://127.0.0.1:2"), None));
+        assert!(http(Some("null"), None));
+        let https = |origin| is_from_another_site(&request(origin, None), Scheme::Https);
+        assert!(https(Some("http://127.0.0.1:1")) && !https(Some("https://127.0.0.1:1")));
         for site in ["cross-site", "same-site", "nonsense"] {
-            assert!(is_from_another_site(&request(None, Some(site))));
+            assert!(http(None, Some(site)));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
 
-use millrace_config::ListenAddress;
+use millrace_config::{AdminAddress, ListenAddress};
 use millrace_sys::{Errno, EventFd, Events, Poller};
 
 use super::Admin;
@@ -41,7 +41,7 @@ pub(crate) struct AdminListeners {
 }
 
 struct AdminListener {
-    address: ListenAddress,
+    address: AdminAddress,
     socket: ListeningSocket,
 }
 
@@ -59,12 +59,13 @@ impl AdminListeners {
     /// # Errors
     /// The first address that cannot be opened, and why.
     pub(crate) fn open(
-        addresses: &mut [ListenAddress],
+        addresses: &mut [AdminAddress],
         inherited: &mut InheritedSockets,
     ) -> Result<Self, ProgramError> {
         let mut opened = Self::default();
         let mut listeners = Vec::new();
-        for address in addresses {
+        for admin in addresses {
+            let address = &mut admin.address;
             let (at, mut sockets) = inherited.take(SocketPurpose::Admin, address);
             *address = at;
             let (socket, files) = match sockets.pop() {
@@ -78,7 +79,7 @@ impl AdminListeners {
             if let (ListenAddress::Unix(path), false) = (&*address, socket.borrowed) {
                 files.push(path.clone());
             }
-            listeners.push(AdminListener { address: address.clone(), socket });
+            listeners.push(AdminListener { address: admin.clone(), socket });
         }
         opened.listeners = Arc::new(listeners);
         Ok(opened)
@@ -187,9 +188,9 @@ impl AdminListener {
         for _ in 0..ACCEPTED_MAX {
             match millrace_sys::accept(self.socket.fd.as_fd()) {
                 Ok((socket, _)) => {
-                    let is_unix = matches!(self.address, ListenAddress::Unix(_));
+                    let is_unix = matches!(self.address.address, ListenAddress::Unix(_));
                     if let Ok(connection) = Connection::new(socket, is_unix) {
-                        admin.handle_connection(connection);
+                        admin.handle_connection(connection, self.address.tls);
                     }
                 }
                 Err(Errno::AGAIN) => return true,

@@ -12,6 +12,7 @@ mod listeners;
 mod query;
 mod request;
 mod response;
+mod tls;
 mod token;
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use millrace_config::Config;
 use millrace_http1::{Method, RequestHead};
 use millrace_store::Cache;
 
@@ -66,6 +68,8 @@ pub(crate) struct Admin {
     /// The configuration in force, as TOML. It names files with secrets and contains no secret.
     config: Mutex<String>,
     access: AccessRules,
+    /// TLS of those addresses that use it.
+    tls: tls::AdminTlsSettings,
     hooks: Hooks,
     /// Set once, when the process stops accepting connections.
     draining: AtomicBool,
@@ -124,12 +128,13 @@ const ENDPOINTS: &[(&str, Endpoint)] = &[
 ];
 
 impl Admin {
-    /// Creates the server. `config` is the configuration as TOML.
-    pub(crate) fn new(metrics: Metrics, config: String, access: AccessRules, hooks: Hooks) -> Self {
+    /// Creates the server, which needs [`Admin::set_config`].
+    pub(crate) fn new(metrics: Metrics, access: AccessRules, hooks: Hooks) -> Self {
         Self {
             metrics,
-            config: Mutex::new(config),
+            config: Mutex::default(),
             access,
+            tls: tls::AdminTlsSettings::default(),
             hooks,
             draining: AtomicBool::new(false),
             takeovers: Mutex::default(),
@@ -139,9 +144,10 @@ impl Admin {
         }
     }
 
-    /// Sets the configuration that `/config` returns.
-    pub(crate) fn set_config(&self, config: String) {
-        *lock(&self.config) = config;
+    /// Sets the configuration that `/config` returns, and the certificate.
+    pub(crate) fn set_config(&self, config: &Config) {
+        *lock(&self.config) = millrace_config::to_toml(config);
+        self.tls.set(config.admin_tls.as_ref());
     }
 
     /// Marks the process as draining for `/healthz`, and refuses takeovers.
@@ -175,19 +181,29 @@ impl Admin {
     }
 
     /// Serves a connection on a thread of its own. Closes it if there are too many.
-    fn handle_connection(self: &Arc<Self>, connection: Connection) {
+    fn handle_connection(self: &Arc<Self>, connection: Connection, uses_tls: bool) {
         let is_unix = matches!(**connection.socket(), Socket::Unix(_));
         let limit = if is_unix { &self.unix } else { &self.tcp };
         let Some(permit) = limit.acquire(connection.socket()) else { return };
         let this = Arc::clone(self);
         // An error means that the client is gone or too slow, or that no thread could be started.
-        let _ = spawn("admin-connection", move || _ = this.serve(connection, &permit));
+        let _ = spawn("admin-connection", move || {
+            _ = this.serve(connection, uses_tls, &permit);
+        });
     }
 
-    fn serve(&self, mut connection: Connection, permit: &ConnectionPermit) -> std::io::Result<()> {
+    fn serve(
+        &self,
+        mut connection: Connection,
+        uses_tls: bool,
+        permit: &ConnectionPermit,
+    ) -> std::io::Result<()> {
         connection.set_deadline(Instant::now() + Duration::from_millis(CONNECTION_MS_MAX));
+        if uses_tls {
+            connection.secure(self.tls.accept()?)?;
+        }
         let response = match connection.read_request() {
-            Ok(head) => self.respond(&head, RequestSource::of_socket(connection.socket())?, permit),
+            Ok(head) => self.respond(&head, RequestSource::of_connection(&connection)?, permit),
             Err(error) => AdminResponse::malformed(error.downcast()?),
         };
         // Handling the request may have used up the first deadline.
@@ -268,7 +284,7 @@ impl Admin {
         request: &AdminRequest<'_>,
         source: RequestSource,
     ) -> Result<AdminResponse, AdminResponse> {
-        if matches!(source, RequestSource::Tcp(_)) {
+        if matches!(source, RequestSource::Tcp(..)) {
             return Err(AdminResponse::text(
                 (403, "Forbidden"),
                 "takeovers are only allowed over a Unix socket",

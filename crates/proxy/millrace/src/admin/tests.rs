@@ -34,7 +34,9 @@ fn admin(token: bool) -> (Arc<Admin>, SupervisorRequests) {
         test_certificates: Box::new(|| Ok(String::new())),
         cache: None,
     };
-    (Arc::new(Admin::new(metrics, "a = 1\n".into(), rules, hooks)), requests)
+    let admin = Admin::new(metrics, rules, hooks);
+    admin.set_config(&millrace_config::from_arguments(["forward", "--spin-us=7"]).unwrap());
+    (Arc::new(admin), requests)
 }
 
 /// Sends a request over TCP and returns the response. PORT in the request stands for the port.
@@ -43,7 +45,7 @@ fn request(admin: &Arc<Admin>, request: &str) -> String {
     let address = listener.local_addr().unwrap();
     let mut client = TcpStream::connect(address).unwrap();
     let (stream, _) = listener.accept().unwrap();
-    admin.handle_connection(Connection::new(stream.into(), false).unwrap());
+    admin.handle_connection(Connection::new(stream.into(), false).unwrap(), false);
     client.write_all(request.replace("PORT", &address.port().to_string()).as_bytes()).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut response = String::new();
@@ -60,7 +62,7 @@ fn each_path_has_its_response_and_draining_is_not_healthy() {
     let (admin, _requests) = admin(false);
     let get = |path: &str| request_with(&admin, &format!("GET {path}"), "");
     assert!(get("/healthz").ends_with("\r\n\r\nok\n"));
-    assert!(get("/config?a").ends_with("\r\n\r\na = 1\n"));
+    assert!(get("/config?a").contains("\nspin-us = 7\n"));
     assert!(get("/metrics").contains(MetricsFormat::OpenMetrics.content_type()));
     for (accept, format) in [
         (
@@ -136,7 +138,7 @@ fn changes_need_the_token() {
 
 fn request_over_unix_socket(admin: &Arc<Admin>, line: &str) -> String {
     let (mut client, stream) = UnixStream::pair().unwrap();
-    admin.handle_connection(Connection::new(stream.into(), true).unwrap());
+    admin.handle_connection(Connection::new(stream.into(), true).unwrap(), false);
     client.write_all(format!("{line} HTTP/1.1\r\nHost: anything\r\n\r\n").as_bytes()).unwrap();
     client.shutdown(std::net::Shutdown::Write).unwrap();
     let mut response = String::new();

@@ -83,7 +83,7 @@ impl Paths {
             need(&disk.folder, PathUse::Disk);
         }
         let listeners = config.listeners.iter().map(|listener| &listener.address);
-        for address in listeners.chain(&config.admin) {
+        for address in listeners.chain(config.admin.iter().map(|admin| &admin.address)) {
             if let ListenAddress::Unix(path) = address {
                 need(path, PathUse::Listener);
             }
@@ -152,6 +152,9 @@ fn tls_files(config: &Config) -> Vec<&Path> {
         if let Some(acme) = &tls.acme {
             files.extend(acme.ca.iter().chain(&acme.external_account).map(PathBuf::as_path));
         }
+    }
+    if let Some(tls) = &config.admin_tls {
+        files.extend([tls.files.chain.as_path(), &tls.files.key]);
     }
     let of_origins = config.services.iter().flat_map(Service::origin_tls);
     files.extend(of_origins.flat_map(OriginTls::paths));
@@ -280,10 +283,11 @@ mod tests {
     fn a_reload_needs_the_folders_of_certificates_and_keys() {
         let words = "forward --listen=tls://[::1]:1 --certificate=/c/a --key=/k/a --fetch-ca=/r/a \
                      --client-certificate=required --client-ca=/s/a --client-crl=/l/a \
-                     --ticket-key-file=/t/a --fetch-https=on";
+                     --ticket-key-file=/t/a --fetch-https=on --admin=tls://[::1]:2 \
+                     --admin-certificate=/a/a --admin-key=/b/a";
         let config = millrace_config::from_arguments(words.split_whitespace()).unwrap();
         let paths = Paths::from_config(&config, Some(Path::new("/f/millrace.toml")));
-        let folders = ["/f", "/c", "/k", "/s", "/l", "/t", "/r"];
+        let folders = ["/f", "/c", "/k", "/s", "/l", "/t", "/a", "/b", "/r"];
         let granted = folders.map(|folder| (folder.into(), Grant::Read));
         assert_eq!(paths.of_configuration(), granted);
         assert!(Paths::from_config(&config, None).of_configuration().is_empty());

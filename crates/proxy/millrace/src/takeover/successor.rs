@@ -43,7 +43,7 @@ impl Takeover {
         config: &Config,
         inherited: &mut InheritedSockets,
     ) -> std::result::Result<Self, ProgramError> {
-        let path = config.admin.iter().find_map(|address| match address {
+        let path = config.admin.iter().find_map(|admin| match &admin.address {
             ListenAddress::Unix(path) => Some(path),
             ListenAddress::Tcp(_) => None,
         });
