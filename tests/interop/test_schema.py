@@ -4,7 +4,7 @@ import json
 import pathlib
 import subprocess
 
-from support import PROJECT
+from support import PROJECT, tls
 from support.case import InteropCase
 from support.millrace import program
 
@@ -17,11 +17,18 @@ cache-memory = "30%"
 disk = ["/var/cache/millrace:1G", "/srv/a b:512m"]
 access-log = "-"
 log-format = "json"
-admin = "localhost:0"
+admin = ["localhost:0", "tls://[::1]:0"]
+admin-certificate = "{certificate}"
+admin-key = "{key}"
 limits = {{ head_ms = "10s", connections = 1000, request_head_bytes = "16K" }}
 
 [[forward]]
-listen = ["[::1]:0", "unix:/tmp/a b"]
+listen = ["[::1]:0", "unix:/tmp/a b", "tls://localhost:0"]
+certificate = ["{certificate}"]
+key = "{key}"
+ticket-key-file = ["{tickets}"]
+fetch-https = true
+fetch-ca = "{certificate}"
 allow-client = ["10.0.0.0/8", "2001:db8::/32", "::1"]
 deny-client = "10.1.0.0/16"
 auth-file = "{users}"
@@ -38,14 +45,19 @@ cache-ignore-query = "*"
 [boost]
 cache-ttl = "default 10m"
 cache-bypass = ["field:Authorization", "cookie:wordpress_logged_in_*"]
-listen = "127.0.0.1:0"
+listen = ["127.0.0.1:0", "tls://127.0.0.1:4433"]
+certificate = "{certificate}"
+key = "{key}"
+redirect-https = "on"
+hsts = "365d"
 trust = "0.0.0.0/0"
 proxy-protocol = true
 congestion = "system"
 [[boost.route]]
 host = "[::1]"
 path = "/a/!~@[]"
-origins = ["http://a.test:8000", "HTTP://[::1]/", "unix:/run/a"]
+origins = ["http://a.test:8000", "HTTP://[::1]/", "unix:/run/a", "https://a.test"]
+origin-ca = "{certificate}"
 send-proxy = "v2"
 cache = "on"
 cache-ttl = ["override 0", "404-410 default 10s"]
@@ -102,6 +114,8 @@ WRONG = [
     "[[boost]]\nallow-port = 1\n[[boost.route]]\norigins = 'http://a'",
     "[[forward]]\nlisten = 'a'",
     "[[forward]]\nlisten = '127.0.0.1'",
+    "[[forward]]\nlisten = 'tls://unix:/a'",
+    "[[boost]]\nhsts = '1 year'\n[[boost.route]]\norigins = 'http://a'",
     "[[forward]]\nallow-client = 'anywhere'",
     "[[forward]]\nallow-client = ['10.0.0.0/x']",
     "[[forward]]\nallow-port = 0",
@@ -155,7 +169,11 @@ class Schema(InteropCase):
         users = self.folder / "users"
         users.write_text("a:token:" + "0" * 64 + "\n")
         users.chmod(0o600)
-        full = FULL.format(users=users)
+        certificate, key = tls.certificate(self.folder)[1]
+        tickets = self.folder / "tickets"
+        tickets.write_bytes(b"k" * 48)
+        tickets.chmod(0o600)
+        full = FULL.format(users=users, certificate=certificate, key=key, tickets=tickets)
         examples = sorted((PROJECT / "examples").glob("*.toml"))
         corpus = sorted((PROJECT / "fuzz" / "corpus" / "configuration").iterdir())
         self.assertTrue(examples and corpus)

@@ -7,6 +7,7 @@
 
 use serde_json::{Map, Value, json};
 
+use super::TLS_PREFIX;
 use super::build::expected_of_limit;
 use super::file::{BOOST, FORWARD, ROUTE, TABLES_MAX};
 use super::options::{OptionRow, Scope, ValueType};
@@ -81,29 +82,33 @@ fn limit(row: &LimitRow) -> Value {
     merged(about, number(least, most, suffix))
 }
 
+/// The pattern of an address and a port.
+const SOCKET: &str = "(localhost|[0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}";
+
 /// Returns the schema of one value. Numbers and switches may also be strings.
 fn value(kind: ValueType) -> Value {
     const BLOCK: &str = "^([0-9]{1,3}\\.){3}[0-9]{1,3}(/[0-9]{1,2})?$|^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$";
-    const SOCKET: &str = "^(localhost|[0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}$";
     const NAME: &str = "[A-Za-z0-9_-]{1,63}(\\.[A-Za-z0-9_-]{1,63})*\\.?";
     const TIME: &str = "([0-9]+[smhd]|0)";
     const TOKEN: &str = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
+    let socket = format!("^({TLS_PREFIX})?{SOCKET}$");
     match kind {
         ValueType::Flag | ValueType::Switch => choice(&["on", "off"], true),
         ValueType::Number { least, most } => number(least, most, ""),
         ValueType::Size { least, most } => number(least, most, "[KMGTkmgt]?"),
         ValueType::Keyword(words) => choice(words, false),
-        ValueType::ListenAddress => any([pattern(SOCKET), pattern("^unix:.+$")]),
-        ValueType::AdminAddress => or_off(any([pattern(SOCKET), pattern("^unix:.+$")])),
+        ValueType::ListenAddress => any([pattern(&socket), pattern("^unix:.+$")]),
+        ValueType::AdminAddress => or_off(any([pattern(&socket), pattern("^unix:.+$")])),
         ValueType::ServiceName => pattern("^[A-Za-z0-9._-]{1,64}$"),
         ValueType::HostName | ValueType::ServerName => pattern(&format!("^{NAME}$")),
         ValueType::MailAddress => pattern("^[!-~]+@[!-~]+$"),
         ValueType::HttpsUrl => pattern("^https://[!-~]+$"),
-        ValueType::SocketAddress => or_off(pattern(SOCKET)),
+        ValueType::SocketAddress => or_off(pattern(&format!("^{SOCKET}$"))),
         ValueType::LogFile => any([path(), json!({"const": false})]),
         ValueType::Origin => {
-            let url =
-                format!("^[Hh][Tt][Tt][Pp]://({NAME}|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{{1,5}})?/?$");
+            let url = format!(
+                "^[Hh][Tt][Tt][Pp][Ss]?://({NAME}|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{{1,5}})?/?$"
+            );
             any([pattern(&url), pattern("^unix:.+$")])
         }
         ValueType::Cidr => pattern(BLOCK),
