@@ -17,6 +17,7 @@ mod hash;
 mod help;
 mod keywords;
 pub mod limits;
+mod option_row;
 mod option_table;
 pub mod options;
 mod raw;

@@ -1,5 +1,6 @@
 //! The rows of the table of options.
 
+use super::option_row::row;
 use super::options::{Group, OptionRow, Scope};
 use super::value_type::ValueType;
 use Group::{
@@ -16,65 +17,7 @@ pub(super) const MEMORY_BYTES_PER_WORKER_MIN: u64 = 1 << 20;
 /// of the largest file.
 const DOMAINS_MAX: usize = 8192;
 
-/// Returns a row that takes one value and has the same name on the command line and in files.
-const fn row(
-    scope: Scope,
-    group: Group,
-    key: &'static str,
-    value_type: ValueType,
-    default: &'static str,
-) -> OptionRow {
-    OptionRow {
-        flag: Some(key),
-        key,
-        scope,
-        group,
-        value_type,
-        default,
-        command_defaults: &[],
-        values_max: 1,
-        may_be_empty: true,
-        summary: "",
-        detail: "",
-    }
-}
-
 impl OptionRow {
-    const fn summary(self, summary: &'static str) -> Self {
-        Self { summary, ..self }
-    }
-
-    const fn detail(self, detail: &'static str) -> Self {
-        Self { detail, ..self }
-    }
-
-    /// Makes the option repeatable.
-    const fn repeatable(self, values_max: usize) -> Self {
-        Self { values_max, ..self }
-    }
-
-    /// Refuses an empty list.
-    const fn not_empty(self) -> Self {
-        Self { may_be_empty: false, ..self }
-    }
-
-    /// Sets a name for the command line that differs from the key.
-    const fn flag(self, flag: &'static str) -> Self {
-        Self { flag: Some(flag), ..self }
-    }
-
-    /// Removes the option from the command line.
-    const fn only_in_files(self) -> Self {
-        Self { flag: None, ..self }
-    }
-
-    const fn command_defaults(
-        self,
-        command_defaults: &'static [(&'static str, &'static str)],
-    ) -> Self {
-        Self { command_defaults, ..self }
-    }
-
     /// The rows, in the order of the reference.
     pub const TABLE: &'static [Self] = &[
         row(
