@@ -177,6 +177,29 @@ class Clients(Case):
                 self.assertEqual(status == 0, reason is None)
                 self.assertEqual(self.records(proxy)[0][1], reason)
 
+    def test_openssl_with_a_second_hello_and_with_a_resumed_session(self):
+        """The server requests another group, and TLS 1.2 goes on with encrypted messages."""
+        server = self.nginx(
+            certificate=self.pair,
+            extra="ssl_protocols TLSv1.2 TLSv1.3; ssl_ecdh_curve secp384r1; ssl_session_cache"
+            " shared:a:1m;",
+        )
+        at, session = f"localhost:{server.port}", self.folder / "session"
+        for options in (
+            ["-tls1_3", "-groups", "P-256:P-384"],
+            ["-tls1_2", "-sess_out", session],
+            *[["-tls1_2", "-sess_in", session]] * 3,
+        ):
+            proxy = self.start(*DENY, *MATCH)
+            status, output = self.status(
+                *["openssl", "s_client", "-proxy", "%s:%d" % proxy.address, "-connect", at],
+                *["-servername", "localhost", *options],
+            )
+            self.assertEqual(status, 0, output)
+            is_resumed = "-sess_in" in options
+            self.assertIn(b"Reused, " if is_resumed else b"New, ", output)
+            self.assertEqual(self.records(proxy), [("localhost", None)])
+
     def test_a_proxy_over_tls(self):
         """curl and Python: tunnels, absolute-form requests, and passwords."""
         (self.folder / "users").write_text("alice:" + self.hash("secret") + "\n")
@@ -307,6 +330,54 @@ class Bytes(Case):
         self.assertTrue(everything(client.socket)[1])
         self.wait_until("all tunnels ended", lambda: len(silent.ends) == 5)
         self.assertEqual(silent.received, b"")
+
+    def test_a_second_hello(self):
+        """nginx and GnuTLS serve the name of the ClientHello that they requested, so it is checked
+        as the first one is."""
+        first, change = hello("localhost"), b"\x14\3\3\0\1\1"
+        for options, reason in ((DENY, "sni-denied"), (MATCH, "sni-mismatch")):
+            bad = change + hello("a.bad.test", record_bytes=20)
+            proxy, target = self.start(*options), self.target()
+            for cut in (0, 1, 6, 12, 30, len(bad) - 1):
+                client = self.open(proxy, target)
+                client.send(first)
+                self.echoed(client, first)
+                client.send(bad[:cut])
+                client.send(bad[cut:])
+                self.assert_closed(client)
+            self.assertEqual(target.received, first * 6)
+            ahead = self.open(proxy, target)
+            ahead.send(first + bad)
+            self.assert_closed(ahead)
+            self.assertEqual(target.received, first * 6)
+            records = [("a.bad.test", reason)] * 6 + [(None, "sni-unreadable")]
+            self.assertEqual(self.records(proxy), by_text(records))
+
+    def test_bytes_behind_the_first_hello(self):
+        """A second ClientHello for the same name, early data, the messages of TLS 1.2, and the
+        end of the stream."""
+        first, change = hello("localhost"), b"\x14\3\3\0\1\1"
+        encrypted = b"\x16\3\3\0\x28\1\0\0\0\0\0\0\0" + b"e" * 32
+        proxy, target = self.start(*DENY, *MATCH), self.target()
+        followers = (
+            change + hello("localhost"), change + b"\x17\3\3\0\1e", change + encrypted,
+            b"\x16\3\3\0\5\x10\0\0\1\0", b"other", change,
+        )
+        for follower in followers:
+            for waits in (True, False):
+                if b"\x16" in follower and not waits:
+                    continue
+                client = self.open(proxy, target)
+                if waits:
+                    client.send(first)
+                    self.echoed(client, first)
+                    client.send(follower)
+                else:
+                    client.send(first + follower)
+                client.socket.shutdown(socket.SHUT_WR)
+                self.echoed(client, follower if waits else first + follower)
+                self.assertEqual(everything(client.socket), (b"", False))
+        self.assertEqual(set(self.records(proxy)), {("localhost", None)})
 
     def test_the_outer_name_of_an_encrypted_hello_counts(self):
         for options, reason in (

@@ -155,7 +155,7 @@ pub(crate) fn normal_name(name: &str) -> String {
 }
 
 /// The first byte of a record with a handshake message (RFC 8446 section 5.1).
-const HANDSHAKE_RECORD: u8 = 22;
+pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
 /// The most bytes of a plain record that rustls reads (RFC 8446 section 5.1), and of a message.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
@@ -166,7 +166,7 @@ const MESSAGE_BYTES_MAX: usize = 0xffff;
 const OTHER_RECORDS: [u8; 3] = [20, 21, 23];
 
 /// The first byte of a ClientHello (RFC 8446 section 4).
-const CLIENT_HELLO: u8 = 1;
+pub(crate) const CLIENT_HELLO: u8 = 1;
 
 #[cfg(test)]
 mod tests {

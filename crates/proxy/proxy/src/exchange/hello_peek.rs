@@ -2,14 +2,16 @@
 //!
 //! ```text
 //! Waiting ── first byte ──> Holding ── whole, another protocol, the end, handshake_ms ──> Passed
-//!                                                                                     └─> Refused
+//!                                       │                                            └─> Refused
+//!                                       └─ whole, its name is checked ─> AwaitingSecond ─> the same
 //! ```
 
 use std::time::Duration;
 
 use millrace_engine::Instant;
 
-/// The peek at the ClientHello of a tunnel. Before `Passed`, no byte of the client is sent.
+/// The peek at the ClientHello of a tunnel. Before `Passed`, no byte of the client is sent, except
+/// a first ClientHello.
 #[derive(Debug, Default)]
 pub(crate) enum HelloPeek {
     /// The client has sent nothing.
@@ -20,9 +22,16 @@ pub(crate) enum HelloPeek {
         /// When the first one was held.
         since: Instant,
     },
+    /// The first ClientHello was sent, and a second one may follow.
+    AwaitingSecond {
+        /// The name in the first one, in lower case and without a dot at its end.
+        server_name: Option<String>,
+        /// When the first byte behind it was held; `None` before.
+        since: Option<Instant>,
+    },
     /// The tunnel continues.
     Passed {
-        /// The name that the client asks for, in lower case and without a dot at its end.
+        /// The name that the client asks for, in the same form.
         server_name: Option<String>,
     },
     /// The tunnel has to close.
@@ -35,8 +44,10 @@ pub(crate) enum HelloPeek {
 impl HelloPeek {
     /// Notes that bytes of the client are held.
     pub(crate) fn hold(&mut self, now: Instant) {
-        if matches!(self, Self::Waiting) {
-            *self = Self::Holding { since: now };
+        match self {
+            Self::Waiting => *self = Self::Holding { since: now },
+            Self::AwaitingSecond { since, .. } => *since = since.or(Some(now)),
+            Self::Holding { .. } | Self::Passed { .. } | Self::Refused { .. } => {}
         }
     }
 
@@ -45,10 +56,16 @@ impl HelloPeek {
         !matches!(self, Self::Passed { .. })
     }
 
+    /// Returns whether the first ClientHello was sent, and a second one may follow.
+    pub(crate) fn awaits_second(&self) -> bool {
+        matches!(self, Self::AwaitingSecond { .. })
+    }
+
     /// Returns when the ClientHello has to be whole; `None` if no byte is held.
     pub(crate) fn deadline(&self, limit: Duration) -> Option<Instant> {
         match self {
             Self::Holding { since } => Some(*since + limit),
+            Self::AwaitingSecond { since, .. } => since.map(|since| since + limit),
             Self::Waiting | Self::Passed { .. } | Self::Refused { .. } => None,
         }
     }
@@ -56,7 +73,9 @@ impl HelloPeek {
     /// Returns the name that the client asks for.
     pub(crate) fn server_name(&self) -> Option<&str> {
         match self {
-            Self::Passed { server_name } | Self::Refused { server_name } => server_name.as_deref(),
+            Self::AwaitingSecond { server_name, .. }
+            | Self::Passed { server_name }
+            | Self::Refused { server_name } => server_name.as_deref(),
             Self::Waiting | Self::Holding { .. } => None,
         }
     }

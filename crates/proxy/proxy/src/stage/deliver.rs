@@ -20,7 +20,9 @@ use crate::transfer::{TransferProgress, TransferState, download, tunnel, upload}
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     let progress = match event {
         Event::Enter | Event::BecameFirst => return begin(core, key),
-        Event::ClientReadable | Event::ClientEnded if core.exchange(key).is_peeking() => {
+        Event::ClientReadable | Event::ClientEnded | Event::OriginSent
+            if core.exchange(key).is_peeking() =>
+        {
             tunnel::peek(core, key)
         }
         Event::TimedOut if core.exchange(key).is_peeking() => tunnel::time_out_peek(core, key),

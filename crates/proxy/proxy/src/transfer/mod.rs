@@ -190,6 +190,13 @@ impl Transfer {
         self.since.max(self.drained_at)
     }
 
+    /// Notes that the sink has taken everything, and that the source is awaited.
+    pub(crate) fn await_source(&mut self, now: Instant) {
+        if self.state == TransferState::AwaitingSink {
+            self.enter(TransferState::AwaitingSource, now);
+        }
+    }
+
     /// Returns whether the transfer waits for its source by a watch instead of a receive.
     pub(crate) fn is_watching(&self) -> bool {
         self.is_watching && self.state == TransferState::AwaitingSource

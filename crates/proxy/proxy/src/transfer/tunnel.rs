@@ -6,11 +6,13 @@
 //! asks for (SNI). The client's first bytes stay in the receive buffer until they are a whole
 //! ClientHello, or can never become one. So no byte of a tunnel that is then closed has reached the
 //! target. The other direction is never held, because in some protocols the server speaks first.
+//! Where names are checked, the name in a second ClientHello is, too: a server that requests it
+//! serves that one.
 
 use millrace_config::LogFormat;
 use millrace_engine::{Engine, Key};
 use millrace_http1::{Framing, Host, destination};
-use millrace_tls::{HELLO_BYTES_MAX, Sniffed, sniff};
+use millrace_tls::{AfterHello, HELLO_BYTES_MAX, Sniffed, after_hello, sniff, sniff_second};
 
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::hello_peek::HelloPeek;
@@ -54,62 +56,95 @@ fn peek_of(exchange: &Exchange) -> Option<Box<HelloPeek>> {
 #[inline(never)]
 pub(crate) fn peek<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
+    let filter = exchange.snapshot().target_filter(exchange.service);
+    let checks = filter.checks_server_names();
     let Some(pending) = &mut exchange.peek else { return TransferProgress::NotStarted };
     let held = client.wire.recv_buffer.bytes();
-    let sniffed = sniff(held);
-    if sniffed == Sniffed::Incomplete && !client.wire.has_ended() {
+    let (sniffed, awaits_second) = match pending.awaits_second() {
+        true => (sniff_second(held), false),
+        false => sniff_first(held, checks),
+    };
+    let has_ended = client.wire.has_ended();
+    if sniffed == Sniffed::Incomplete && !has_ended && held.len() < HELLO_BYTES_MAX {
         if !held.is_empty() {
             pending.hold(engine.now());
         }
         let max = HELLO_BYTES_MAX - held.len();
         client.wire.receive(engine, max);
+        exchange.upload.await_source(engine.now());
         return TransferProgress::Waiting;
     }
-    let is_empty = held.is_empty();
+    let may_continue = held.is_empty() || pending.awaits_second() && has_ended;
     let sniffed = match sniffed {
-        Sniffed::Incomplete if is_empty => Sniffed::Other,
+        Sniffed::Incomplete if may_continue => Sniffed::Other,
         Sniffed::Incomplete => Sniffed::Unreadable,
         sniffed => sniffed,
     };
-    decide(core, key, sniffed, Reason::SniUnreadable)
+    decide(core, key, sniffed, Reason::SniUnreadable, awaits_second)
+}
+
+/// Examines the first bytes of a tunnel. Returns also whether a second ClientHello may follow that
+/// has to be examined too: a client may send another name there (RFC 8446 section 4.1.2 forbids it,
+/// but few servers compare them).
+fn sniff_first(held: &[u8], checks: bool) -> (Sniffed, bool) {
+    let sniffed = sniff(held);
+    if !checks || !matches!(sniffed, Sniffed::Hello(_)) {
+        return (sniffed, false);
+    }
+    match after_hello(held) {
+        AfterHello::Nothing => (sniffed, true),
+        AfterHello::Incomplete => (Sniffed::Incomplete, false),
+        AfterHello::Other => (sniffed, false),
+        AfterHello::Unrequested => (Sniffed::Unreadable, false),
+    }
 }
 
 /// Ends the peek because the ClientHello was not whole in time.
 #[inline(never)]
 pub(crate) fn time_out_peek<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    decide(core, key, Sniffed::Unreadable, Reason::SniTimedOut)
+    decide(core, key, Sniffed::Unreadable, Reason::SniTimedOut, false)
 }
 
 /// Continues the tunnel, or fails with the reason to close it. `unreadable` is that of a
-/// ClientHello that cannot be read; it closes the tunnel only if names are checked.
+/// ClientHello that cannot be read; it closes the tunnel only if names are checked. With
+/// `awaits_second`, the bytes at hand are sent and the next ones are examined.
 fn decide<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     sniffed: Sniffed,
     unreadable: Reason,
+    awaits_second: bool,
 ) -> TransferProgress {
     let exchange = core.exchange(key);
     let filter = exchange.snapshot().target_filter(exchange.service);
     let requested = destination(&exchange.request).ok().and_then(|it| it.authority);
     let host = requested.map_or(Host::Name(b""), |authority| authority.host);
+    let first = exchange.peek.as_ref().filter(|peek| peek.awaits_second());
+    let first_name = first.and_then(|peek| peek.server_name()).map(str::to_owned);
     let (server_name, checked) = match sniffed {
-        Sniffed::Unreadable if filter.checks_server_names() => (None, Err(unreadable)),
+        Sniffed::Unreadable if filter.checks_server_names() => (first_name, Err(unreadable)),
         Sniffed::Hello(hello) => {
             let checked = filter.check_server_name(host, hello.server_name.as_deref());
             (hello.server_name, checked)
         }
+        // The name in the first ClientHello has been checked.
+        _ if first.is_some() => (first_name, Ok(())),
         Sniffed::Unreadable | Sniffed::Other | Sniffed::Incomplete => {
             (None, filter.check_server_name(host, None))
         }
     };
-    match checked {
-        Ok(()) => {
-            exchange.peek = Some(Box::new(HelloPeek::Passed { server_name }));
-            upload::pump(core, key, false)
-        }
-        Err(reason) => {
-            exchange.peek = Some(Box::new(HelloPeek::Refused { server_name }));
-            TransferProgress::Failed(reason)
-        }
+    if let Err(reason) = checked {
+        exchange.peek = Some(Box::new(HelloPeek::Refused { server_name }));
+        return TransferProgress::Failed(reason);
     }
+    exchange.peek = Some(Box::new(match awaits_second {
+        true => HelloPeek::AwaitingSecond { server_name, since: None },
+        false => HelloPeek::Passed { server_name },
+    }));
+    if awaits_second {
+        // While a receive is outstanding, nothing is spliced past the peek.
+        let ExchangeParts { engine, client, .. } = core.parts_with_client(key);
+        client.wire.receive(engine, HELLO_BYTES_MAX);
+    }
+    upload::pump(core, key, false)
 }

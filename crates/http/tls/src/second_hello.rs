@@ -1,0 +1,169 @@
+//! The second ClientHello of a connection, which a server requests by a HelloRetryRequest (RFC 8446
+//! section 4.1.4). It is in the clear like the first one, and several servers take the name in it.
+
+use crate::hello::{CLIENT_HELLO, HANDSHAKE_RECORD, HELLO_BYTES_MAX, Sniffed, sniff};
+
+/// The bytes of a client behind its first ClientHello.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum AfterHello {
+    /// None, or whole records that may precede a second ClientHello.
+    Nothing,
+    /// The beginning of such a record.
+    Incomplete,
+    /// Bytes behind which no second ClientHello is accepted, such as early data.
+    Other,
+    /// The beginning of a handshake message that no server can have requested yet.
+    Unrequested,
+}
+
+/// Returns what follows the ClientHello at the beginning of `bytes`, which [`sniff`] has read.
+pub fn after_hello(bytes: &[u8]) -> AfterHello {
+    let (mut rest, mut message) = (bytes, Vec::new());
+    while message.is_empty() || message.len() < message_bytes(&message) {
+        let Some((HANDSHAKE_RECORD, content, after)) = split_record(rest) else {
+            return AfterHello::Unrequested;
+        };
+        message.extend_from_slice(content);
+        rest = after;
+    }
+    match skip_changes(rest).first() {
+        _ if message.len() > message_bytes(&message) => AfterHello::Unrequested,
+        None => AfterHello::Nothing,
+        Some(&HANDSHAKE_RECORD) => AfterHello::Unrequested,
+        Some(kind) if CHANGES.contains(kind) => AfterHello::Incomplete,
+        Some(_) => AfterHello::Other,
+    }
+}
+
+/// Reads the bytes that a client has sent after its first ClientHello was passed on: whether they
+/// are a second one.
+pub fn sniff_second(bytes: &[u8]) -> Sniffed {
+    let rest = skip_changes(bytes);
+    let sniffed = match rest {
+        [kind, ..] if CHANGES.contains(kind) => Sniffed::Incomplete,
+        [HANDSHAKE_RECORD, ..] => match is_hello(rest) {
+            None => Sniffed::Incomplete,
+            Some(true) => sniff(rest),
+            Some(false) => Sniffed::Other,
+        },
+        [] => Sniffed::Incomplete,
+        _ => Sniffed::Other,
+    };
+    match sniffed {
+        Sniffed::Incomplete if bytes.len() >= HELLO_BYTES_MAX => Sniffed::Unreadable,
+        sniffed => sniffed,
+    }
+}
+
+/// Returns whether a handshake record begins with a ClientHello; `None` if bytes are missing.
+///
+/// With TLS 1.2 the record may have an encrypted message, which begins with any byte, but is never
+/// shorter than these six bytes: type, size, and version.
+fn is_hello(record: &[u8]) -> Option<bool> {
+    let (header, content) = record.split_at_checked(HEADER_BYTES)?;
+    let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+    match content.get(..length.min(6))? {
+        [kind, size, _, _, major, _] => Some(*kind == CLIENT_HELLO && *size < 4 && *major == 3),
+        short => Some(short.first().is_none_or(|kind| *kind == CLIENT_HELLO)),
+    }
+}
+
+/// Skips whole records that may precede a second ClientHello.
+fn skip_changes(mut bytes: &[u8]) -> &[u8] {
+    while let Some((kind, _, after)) = split_record(bytes)
+        && CHANGES.contains(&kind)
+    {
+        bytes = after;
+    }
+    bytes
+}
+
+/// Splits a whole record into its type, its content, and the bytes behind it.
+fn split_record(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
+    let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
+    let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+    let (content, after) = rest.split_at_checked(length)?;
+    Some((header[0], content, after))
+}
+
+/// Returns the size of a handshake message with its header, of which `message` has the beginning.
+fn message_bytes(message: &[u8]) -> usize {
+    let size = message
+        .get(1..4)
+        .map_or(0, |size| size.iter().fold(0, |size, byte| size << 8 | usize::from(*byte)));
+    4 + size
+}
+
+/// The types of records that servers skip before a second ClientHello: ChangeCipherSpec, which TLS
+/// 1.3 allows there, and alerts, since warnings are skipped.
+const CHANGES: [u8; 2] = [20, 21];
+/// The bytes before the content of a record: type, version, and length.
+const HEADER_BYTES: usize = 5;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHANGE: &[u8] = b"\x14\x03\x03\0\x01\x01";
+
+    /// A ClientHello without extensions, in records of `size` bytes.
+    fn hello(size: usize) -> Vec<u8> {
+        let mut message = vec![CLIENT_HELLO, 0, 0, 41, 3, 3];
+        message.extend_from_slice(&[7; 32]);
+        message.extend_from_slice(b"\0\0\x02\x13\x01\x01\0");
+        let records = message
+            .chunks(size)
+            .map(|part| [&[HANDSHAKE_RECORD, 3, 1, 0, part.len() as u8], part].concat());
+        records.collect::<Vec<_>>().concat()
+    }
+
+    #[test]
+    fn bytes_behind_the_first_hello() {
+        for size in [1, 3, 4, 100] {
+            for (after, expected) in [
+                (&b""[..], AfterHello::Nothing),
+                (CHANGE, AfterHello::Nothing),
+                (&CHANGE[..3], AfterHello::Incomplete),
+                (b"\x17", AfterHello::Other),
+                (b"x", AfterHello::Other),
+                (b"\x16", AfterHello::Unrequested),
+                (&[CHANGE, b"\x16"].concat(), AfterHello::Unrequested),
+            ] {
+                let bytes = [&hello(size), after].concat();
+                assert_eq!(after_hello(&bytes), expected, "{size} {after:?}");
+            }
+        }
+        let mut longer = hello(100);
+        longer[4] += 1;
+        longer.push(CLIENT_HELLO);
+        assert_eq!(after_hello(&longer), AfterHello::Unrequested);
+    }
+
+    #[test]
+    fn a_second_hello_is_read_however_it_is_cut() {
+        for size in [1, 3, 4, 5, 6, 7, 100] {
+            let bytes = [CHANGE, b"\x15\x03\x03\0\x02\x01\x5a", &hello(size)].concat();
+            for end in 0..bytes.len() {
+                assert_eq!(sniff_second(&bytes[..end]), Sniffed::Incomplete, "{size} {end}");
+            }
+            assert!(!matches!(sniff_second(&bytes), Sniffed::Incomplete | Sniffed::Other));
+        }
+    }
+
+    #[test]
+    fn other_second_flights_continue_the_tunnel() {
+        for other in [
+            &b"\x17\x03\x03"[..],
+            b"x",
+            // ClientKeyExchange, and encrypted messages of TLS 1.2.
+            b"\x16\x03\x03\0\x25\x10\0\0\x21\x20\x07",
+            b"\x16\x03\x03\0\x28\0\0\0\0\0\0",
+            b"\x16\x03\x03\0\x28\x01\x99\x03\x04\x05\x06",
+            b"\x16\x03\x03\0\x28\x01\0\x03\x04\x05\x06",
+        ] {
+            assert_eq!(sniff_second(other), Sniffed::Other, "{other:?}");
+            assert_eq!(sniff_second(&[CHANGE, other].concat()), Sniffed::Other, "{other:?}");
+        }
+        assert_eq!(sniff_second(&CHANGE.repeat(HELLO_BYTES_MAX)), Sniffed::Unreadable);
+    }
+}
