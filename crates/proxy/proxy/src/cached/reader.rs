@@ -9,6 +9,8 @@ use millrace_engine::{Instant, SharedBytes};
 use millrace_http_cache::ByteRange;
 use millrace_store::{Body, BodyEnd, BodyRead, Reader, WaiterId};
 
+use crate::secure::layer::STEP_BYTES_MAX;
+
 /// A reader of a cached body for one client.
 #[derive(Debug)]
 pub(crate) struct CachedReader {
@@ -17,6 +19,8 @@ pub(crate) struct CachedReader {
     /// Whether the kernel may refer to the cache's memory. Memory to which the kernel refers cannot
     /// be reused at once after its object was evicted.
     may_zero_copy: bool,
+    /// The most bytes of a slice.
+    slice_bytes_max: u64,
     /// The bytes of the present part that are still to be read. `u64::MAX`: until the body ends.
     remaining: u64,
     /// The parts after the present one, in order.
@@ -62,6 +66,7 @@ impl CachedReader {
             reader,
             waiter,
             may_zero_copy,
+            slice_bytes_max: u64::MAX,
             remaining,
             parts,
             fill_waiter: None,
@@ -73,6 +78,12 @@ impl CachedReader {
     /// began to read while the body was arriving.
     pub(crate) fn disable_zero_copy(&mut self) {
         self.may_zero_copy = false;
+    }
+
+    /// Prepares the reader for a secured client: the bytes are sealed, in steps.
+    pub(crate) fn seal_in_steps(&mut self) {
+        self.may_zero_copy = false;
+        self.slice_bytes_max = STEP_BYTES_MAX;
     }
 
     /// Creates a reader of these parts of a body that is stored.
@@ -100,7 +111,7 @@ impl CachedReader {
                 }
             }
         }
-        let max = self.remaining.min(max);
+        let max = self.remaining.min(max).min(self.slice_bytes_max);
         let max = usize::try_from(max).unwrap_or(usize::MAX);
         let (read, woken) = self.reader.read(max, self.waiter);
         self.fill_waiter = self.fill_waiter.or(woken);

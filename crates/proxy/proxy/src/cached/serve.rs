@@ -37,16 +37,12 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     let waiter = core.waiter(key, TokenKind::Exchange);
     let parts = core.parts_with_client(key);
     let must_close = parts.must_close();
-    let ExchangeParts { engine, out, exchange, shared, .. } = parts;
+    let ExchangeParts { engine, out, exchange, client, shared, .. } = parts;
+    let is_secured = client.wire.tls().is_some();
     let (now, now_ms) = (engine.now(), now_ms(engine));
     let cache = shared.cache.as_ref().expect("a stored response comes from a cache");
     let object = exchange.caching.object.clone().expect("the object is set before it is served");
-    let mut header = StoredHeaderWriter {
-        out: h1::header(out),
-        object: &object,
-        now_ms,
-        hsts_s: headers::hsts_s(exchange),
-    };
+    let mut header = StoredHeaderWriter { out: h1::header(out), object: &object, now_ms };
     let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
     let form = header.form(exchange, cache.hash(), random);
     let framing = header.write_stored_fields(exchange, &form);
@@ -76,10 +72,13 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     }
     let before = std::mem::take(&mut exchange.caching.reader);
     exchange.caching.reader = reader;
-    if (is_hot_copy || before.is_some())
+    if (is_hot_copy || before.is_some() || is_secured)
         && let Some(reader) = &mut exchange.caching.reader
     {
-        reader.disable_zero_copy();
+        match is_secured {
+            true => reader.seal_in_steps(),
+            false => reader.disable_zero_copy(),
+        }
     }
     core.wake(before.and_then(CachedReader::close));
     download::pump(core, key, true)
@@ -109,8 +108,6 @@ struct StoredHeaderWriter<'a, W> {
     out: W,
     object: &'a Object,
     now_ms: u64,
-    /// The `max-age` of Strict-Transport-Security that replaces the field of the origin.
-    hsts_s: Option<u32>,
 }
 
 impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
@@ -162,14 +159,9 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     /// Writes the status and the stored fields. Returns the framing of the body.
     fn write_stored_fields(&mut self, exchange: &mut Exchange, form: &ResponseForm) -> Framing {
         let meta = self.object.meta();
-        let without_hsts;
-        let head = match self.hsts_s {
-            None => self.object.header(),
-            Some(_) => {
-                without_hsts = header_without_hsts(self.object);
-                &without_hsts
-            }
-        };
+        let replaces_hsts = headers::hsts_s(exchange).is_some();
+        let without_hsts = replaces_hsts.then(|| header_without_hsts(self.object));
+        let head = without_hsts.as_deref().unwrap_or(self.object.header());
         let lines = &head[meta.lines_at as usize..];
         let out = &mut self.out;
         let length = self.object.length();
@@ -186,10 +178,11 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         };
         exchange.status = status;
         match form {
-            ResponseForm::NotModified if self.hsts_s.is_some() => {
-                write_not_modified(out, &self.object.stored, |line| !is_hsts(line));
+            ResponseForm::NotModified => {
+                write_not_modified(out, &self.object.stored, |line| {
+                    !(replaces_hsts && is_hsts(line))
+                });
             }
-            ResponseForm::NotModified => write_not_modified(out, &self.object.stored, |_| true),
             ResponseForm::Head | ResponseForm::Whole => {
                 out.stored_response(meta.status, head, meta.lines_at as usize);
             }
@@ -229,7 +222,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         let snapshot = exchange.snapshot();
         let age_s = meta.age_s(self.now_ms);
         let out = &mut self.out;
-        headers::write_hsts(out, self.hsts_s);
+        headers::write_hsts(out, headers::hsts_s(exchange));
         if caching.report.forward.is_none() || age_s > 0 {
             out.number(b"Age", age_s.into());
         }

@@ -225,13 +225,22 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     receive(core, key);
 }
 
-/// Closes a connection that serves no exchange in order. If the kernel does not take the announced
-/// end of a secured connection at once, it lingers until then, and at most `linger_ms`: without
-/// the announcement, a body that ends with the connection would look cut.
+/// Closes a connection that serves no exchange in order.
+#[inline(never)]
 pub(crate) fn finish<E: Engine>(core: &mut Core<E>, key: Key) {
+    match core.conns.get(key).is_some_and(|conn| conn.wire.tls().is_some()) {
+        true => finish_secured(core, key),
+        false => close(core, key),
+    }
+}
+
+/// Closes a secured connection. If the kernel does not take the announced end at once, the
+/// connection lingers until then, and at most `linger_ms`: without the announcement, a body that
+/// ends with the connection would look cut.
+#[inline(never)]
+fn finish_secured<E: Engine>(core: &mut Core<E>, key: Key) {
     let Core { engine, conns, timers, snapshot, .. } = core;
-    let conn = conns.get_mut(key).filter(|conn| conn.wire.tls().is_some());
-    let Some(conn) = conn else { return close(core, key) };
+    let Some(conn) = conns.get_mut(key) else { return };
     let linger = Duration::from_millis(snapshot.limits().linger_ms);
     if linger.is_zero() || conn.wire.finish(engine) {
         return close(core, key);

@@ -23,7 +23,7 @@ use millrace_splice::{FillResult, Pipe};
 use millrace_tls::{ClientHello, Session, TlsError};
 
 use crate::conn::recv_buffer::RecvBuffer;
-use crate::secure::layer::{STEP_BYTES_MAX, SecureBuffers, SecureLayer};
+use crate::secure::layer::{SecureBuffers, SecureLayer};
 use crate::transfer::sink::TransferSink;
 
 /// The transport of a connection.
@@ -614,11 +614,6 @@ impl<E: Engine> TransferSink<E> for Wire {
     #[inline]
     fn accepts_pipes(&self) -> bool {
         self.secure.is_none()
-    }
-
-    #[inline]
-    fn step_bytes_max(&self) -> u64 {
-        if self.secure.is_some() { STEP_BYTES_MAX as u64 } else { u64::MAX }
     }
 }
 

@@ -205,9 +205,7 @@ pub(crate) fn write_own_response(
 ) -> Cow<'static, [u8]> {
     let status = own.status(exchange.request.method());
     let kind = match own {
-        OwnResponse::Refusal(_) | OwnResponse::HttpsRedirect(_) => {
-            &b"text/plain; charset=utf-8"[..]
-        }
+        OwnResponse::Refusal(_) | OwnResponse::HttpsRedirect => &b"text/plain; charset=utf-8"[..],
         OwnResponse::Options => b"",
         OwnResponse::Trace => b"message/http",
     };
@@ -218,7 +216,9 @@ pub(crate) fn write_own_response(
         out.field(b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
     }
     write_hsts(out, hsts_s(exchange));
-    if let OwnResponse::HttpsRedirect(port) = own {
+    if own == OwnResponse::HttpsRedirect {
+        let port = exchange.snapshot().service(exchange.service).redirect_port;
+        let port = port.expect("only a service with a port redirects");
         out.field_with(b"Location", |value| write_https_url(value, &exchange.request, port));
     }
     if let OwnResponse::Refusal(reason) = own {
@@ -231,7 +231,7 @@ pub(crate) fn write_own_response(
     out.persistence(exchange.request.version(), exchange.is_persistent);
     let body = match own {
         OwnResponse::Refusal(reason) => Cow::Owned(format!("{}\n", reason.text()).into_bytes()),
-        OwnResponse::HttpsRedirect(_) => Cow::Borrowed(&b"This site uses https.\n"[..]),
+        OwnResponse::HttpsRedirect => Cow::Borrowed(&b"This site uses https.\n"[..]),
         OwnResponse::Options => Cow::Borrowed(&b""[..]),
         OwnResponse::Trace => Cow::Owned(trace_body(&exchange.request)),
     };

@@ -33,8 +33,8 @@ pub(crate) enum OwnResponse {
     Options,
     /// TRACE with `Max-Forwards: 0` (RFC 9110 section 9.3.8).
     Trace,
-    /// A redirect to the same URL with `https` and this port.
-    HttpsRedirect(u16),
+    /// A redirect to the same URL with `https` and the `redirect_port` of the service.
+    HttpsRedirect,
 }
 
 impl OwnResponse {
@@ -44,8 +44,8 @@ impl OwnResponse {
         match self {
             Self::Refusal(reason) => reason.status(),
             Self::Options | Self::Trace => 200,
-            Self::HttpsRedirect(_) if matches!(method, Method::Get | Method::Head) => 301,
-            Self::HttpsRedirect(_) => 308,
+            Self::HttpsRedirect if matches!(method, Method::Get | Method::Head) => 301,
+            Self::HttpsRedirect => 308,
         }
     }
 }

@@ -161,7 +161,6 @@ fn handle_attempt_end<E: Engine>(
     result: Result<(), Error>,
 ) -> Result<bool, Reason> {
     let now = core.engine.now();
-    let wait = connect_timeout(core, key);
     let Some(ConnectAttempt { fd, address, timer, .. }) = core.attempts.remove(slot) else {
         return Ok(false);
     };
@@ -180,13 +179,13 @@ fn handle_attempt_end<E: Engine>(
     let id = transaction.origin.expect("picked before it was dialed");
     let slot = origins.connections.next_key().expect("the attempt was counted as a connection");
     let token = slot.token(TokenKind::Origin);
+    let timer = timers.insert(token, now + snapshots.origin_timer_max);
     // A handshake may follow, whose deadline is that of the dial.
-    let timer = timers.insert(token, now + snapshots.origin_timer_max.min(wait));
     transaction.awaiting_since = started;
     origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
     let connection = origins.connections.get_mut(slot).expect("inserted just now");
-    transaction.connection = Some(connection.begin_use(slot, ConnectionUser::Exchange(key)));
-    transaction.is_reused = false;
+    let origin_use = connection.begin_use(slot, ConnectionUser::Exchange(key));
+    transaction.use_connection(origin_use, address, false);
     // The open connection keeps the reservation from now on.
     transaction.has_reservation = false;
     counters.origin_connections_opened.add(1);

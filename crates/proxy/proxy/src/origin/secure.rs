@@ -1,5 +1,7 @@
 //! The TLS handshake with an origin, between opening a connection and sending the request.
 
+use std::time::Duration;
+
 use millrace_engine::Engine;
 use millrace_engine::Key;
 use millrace_tls::{TlsError, TlsErrorKind};
@@ -30,9 +32,12 @@ fn begin_session<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Resul
     let settings = settings.expect("the rules of an origin with a server name have TLS settings");
     let session = settings.connect(server_name.clone()).map_err(|error| reason_of(&error))?;
     let buffers = core.secure.buffers.clone();
-    let ExchangeParts { engine, exchange, origin: Some(origin), .. } = core.parts(key) else {
+    let ExchangeParts { engine, timers, exchange, origin: Some(origin), .. } = core.parts(key)
+    else {
         unreachable!("the connection was just opened");
     };
+    let connect = Duration::from_millis(exchange.snapshot().limits().connect_ms);
+    timers.bring_forward(origin.timer, exchange.transaction.awaiting_since + connect);
     exchange.transaction.phase = Phase::Securing;
     origin.wire.secure(session, buffers, None);
     origin.wire.settle(engine);

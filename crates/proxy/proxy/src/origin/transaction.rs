@@ -109,4 +109,16 @@ impl Transaction {
     pub(crate) fn is_open(&self) -> bool {
         self.origin.is_some() || self.phase == Phase::WaitListed
     }
+
+    /// Takes the connection that the transaction uses, to the origin at `address`.
+    pub(crate) fn use_connection(
+        &mut self,
+        origin_use: OriginUse,
+        address: Option<SocketAddr>,
+        is_reused: bool,
+    ) {
+        (self.connection, self.address) = (Some(origin_use), address);
+        self.is_reused = is_reused;
+        self.wait_listed_since = None;
+    }
 }

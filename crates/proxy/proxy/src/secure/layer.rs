@@ -39,7 +39,7 @@ pub(crate) struct SecureBuffers {
 
 /// Most bytes that one step of a transfer seals. Sealed bytes cannot be sealed again differently,
 /// so the bytes that the socket does not take wait in the engine.
-pub(crate) const STEP_BYTES_MAX: usize = 64 * 1024;
+pub(crate) const STEP_BYTES_MAX: u64 = 64 * 1024;
 /// A record of the largest size: 2^14 bytes, at most 256 bytes of overhead, and the header (RFC
 /// 8446 section 5.2).
 const RECORD_BYTES_MAX: usize = 16 * 1024 + 256 + 5;

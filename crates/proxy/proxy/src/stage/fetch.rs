@@ -124,8 +124,9 @@ fn leave_queue<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 fn proceed<E: Engine>(core: &mut Core<E>, key: Key, source: ConnectionSource) -> NextStep {
     match source {
         ConnectionSource::Idle(origin_use) => {
-            let transaction = &mut core.exchange(key).transaction;
-            (transaction.connection, transaction.is_reused) = (Some(origin_use), true);
+            let connection = core.origins.connections.get(origin_use.slot());
+            let address = connection.and_then(|connection| connection.address);
+            core.exchange(key).transaction.use_connection(origin_use, address, true);
             core.counters.origin_connections_reused.add(1);
             send_request(core, key)
         }
@@ -227,12 +228,13 @@ fn handle_dial_progress<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-/// Sends the request over a connection that was just opened, after the PROXY header and the TLS
-/// handshake that it needs.
+/// Begins the tunnel over a connection that was just opened, or sends the request after the PROXY
+/// header and the TLS handshake that it needs.
 fn use_new_connection<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let exchange = core.exchange(key);
     if exchange.plan == RequestPlan::Tunnel {
-        return send_request(core, key);
+        exchange.transaction.phase = Phase::Responding;
+        return NextStep::Advance(Stage::Deliver);
     }
     if pinned::required_client(exchange).is_some() {
         pinned::write_header(core, key);
@@ -256,18 +258,10 @@ fn continue_handshake<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 
 /// Sends the request over the connection that the exchange has now.
 fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    let ExchangeParts { engine, exchange, origin, .. } = core.parts(key);
-    let transaction = &mut exchange.transaction;
-    transaction.address = origin.and_then(|origin| origin.address);
-    transaction.wait_listed_since = None;
-    if exchange.plan == RequestPlan::Tunnel {
-        transaction.phase = Phase::Responding;
-        return NextStep::Advance(Stage::Deliver);
-    }
-    exchange.caching.request_ms = now_ms(engine);
     let Core { engine, exchanges, origins, out, .. } = core;
     let now = engine.now();
     let exchange = exchanges.get_mut(key).expect("the exchange has a connection");
+    exchange.caching.request_ms = now_ms(engine);
     let id =
         exchange.transaction.origin.expect("the origin is picked before a connection is opened");
     out.clear();

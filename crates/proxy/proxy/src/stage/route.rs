@@ -124,9 +124,9 @@ fn plan(
         _ => Reason::MalformedTarget,
     })?;
     check_scheme(service, sender.scheme, destination.scheme)?;
-    if let Some(port) = https_port(request, sender, service) {
+    if service.redirect_port.is_some() && needs_https(request, sender) {
         destination.authority.ok_or(Reason::MalformedTarget)?;
-        return Ok(RequestPlan::Respond(OwnResponse::HttpsRedirect(port)));
+        return Ok(RequestPlan::Respond(OwnResponse::HttpsRedirect));
     }
     match &service.role {
         ServiceRole::Boost(_) if request.method() == Method::Connect => Err(Reason::ConnectRefused),
@@ -148,31 +148,32 @@ fn plan(
     }
 }
 
-/// Returns the port of the `https` URL to which a plain request is redirected; `None` if it is
-/// served. A request that a trusted peer received over `https` is served, because its client would
-/// be redirected for ever.
-fn https_port(request: &RequestHead, sender: &Sender, service: &Service) -> Option<u16> {
-    let port = service.redirect_port?;
+/// Returns whether a service that redirects plain requests to `https` redirects this one. It serves
+/// a request that a trusted peer received over `https`, because its client would be redirected for
+/// ever.
+#[inline(never)]
+fn needs_https(request: &RequestHead, sender: &Sender) -> bool {
     let reported = request.values(FieldName::XForwardedProto).next();
     let is_https = |name: &[u8]| Scheme::from_name(name) == Some(Scheme::Https);
     let is_served = sender.scheme == Scheme::Https
         || request.method() == Method::Connect
         || (sender.is_trusted && reported.is_some_and(is_https));
-    (!is_served).then_some(port)
+    !is_served
 }
 
-/// Checks the scheme of an absolute target. `own` is the scheme of the client connection.
+/// Checks the scheme of the target, if it is absolute. `own` is that of the client connection.
 ///
 /// RFC 9110 section 7.4: a request for an `https` URI has to arrive over a secured connection. A
 /// request for an `http` URI that arrives over one is for the plain port of that host. A client
 /// that requests an `https` URI of a forward proxy asks it to secure the connection to the origin.
 fn check_scheme(service: &Service, own: Scheme, target: Option<Scheme>) -> Result<(), Reason> {
+    let Some(target) = target else { return Ok(()) };
     match (&service.role, own, target) {
-        (ServiceRole::Boost(_), Scheme::Https, Some(Scheme::Http)) => Err(Reason::Misdirected),
-        (ServiceRole::Boost(_), Scheme::Https, Some(Scheme::Https)) => Ok(()),
-        (ServiceRole::Forward(_), _, Some(Scheme::Https)) if service.fetch_tls.is_some() => Ok(()),
-        (_, _, Some(Scheme::Https)) => Err(Reason::SchemeUnsupported),
-        (_, _, Some(Scheme::Http) | None) => Ok(()),
+        (ServiceRole::Boost(_), Scheme::Https, Scheme::Http) => Err(Reason::Misdirected),
+        (ServiceRole::Boost(_), Scheme::Https, Scheme::Https) => Ok(()),
+        (ServiceRole::Forward(_), _, Scheme::Https) if service.fetch_tls.is_some() => Ok(()),
+        (_, _, Scheme::Https) => Err(Reason::SchemeUnsupported),
+        (_, _, Scheme::Http) => Ok(()),
     }
 }
 

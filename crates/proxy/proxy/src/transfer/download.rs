@@ -3,6 +3,7 @@
 
 use millrace_engine::{Engine, Key};
 
+use crate::conn::Conn;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
@@ -105,12 +106,12 @@ pub(crate) fn handle_spliced<E: Engine>(
 #[inline(never)]
 pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, pipes, exchange, client, origin, .. } = core.parts_with_client(key);
-    if exchange.is_tunnel {
-        return half_close(core, key);
-    }
     let is_cut = origin.is_some_and(|origin| origin.wire.is_cut());
     if is_cut && exchange.download.is_delimited_by_end() {
         return TransferProgress::Failed(Reason::ResponseCut);
+    }
+    if exchange.is_tunnel {
+        return half_close(engine, exchange, client);
     }
     if exchange.download.has_received_all() {
         // The response was received whole, but the rest of the request can no longer be sent.
@@ -127,11 +128,11 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
 }
 
 /// Passes the end of the origin's direction of a tunnel on to the client.
-fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    let ExchangeParts { engine, exchange, client, origin, .. } = core.parts_with_client(key);
-    if origin.is_some_and(|origin| origin.wire.is_cut()) {
-        return TransferProgress::Failed(Reason::ResponseCut);
-    }
+fn half_close<E: Engine>(
+    engine: &mut E,
+    exchange: &mut Exchange,
+    client: &mut Conn,
+) -> TransferProgress {
     let ended = exchange.download.handle_source_end(engine, &mut client.wire);
     assert_eq!(ended, Ok(TransferState::Ended), "a tunnel ends without a last chunk");
     client.wire.shutdown(engine);

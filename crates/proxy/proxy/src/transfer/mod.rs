@@ -293,8 +293,8 @@ impl Transfer {
         let has_watched = self.is_watching();
         self.is_watching = false;
         let has_bytes_before = !payload.is_empty() || !header.is_empty();
-        let pipe = match source.may_splice() && sink.accepts_pipes() && consumed == received {
-            true => self.fill_pipe((engine, pipes), source, has_bytes_before, has_watched),
+        let pipe = match consumed == received {
+            true => self.fill_pipe((engine, pipes), (source, sink), has_bytes_before, has_watched),
             false => None,
         };
         let piped = pipe.as_ref().map_or(0, Pipe::filled);
@@ -344,7 +344,7 @@ impl Transfer {
     ) -> Result<TransferState, BodyError> {
         let next = match self.body.certain_payload() {
             Some(0) => NextChunk::End(BodyEnd::Whole),
-            known => reader.next(known.unwrap_or(u64::MAX).min(sink.step_bytes_max())),
+            known => reader.next(known.unwrap_or(u64::MAX)),
         };
         let owed = std::mem::take(&mut self.owes_line_end);
         let mut parts = SendParts {
@@ -357,9 +357,8 @@ impl Transfer {
             NextChunk::Slice(slice) if slice.bytes().len() as u64 >= COPIED_BYTES => {
                 let count = slice.bytes().len();
                 self.body.skip(count as u64);
-                let is_copied = slice.is_copied() || !sink.accepts_pipes();
-                self.stats.calls += if is_copied { 1 } else { 2 };
-                self.stats.copied += if is_copied { count as u64 } else { 0 };
+                self.stats.calls += if slice.is_copied() { 1 } else { 2 };
+                self.stats.copied += if slice.is_copied() { count as u64 } else { 0 };
                 self.owes_line_end = parts.send_shared(engine, sink, slice);
                 self.note_forwarded(engine, sink, count);
                 return Ok(self.state);
@@ -458,7 +457,7 @@ impl Transfer {
     fn fill_pipe<E: Engine>(
         &mut self,
         (engine, pipes): (&mut E, &mut Pipes),
-        source: &mut Wire,
+        (source, sink): (&mut Wire, &impl TransferSink<E>),
         has_bytes_before: bool,
         has_watched: bool,
     ) -> Option<Pipe> {
@@ -466,6 +465,9 @@ impl Transfer {
         let thresholds = *pipes.thresholds();
         let method = self.arrivals.choose_method(rest, has_bytes_before, &thresholds);
         let MoveMethod::Splice { max } = method else { return None };
+        if !source.may_splice() || !sink.accepts_pipes() {
+            return None;
+        }
         let mut pipe = pipes.acquire(engine)?;
         self.stats.calls += 1;
         match source.fill_pipe(engine, &mut pipe, max) {

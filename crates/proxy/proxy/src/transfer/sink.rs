@@ -25,7 +25,4 @@ pub(crate) trait TransferSink<E: Engine> {
 
     /// Returns whether the sink takes bytes from a pipe.
     fn accepts_pipes(&self) -> bool;
-
-    /// Returns the most payload bytes that one step should send.
-    fn step_bytes_max(&self) -> u64;
 }

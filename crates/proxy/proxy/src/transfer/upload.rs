@@ -44,22 +44,18 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
     }
 }
 
-/// Handles the end of the client's stream during a request body or a tunnel.
+/// Handles the end of the client's stream during a request body or a tunnel. That of a tunnel is
+/// passed on to the origin.
 #[inline(never)]
 pub(crate) fn handle_client_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    match core.exchange(key).is_tunnel {
-        true => half_close(core, key),
-        false => TransferProgress::Failed(Reason::BodyCut),
-    }
-}
-
-/// Passes the end of the client's direction of a tunnel on to the origin.
-fn half_close<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, exchange, client, origin, .. } = core.parts_with_client(key);
-    let origin = origin.expect("a tunnel has both connections");
+    if !exchange.is_tunnel {
+        return TransferProgress::Failed(Reason::BodyCut);
+    }
     if client.wire.is_cut() {
         return TransferProgress::Failed(Reason::ClientClosed);
     }
+    let origin = origin.expect("a tunnel has both connections");
     let ended = exchange.upload.handle_source_end(engine, &mut origin.wire);
     assert_eq!(ended, Ok(TransferState::Ended), "a tunnel ends without a last chunk");
     origin.wire.shutdown(engine);

@@ -38,15 +38,18 @@ pub(crate) fn begin<E: Engine>(
         }
         false => Some(fill),
     };
-    let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
+    let ExchangeParts { engine, pipes, exchange, client, .. } = core.parts(key);
     // The origin may have responded before the engine reported that the whole request was sent.
     // Nothing waits for that report.
     exchange.upload.abandon(engine, pipes);
     // A refresh has no reader. A client gets its reader before more bytes arrive, since a fill
     // without readers may be cut.
-    if !exchange.is_refresh() {
+    if let Some(client) = client {
         let mut reader = CachedReader::new(&body, None, waiter);
-        reader.iter_mut().for_each(CachedReader::disable_zero_copy);
+        reader.iter_mut().for_each(match client.wire.tls() {
+            Some(_) => CachedReader::seal_in_steps,
+            None => CachedReader::disable_zero_copy,
+        });
         exchange.caching.reader = reader;
     }
     let Some(fill) = rest else { return };
