@@ -128,12 +128,15 @@ class Run:
                 raise SystemExit(f"run-case: the origin over TLS does not start; see "
                                  f"{WORK}/tls-origin.log")
         write_files()
-        for peer, base in self.bases.items():
-            folder = f"{WORK}/run-{peer}"
-            shutil.rmtree(folder, ignore_errors=True)
-            os.makedirs(folder)
-            self.processes[peer] = Process(peer, [f"{PEERS}/start/{peer}"],
-                                           env=peer_env(folder, base, tls))
+        for peer in self.peers:
+            self.start_peer(peer)
+
+    def start_peer(self, peer):
+        folder = f"{WORK}/run-{peer}"
+        shutil.rmtree(folder, ignore_errors=True)
+        os.makedirs(folder)
+        env = peer_env(folder, self.bases[peer], needs_tls(self.entries))
+        self.processes[peer] = Process(peer, [f"{PEERS}/start/{peer}"], env=env)
 
     def stop(self):
         for process in self.processes.values():
@@ -148,13 +151,8 @@ class Run:
             spec = cases.spec(case, peer, self.options.idle)
             if not spec:
                 continue
-            base = self.bases[peer]
-            if not is_listening(base + spec.offset):
-                raise SystemExit(f"run-case: {peer} does not listen on port +{spec.offset}; see "
-                                 f"{WORK}/{peer}.log")
-            time.sleep(0.05)
             try:
-                checks.check(case, peer, spec, base, self.options)
+                self.check_peer(case, peer, spec)
                 self.specs[case, peer] = spec
             except (Failed, Wrong) as error:
                 self.has_failed = True
@@ -163,6 +161,15 @@ class Run:
                 print("FAILED", error, flush=True)
         print("responses checked:", *(f"{case}/{peer}" for case, peer in self.specs), flush=True)
         return failures
+
+    def check_peer(self, case, peer, spec):
+        """Waits until a peer listens and checks its responses, which also warms it up."""
+        base = self.bases[peer]
+        if not is_listening(base + spec.offset):
+            raise SystemExit(f"run-case: {peer} does not listen on port +{spec.offset}; see "
+                             f"{WORK}/{peer}.log")
+        time.sleep(0.05)
+        checks.check(case, peer, spec, base, self.options)
 
     def measure(self, out):
         """Makes all windows, round after round; every other round in reverse order of peers."""
@@ -180,12 +187,16 @@ class Run:
         """Makes one window, again if it failed or was disturbed, and keeps its result lines."""
         spec = self.specs[case, peer]
         origin = self.processes["tls-origin" if spec.tls_origin else "origin"]
-        bench = Bench(case, peer, spec, self.bases[peer], self.processes[peer], origin,
-                      self.options)
         failure = {"case": case, "peer": peer, "mode": mode, "rep": number}
         rows = []
         for attempt in range(1, self.options.tries + 1):
             try:
+                if self.options.restart:
+                    self.processes[peer].stop()
+                    self.start_peer(peer)
+                    self.check_peer(case, peer, spec)
+                bench = Bench(case, peer, spec, self.bases[peer], self.processes[peer], origin,
+                              self.options)
                 is_many = case.startswith("many-connections-")
                 rows = measure_many(bench) if is_many else [measure(bench, mode)]
             except Wrong as error:

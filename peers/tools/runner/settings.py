@@ -50,6 +50,7 @@ class Options:
     rate: float = 0.0  # requests per second in the modes fixed-rate-*; 0: by size
     maxforeign: float = 0.06  # a window is repeated if other programs used more of a core
     tries: int = 3  # windows at most, of which the last one counts
+    restart: bool = False  # start a peer anew for each window
 
 
 def prepare(tls=False):
