@@ -245,7 +245,7 @@ class ReplacedFiles(InteropCase):
         self.assert_serves(self.pair)
         new = self.authority.issue("DNS:client")
         self.use({self.chain: new[0]})
-        self.wait_until("it is refused", lambda: self.count("does not fit the certificate") > 0)
+        self.wait_until("it is refused", lambda: self.count("is not the key of certificate") > 0)
         self.assert_serves(self.pair)
         self.use({self.key: new[1]})
         self.wait_for(4)
@@ -262,7 +262,10 @@ class ReplacedFiles(InteropCase):
             (self.ca, key, f"origin-ca {self.ca}: contains no certificate"),
             (self.chain, text, f"origin-certificate {self.chain}: is not PEM"),
             (self.chain, expired[0], f"origin-certificate {self.chain}: expired "),
-            (self.key, expired[1], f"origin-key {self.key}: does not fit the certificate"),
+            (
+                self.key, expired[1],
+                f"origin-key {self.key}: is not the key of certificate {self.chain}",
+            ),
         ]:
             with self.subTest(problem):
                 pair = {self.key: expired[1]} if source == expired[0] else {}

@@ -84,7 +84,8 @@ class BadFiles(Case):
             return self.folder / name
 
         chain = f"certificate {self.folder}/"
-        yield "another key", good, other[1], "does not fit the certificate"
+        swapped = f"is not the key of certificate {good} (expected: its key; keys are in the order"
+        yield "another key", good, other[1], swapped
         yield "missing certificate", self.folder / "no", key, chain + "no: No such file"
         yield "missing key", good, self.folder / "no", f"key {self.folder}/no: No such file"
         yield "folder as certificate", folder, key, "folder: is not a regular file"
@@ -141,7 +142,8 @@ class BadFiles(Case):
                 status, lines = self.check()
                 self.assertEqual((status, len(lines)), (2, 1), lines)
                 self.assertIn(text, lines[0])
-                self.assertIn("(expected: a PEM file", lines[0])
+                expected = "its key" if name == "another key" else "a PEM file"
+                self.assertIn(f"(expected: {expected}", lines[0])
                 start = ["boost", "--origin", "http://a", "--listen", "tls://127.0.0.1:0"]
                 done = subprocess.run(
                     [program(), *start, "--certificate", chain, "--key", key],
@@ -259,7 +261,7 @@ class Replaced(Case):
         last = self.authority.issue(f"DNS:{NAME}")
         self.use((last[0], self.key))
         self.wait_until(
-            "it is refused", lambda: any("does not fit" in line for line in running.lines)
+            "it is refused", lambda: any("is not the key of" in line for line in running.lines)
         )
         self.assertEqual(self.serial(running), self.serial_of(pair))
         self.use(last)

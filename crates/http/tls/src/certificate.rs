@@ -57,9 +57,7 @@ impl Certificate {
         let missing_issuer = parsed.last().and_then(Issuer::of_last);
         let certified = CertifiedKey::from_der(chain, key, provider.crypto());
         let certified = certified.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => {
-                CertificateError::Key("does not fit the certificate".into())
-            }
+            rustls::Error::InconsistentKeys(_) => CertificateError::Mismatch,
             // No other key has this error: the PEM file was parsed before.
             rustls::Error::General(_) => CertificateError::Key(UNSUPPORTED_KEY.into()),
             error => CertificateError::Key(format!("cannot be used: {error}")),
@@ -297,6 +295,7 @@ mod tests {
         match Certificate::from_pem(chain, key, &provider()).unwrap_err() {
             CertificateError::Chain(problem) => ("chain", problem),
             CertificateError::Key(problem) => ("key", problem),
+            error @ CertificateError::Mismatch => ("key", error.to_string()),
         }
     }
 
@@ -319,7 +318,7 @@ mod tests {
         let cases: [(&[u8], &str); 8] = [
             (chain.as_bytes(), "contains no private key"),
             (b"", "is not PEM: it has no private key"),
-            (&pair().1.into_bytes(), "does not fit the certificate"),
+            (&pair().1.into_bytes(), "is not the key of the certificate"),
             (encrypted.as_bytes(), decrypt),
             (old_encrypted.as_bytes(), decrypt),
             (cut.as_bytes(), "is not complete PEM: -----END PRIVATE KEY----- is missing"),

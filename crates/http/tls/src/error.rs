@@ -210,12 +210,16 @@ pub enum CertificateError {
     Chain(String),
     /// The fault is in the file of the key.
     Key(String),
+    /// The key is not that of the certificate.
+    Mismatch,
 }
 
 impl fmt::Display for CertificateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (Self::Chain(problem) | Self::Key(problem)) = self;
-        f.write_str(problem)
+        f.write_str(match self {
+            Self::Chain(problem) | Self::Key(problem) => problem,
+            Self::Mismatch => "is not the key of the certificate",
+        })
     }
 }
 

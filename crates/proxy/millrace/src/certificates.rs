@@ -398,12 +398,17 @@ fn read(
     certificate.map_err(|wrong| match wrong {
         CertificateError::Chain(problem) => of_chain(problem),
         CertificateError::Key(problem) => of_key(problem),
+        CertificateError::Mismatch => {
+            let problem = format!("is not the key of certificate {}", files.chain.display());
+            error(key_option, &files.key, problem, MATCH_EXPECTED)
+        }
     })
 }
 
 const CHAIN_EXPECTED: &str = "a PEM file with a valid certificate and its chain";
 const KEY_EXPECTED: &str = "a PEM file with the private key of the certificate, which only its \
                             owner and group can read";
+const MATCH_EXPECTED: &str = "its key; keys are in the order of the certificates";
 
 /// Reads a regular file that has none of the permissions in `refused`.
 fn read_file(path: &Path, refused: u32) -> Result<Vec<u8>, String> {
