@@ -92,6 +92,12 @@ pub(super) fn build(
         return Err(ConfigError::rule(values.location_of("acme"), problem, expected));
     }
     let http = http.unwrap_or_else(|| default_http(listeners));
+    if let Some(address) = http.filter(|address| is_listened_on(*address, listeners)) {
+        let place = format!("{} {address}", values.name_of("acme-http"));
+        let problem = format!("is also in {}", values.name_of("listen"));
+        let expected = "remove it there; acme-http redirects to https itself";
+        return Err(ConfigError::rule(place, problem, expected));
+    }
     let content = None;
     let acme =
         Acme { mail, names, directory, ca, folder, http, profile, external_account, content };
@@ -103,6 +109,19 @@ fn default_http(listeners: &[Listener]) -> Option<SocketAddr> {
     listeners.iter().filter(|listener| listener.tls).find_map(|listener| match listener.address {
         ListenAddress::Tcp(address) => Some(SocketAddr::new(address.ip(), HTTP_PORT)),
         ListenAddress::Unix(_) => None,
+    })
+}
+
+/// Returns whether a listener of the service has the address, or all addresses of its port.
+fn is_listened_on(address: SocketAddr, listeners: &[Listener]) -> bool {
+    let is_same = |own: SocketAddr| {
+        let is_any = own.ip().is_unspecified() || address.ip().is_unspecified();
+        let same_ip = own.ip() == address.ip() || is_any && own.is_ipv4() == address.is_ipv4();
+        own.port() == address.port() && own.port() != 0 && same_ip
+    };
+    listeners.iter().any(|listener| match listener.address {
+        ListenAddress::Tcp(own) => is_same(own),
+        ListenAddress::Unix(_) => false,
     })
 }
 
@@ -201,6 +220,14 @@ mod tests {
             ("--listen=tls://[::1]:1 --acme=a@b", "--acme: needs --server-name"),
             ("--acme-http=off", "--acme-http: has no effect without --acme"),
             ("--server-name=a", "--server-name: has no effect without --acme"),
+            (
+                "--listen=tls://[::1]:1 --listen=[::]:80 --acme=a@b --server-name=b",
+                "--acme-http [::1]:80: is also in --listen (expected: remove it there; acme-http",
+            ),
+            (
+                "--listen=tls://[::1]:1 --acme-http=[::1]:1 --acme=a@b --server-name=b",
+                "--acme-http [::1]:1: is also in --listen",
+            ),
             (
                 "--listen=tls://[::1]:1 --acme=a@b --server-name=b --certificate=a --key=b",
                 "--certificate: cannot be combined with --acme",
