@@ -379,6 +379,11 @@ fn build_redirect_port(
     if !values.one_or_default("redirect-https", value::parse_switch)? {
         return Ok(None);
     }
+    if !listeners.iter().any(|listener| !listener.tls) {
+        let problem = "has no effect: no plain listener";
+        let expected = format!("also {} ADDRESS:80", values.name_of("listen"));
+        return Err(ConfigError::rule(values.location_of("redirect-https"), problem, expected));
+    }
     let secured = listeners.iter().filter(|listener| listener.tls);
     let ports = secured.filter_map(|listener| match listener.address {
         ListenAddress::Tcp(address) => Some(address.port()),
@@ -387,7 +392,7 @@ fn build_redirect_port(
     match ports.filter(|port| *port != 0).min_by_key(|port| *port != 443) {
         Some(port) => Ok(Some(port)),
         None => {
-            let problem = "no listener of the service has TLS and a port other than 0";
+            let problem = "needs a tls:// listener with a port other than 0";
             let expected = format!("{} tls://ADDRESS:PORT", values.name_of("listen"));
             Err(ConfigError::rule(values.location_of("redirect-https"), problem, expected))
         }

@@ -379,6 +379,7 @@ fn redirects_and_hsts_need_a_listener_with_tls() {
         from_arguments(words.split_whitespace())
     };
     let tls = "--certificate=a --key=b --listen=[::1]:80 --listen=tls://[::1]";
+    let secure = "--certificate=a --key=b --listen=tls://[::1]:443";
     let service = |options: &str| boost(options).unwrap().services.remove(0);
     let plain = service("");
     assert_eq!((plain.redirect_port, plain.hsts_s), (None, None));
@@ -388,14 +389,15 @@ fn redirects_and_hsts_need_a_listener_with_tls() {
     assert_eq!(service(&format!("{tls}:444 --redirect-https=on")).redirect_port, Some(444));
     assert_eq!(service(&format!("{tls}:444 --hsts=off")).hsts_s, None);
     for (options, expected) in [
-        ("--redirect-https=on", "--redirect-https: no listener of the service has TLS"),
+        ("--redirect-https=on", "--redirect-https: needs a tls:// listener"),
         (&format!("{tls}:0 --redirect-https=on"), "a port other than 0 (expected: --listen tls://"),
+        (&format!("{secure} --redirect-https=on"), "has no effect: no plain listener"),
         ("--hsts=1d", "--hsts: no listener of the service has TLS (expected: --listen tls://"),
     ] {
         let message = boost(options).unwrap_err().to_string();
         assert!(message.contains(expected), "{message}");
     }
-    let toml = "[[boost]]\nlisten = ['tls://[::1]:1']\ncertificate = 'a'\nkey = 'b'\n\
+    let toml = "[[boost]]\nlisten = ['tls://[::1]:1', '[::1]:80']\ncertificate = 'a'\nkey = 'b'\n\
                 redirect-https = true\nhsts = '365d'\n[[boost.route]]\norigins = 'http://a'\n";
     let config = from_toml(toml).unwrap();
     assert_eq!(from_toml(&to_toml(&config)).unwrap(), config);
