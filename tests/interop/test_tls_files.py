@@ -220,6 +220,15 @@ class BadFiles(Case):
                         self.assertIn(text, found[0])
                 running.stop()
 
+    def test_a_certificate_without_a_host_is_noted(self):
+        for name, noted in [("email:a@b.example", 1), ("IP:127.0.0.1", 0)]:
+            self.use(self.authority.issue(name))
+            self.write()
+            status, lines = self.check()
+            self.assertEqual(status, 0, lines)
+            self.assertEqual(sum("names no host (subjectAltName)" in it for it in lines), noted)
+            self.assertEqual(sum(f"{self.chain}: expires in " in it for it in lines), 1, lines)
+
     def test_a_missing_issuer_is_noted_at_a_reload(self):
         self.use(self.with_issuer())
         self.write()

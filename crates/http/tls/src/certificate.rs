@@ -110,6 +110,12 @@ impl Certificate {
         Some((identifier, &self.facts.serial))
     }
 
+    /// Returns whether the certificate is for a DNS name or an IP address. Clients reject any
+    /// other.
+    pub fn has_host(&self) -> bool {
+        self.facts.has_host
+    }
+
     /// Returns whether the key is an RSA key. A signature with it takes about 25 times as long as
     /// one with an ECDSA key, 0.7 ms.
     pub fn is_rsa(&self) -> bool {
@@ -200,6 +206,8 @@ impl Issuer {
 struct Facts {
     /// The DNS names for which it is valid, in lower case; `*.NAME` is a wildcard.
     names: Vec<String>,
+    /// Whether it is valid for a DNS name or an IP address.
+    has_host: bool,
     validity: Validity,
     is_rsa: bool,
     /// The key identifier of the authority, if the certificate has one.
@@ -217,7 +225,10 @@ impl Facts {
         let alternatives = certificate
             .subject_alternative_name()
             .map_err(|error| format!("has unreadable names: {error}"))?;
-        let names = alternatives.into_iter().flat_map(|found| &found.value.general_names);
+        let names = alternatives.iter().flat_map(|found| &found.value.general_names);
+        let has_host = names
+            .clone()
+            .any(|name| matches!(name, GeneralName::DNSName(_) | GeneralName::IPAddress(_)));
         let names = names.filter_map(|name| match name {
             GeneralName::DNSName(name) => Some(normal_name(name)),
             _ => None,
@@ -230,6 +241,7 @@ impl Facts {
         });
         Ok(Self {
             names: names.collect(),
+            has_host,
             validity: Validity::of(certificate),
             is_rsa,
             authority_key: authority_key.map(|key| key.0.to_vec()),

@@ -239,8 +239,8 @@ fn system_roots(ca_option: &str, needing: &str) -> Result<Roots, ConfigError> {
     Ok(roots.clone())
 }
 
-/// Returns a note for each certificate that expires soon, that lacks its issuer, or that has an RSA
-/// key, and for each name without a certificate.
+/// Returns a note for each certificate that expires soon, names no host, lacks its issuer or has an
+/// RSA key, and for each name without a certificate.
 pub(crate) fn notes(config: &Config) -> Vec<String> {
     let now = time_of_day();
     let mut notes = Vec::new();
@@ -248,6 +248,11 @@ pub(crate) fn notes(config: &Config) -> Vec<String> {
         let name = files.chain.display();
         if let Some(left) = expires_soon(certificate, now) {
             notes.push(format!("certificate {name} expires in {}", format_left(left)));
+        }
+        if !certificate.has_host() {
+            notes.push(format!(
+                "certificate {name} names no host (subjectAltName): clients refuse it"
+            ));
         }
         // Without authorities, each issuer would seem unknown.
         let roots = system_authorities();
@@ -293,9 +298,12 @@ fn names_without_certificate(tls: &Tls) -> impl Iterator<Item = &str> {
 pub(crate) fn validity(config: &Config) -> Vec<String> {
     let now = time_of_day();
     let line = |(files, certificate): (&CertificateFiles, &Certificate)| {
-        let names = certificate.names().join(", ");
+        let mut names = certificate.names().join(", ");
+        if !names.is_empty() {
+            names.insert_str(0, " for ");
+        }
         let left = format_left(certificate.not_after().saturating_sub(now));
-        format!("certificate {} for {names}: expires in {left}", files.chain.display())
+        format!("certificate {}{names}: expires in {left}", files.chain.display())
     };
     loaded(config).map(line).chain(report::failures(config)).collect()
 }
