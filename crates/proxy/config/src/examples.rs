@@ -4,7 +4,7 @@
 pub(super) struct Example {
     /// The command that it shows.
     pub(super) command: &'static str,
-    /// The command line.
+    /// The command line. A backslash may continue it on a further line.
     pub(super) line: &'static str,
     /// Its effect.
     pub(super) effect: &'static str,
@@ -31,6 +31,12 @@ pub(super) const EXAMPLES: &[Example] = &[
         "boost",
         "millrace boost --origin http://10.0.0.2,http://10.0.0.3 --disk /var/cache/millrace:10G",
         "Balance two web servers and also store responses on disk",
+    ),
+    example(
+        "boost",
+        "millrace boost --origin http://127.0.0.1:8081 --listen tls://0.0.0.0:443 \\\n        \
+         --server-name example.org --acme you@example.org",
+        "Serve HTTPS with a certificate from Let's Encrypt, and redirect port 80 to it",
     ),
     example(
         "run",
@@ -60,6 +66,7 @@ mod tests {
     #[test]
     fn every_example_is_valid() {
         for Example { command: name, line, .. } in EXAMPLES {
+            let line = line.replace("\\\n", "");
             let words = line.split_whitespace().map(Into::into);
             let parsed = command(words).unwrap_or_else(|error| panic!("{line}: {error}"));
             if let Command::Serve(raw) = &parsed {

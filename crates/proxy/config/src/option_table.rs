@@ -44,8 +44,11 @@ impl OptionRow {
         .command_defaults(&[("forward", "127.0.0.1:3128"), ("boost", "127.0.0.1:8080")])
         .repeatable(64)
         .not_empty()
-        .summary("Listen on this address; port 0 lets the kernel choose a port")
-        .detail("Each address is printed on standard error once it accepts connections."),
+        .summary("Listen on ADDRESS:PORT, or with TLS on tls://ADDRESS:PORT")
+        .detail(
+            "Port 0 lets the kernel choose a port. Each address is printed on standard error once it \
+             accepts connections.",
+        ),
         row(Service, Tls, "certificate", ValueType::File, "(none)")
             .repeatable(256)
             .not_empty()

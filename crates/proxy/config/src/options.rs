@@ -134,7 +134,7 @@ pub(super) fn command_of(name: &str) -> Option<&'static str> {
     COMMANDS.iter().map(|(command, _)| *command).find(|command| *command == name)
 }
 
-/// Returns the keys that `-h` lists for a command: the most used options, at most 15.
+/// Returns the keys that `-h` lists for a command: the most used options, at most 20.
 pub(super) fn short_help_keys(command: &str) -> &'static [&'static str] {
     match command {
         "forward" => &[
@@ -157,6 +157,11 @@ pub(super) fn short_help_keys(command: &str) -> &'static [&'static str] {
         "boost" => &[
             "listen",
             "origins",
+            "certificate",
+            "key",
+            "redirect-https",
+            "server-name",
+            "acme",
             "balance",
             "host-header",
             "check",
@@ -291,10 +296,10 @@ mod tests {
     }
 
     #[test]
-    fn short_help_lists_up_to_fifteen_options_of_the_command() {
+    fn short_help_lists_up_to_twenty_options_of_the_command() {
         for (command, _) in COMMANDS.iter().filter(|(name, _)| !matches!(*name, "demo" | "cache")) {
             let keys = short_help_keys(command);
-            assert!(keys.len() <= 15, "{command}");
+            assert!(keys.len() <= 20, "{command}");
             for key in keys {
                 let row = OptionRow::of_key(key).expect("the table has the key");
                 let is_expected = row.is_of_command(command) || row.scope == Scope::Start;
