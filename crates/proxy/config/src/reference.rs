@@ -232,10 +232,16 @@ fn file_page() -> String {
         let _ =
             writeln!(out, ".TP\n.B {name}\n{text}\nValues: {values}. Default: {default} {unit}.");
     }
-    let _ = writeln!(out, ".SH EXAMPLES\n.PP\n.EX\n{}.EE", roff(FILE_EXAMPLE));
+    out.push_str(".SH EXAMPLES\n");
+    for example in [HTTPS_EXAMPLE, FILE_EXAMPLE] {
+        let _ = writeln!(out, ".PP\n.EX\n{}.EE", roff(example));
+    }
     out.push_str(FILE_PAGE_END);
     out
 }
+
+/// The example of a file with HTTPS.
+const HTTPS_EXAMPLE: &str = include_str!("../../../../examples/https.toml");
 
 /// The example of a file. A test checks it.
 pub(super) const FILE_EXAMPLE: &str = "\
@@ -367,8 +373,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_example_of_a_file_is_valid() {
-        crate::from_toml(FILE_EXAMPLE).unwrap();
+    fn the_examples_of_files_are_valid() {
+        for example in [HTTPS_EXAMPLE, FILE_EXAMPLE] {
+            crate::from_toml(example).unwrap();
+        }
+    }
+
+    #[test]
+    fn the_other_lines_of_the_https_example_are_valid() {
+        let is_replaced =
+            |line: &str| ["listen", "server-name", "acme"].iter().any(|key| line.starts_with(key));
+        let lines = HTTPS_EXAMPLE.lines().filter(|line| !is_replaced(line));
+        let other = ["listen = ", "certificate = ", "key = ", "redirect-https = "];
+        let lines = lines.map(|line| match line.strip_prefix("# ") {
+            Some(rest) if other.iter().any(|key| rest.starts_with(key)) => rest,
+            _ => line,
+        });
+        let config = crate::from_toml(&lines.collect::<Vec<_>>().join("\n")).unwrap();
+        assert_eq!(config.listeners.len(), 4);
+        assert_eq!(config.services[0].tls.as_ref().unwrap().paths().count(), 2);
     }
 
     #[test]
