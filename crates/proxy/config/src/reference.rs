@@ -215,7 +215,7 @@ fn file_page() -> String {
          Unknown keys are errors. Options of the process on the command line override those of\n\
          the file.\n",
     );
-    let _ = writeln!(out, "{}\n{SWITCHES}", roff(&bounds()));
+    let _ = writeln!(out, "{}\n{VALUES}", roff(&bounds()));
     for (name, scopes, text) in TABLES {
         let _ = writeln!(out, ".SH \"{}\"\n{}", roff(name), roff(text));
         for row in OptionRow::of_scopes(scopes) {
@@ -285,8 +285,10 @@ lists those that the program reads.
 .BR millrace (1)
 ";
 
-/// How files write the values of switches.
-const SWITCHES: &str = "Instead of the values on and off, a file may also have true and false.";
+/// How files write the values of switches and relative paths.
+const VALUES: &str = "Instead of the values on and off, a file may also have true and false. A \
+                      relative path starts at the working directory of millrace, not at the \
+                      directory of the file.";
 
 /// Returns the bounds of a file and of its lists.
 fn bounds() -> String {
@@ -347,7 +349,7 @@ fn markdown() -> String {
         let _ = writeln!(out, "| {} |", cells.map(|cell| cell.replace('|', "\\|")).join(" | "));
     }
     cache_command::markdown_section(&mut out);
-    let _ = writeln!(out, "\n## Tables of a file\n\n{} {SWITCHES}\n", bounds());
+    let _ = writeln!(out, "\n## Tables of a file\n\n{} {VALUES}\n", bounds());
     for (name, scopes, text) in TABLES {
         let keys: Vec<_> =
             OptionRow::of_scopes(scopes).map(|row| format!("`{}`", row.key)).collect();
