@@ -386,7 +386,7 @@ class Permissions(Case):
         """At check, and at start; a reload is refused, and the old certificate serves on."""
         self.write(user="nobody")
         self.chain.chmod(0o644)
-        text = f"may not read {self.key}, so a reload will fail"
+        text = f"may not read {self.key}, which a reload has to read"
         status, lines = self.check()
         self.assertEqual(status, 0, lines)
         self.assertEqual(sum(text in line for line in lines), 1, lines)

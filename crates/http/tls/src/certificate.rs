@@ -10,7 +10,7 @@ use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
-use crate::error::CertificateError;
+use crate::error::{CertificateError, days_text};
 use crate::hello::normal_name;
 use crate::pem;
 use crate::provider::Provider;
@@ -168,13 +168,12 @@ impl Validity {
 
     /// Returns the reason why a certificate is not valid at a time, if it is not.
     fn problem(self, time_of_day: Duration) -> Option<String> {
-        let days = |from: Duration, to: Duration| (to - from).as_secs() / 86_400;
         if time_of_day < self.not_before {
-            let days = days(time_of_day, self.not_before);
-            return Some(format!("is not valid before {days} days from now"));
+            let days = days_text(self.not_before - time_of_day);
+            return Some(format!("is not valid before {days} from now"));
         }
         if time_of_day >= self.not_after {
-            return Some(format!("expired {} days ago", days(self.not_after, time_of_day)));
+            return Some(format!("expired {} ago", days_text(time_of_day - self.not_after)));
         }
         None
     }
@@ -420,6 +419,7 @@ mod tests {
         assert_eq!(certificate.check_time(to - day), Ok(()));
         assert_eq!(problem(&certificate, from - 3 * day), "is not valid before 3 days from now");
         assert_eq!(problem(&certificate, to + 5 * day), "expired 5 days ago");
+        assert_eq!(problem(&certificate, to + day), "expired 1 day ago");
 
         let old = root.intermediate_until("old", 2026);
         let (leaf, key) = old.issue_pem(params);

@@ -10,7 +10,7 @@ use rustls::server::{VerifierBuilderError, WebPkiClientVerifier};
 use rustls::{DigitallySignedStruct, DistinguishedName, SignatureScheme};
 use x509_parser::prelude::{CertificateRevocationList, FromDer, X509Certificate};
 
-use crate::error::CertificateError;
+use crate::error::{CertificateError, days_text};
 use crate::name_map::NameMap;
 use crate::pem;
 use crate::provider::Provider;
@@ -230,9 +230,9 @@ impl RevocationLists {
     pub fn check_time(&self, time_of_day: Duration) -> Result<(), CertificateError> {
         match &self.first_end {
             Some((issuer, end)) if *end <= time_of_day => {
-                let days = (time_of_day - *end).as_secs() / 86_400;
+                let days = days_text(time_of_day - *end);
                 Err(CertificateError::Chain(format!(
-                    "has a revocation list of \"{issuer}\" that expired {days} days ago"
+                    "has a revocation list of \"{issuer}\" that expired {days} ago"
                 )))
             }
             _ => Ok(()),

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fmt;
+use std::time::Duration;
 
 use rustls::pki_types::UnixTime;
 use rustls::{AlertDescription, PeerIncompatible};
@@ -112,18 +113,28 @@ impl From<rustls::Error> for TlsError {
     }
 }
 
+/// Returns the text of a number of whole days.
+pub(crate) fn days_text(duration: Duration) -> String {
+    match duration.as_secs() / 86_400 {
+        1 => "1 day".to_owned(),
+        count => format!("{count} days"),
+    }
+}
+
 /// Returns the error of a certificate of the peer.
 fn of_certificate(reason: &rustls::CertificateError) -> TlsError {
     use rustls::CertificateError as Reason;
-    let days = |from: UnixTime, to: UnixTime| to.as_secs().saturating_sub(from.as_secs()) / 86_400;
+    let days = |from: UnixTime, to: UnixTime| {
+        days_text(Duration::from_secs(to.as_secs().saturating_sub(from.as_secs())))
+    };
     let (kind, detail) = match reason {
         Reason::ExpiredContext { time, not_after } => {
             let days = days(*not_after, *time);
-            (TlsErrorKind::CertificateTime, format!("the certificate expired {days} days ago"))
+            (TlsErrorKind::CertificateTime, format!("the certificate expired {days} ago"))
         }
         Reason::NotValidYetContext { time, not_before } => {
             let days = days(*time, *not_before);
-            let detail = format!("the certificate is not valid before {days} days from now");
+            let detail = format!("the certificate is not valid before {days} from now");
             (TlsErrorKind::CertificateTime, detail)
         }
         Reason::UnknownIssuer => {
@@ -145,7 +156,7 @@ fn of_certificate(reason: &rustls::CertificateError) -> TlsError {
         }
         Reason::ExpiredRevocationListContext { time, next_update } => {
             let days = days(*next_update, *time);
-            let detail = format!("the revocation list of the issuer expired {days} days ago");
+            let detail = format!("the revocation list of the issuer expired {days} ago");
             (TlsErrorKind::RevocationUnknown, detail)
         }
         Reason::UnknownRevocationStatus => {

@@ -172,6 +172,10 @@ fn argument(row: &OptionRow) -> Arg {
     if row.value_type == ValueType::Flag {
         return argument.action(ArgAction::SetTrue);
     }
+    let argument = match row.value_type {
+        ValueType::Switch => argument.num_args(0..=1).default_missing_value("on"),
+        _ => argument,
+    };
     let action = if row.is_repeatable() { ArgAction::Append } else { ArgAction::Set };
     argument
         .value_name(row.value_type.value_name())

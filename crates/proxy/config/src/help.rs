@@ -11,7 +11,7 @@ const COLUMNS: usize = 96;
 /// The columns before the text of an option in `--help`, where it begins on a line of its own.
 const INDENT_COLUMNS: usize = 10;
 /// The columns before the text of an option in `-h`: an option and its value name fit.
-const SHORT_INDENT_COLUMNS: usize = 32;
+const SHORT_INDENT_COLUMNS: usize = 35;
 
 /// Returns the text of an option in the `-h` of a command.
 pub(super) fn short(row: &OptionRow, command: &str) -> String {

@@ -11,6 +11,7 @@ use super::file::{BOOST, FILE_BYTES_MAX, FORWARD, ROUTE, TABLES_MAX};
 use super::options::{ALIASES, COMMANDS, Group, OptionRow, Scope};
 use super::reload::fixed_settings_sentence;
 use super::schema;
+use super::value_type::ValueType;
 use crate::limits::{LimitRow, Limits};
 
 /// A page: its name, its file in the project, and the function that writes it.
@@ -87,7 +88,11 @@ fn program_page() -> String {
         let _ = writeln!(out, ".SS {}", roff(group.title()));
         for row in OptionRow::TABLE.iter().filter(|row| row.group == *group) {
             let Some(flag) = row.flag else { continue };
-            let [flag, value_name] = [flag, row.value_type.value_name()].map(roff);
+            let value_name = match row.value_type {
+                ValueType::Switch => "[on|off]",
+                value_type => value_type.value_name(),
+            };
+            let [flag, value_name] = [flag, value_name].map(roff);
             let _ = writeln!(out, ".TP\n.BI \\-\\-{flag} \" {value_name}\"\n{}", texts(row));
             roff_facts(&mut out, row, &format!("Commands: {}.", row.commands()));
         }

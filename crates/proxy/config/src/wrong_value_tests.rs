@@ -123,11 +123,14 @@ fn every_option_refuses_wrong_values() {
 }
 
 #[test]
-fn every_option_needs_a_value() {
+fn every_option_but_switches_needs_a_value() {
     for (command, _) in COMMANDS {
         for row in OptionRow::TABLE.iter().filter(|row| row.is_of_command(command)) {
-            if row.value_type != ValueType::Flag {
-                let flag = format!("--{}", row.flag.unwrap());
+            let flag = format!("--{}", row.flag.unwrap());
+            if row.value_type == ValueType::Switch {
+                let [alone, on] = [flag.clone(), format!("{flag}=on")];
+                assert_eq!(with_option(command, &alone), with_option(command, &on), "{flag}");
+            } else if row.value_type != ValueType::Flag {
                 let context = format!("millrace {command} {flag}");
                 let parts = [&format!("{flag}: has no value")[..], &row.value_type.expected()];
                 assert_refused(&context, with_option(command, &flag), &parts);

@@ -195,7 +195,7 @@ impl PathNeed {
         };
         match self.kind {
             PathUse::Configuration => denied(&self.path, Permission::Read)
-                .then(|| format!("may not read {path}, so a reload will fail")),
+                .then(|| format!("may not read {path}, which a reload has to read")),
             PathUse::Log if denied(&self.path, Permission::Write) => {
                 Some(format!("may not write the access log {path}"))
             }
