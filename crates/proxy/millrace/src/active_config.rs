@@ -174,8 +174,9 @@ impl ActiveConfig {
                     .to_owned(),
             );
         };
-        let requested = source.read_again().map_err(|error| error.to_string())?;
+        let mut requested = source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
+        certificates::keep_ordered(&mut requested, &state.config);
         config::check_reload(&source.name(), &state.requested, &requested)
             .map_err(|error| error.to_string())?;
         if let Some(confinement) = self.confinement() {

@@ -76,19 +76,66 @@ pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
     Ok(())
 }
 
-/// Reads the certificates that were ordered by ACME, if they have arrived. One that cannot be used
-/// counts as missing: a new one is ordered.
+/// Reads the certificates that were ordered by ACME. One that cannot be used counts as missing: a
+/// new one is ordered. Until it arrives, the certificate that `config` has stays; without one, a
+/// stored certificate for other names or of another authority serves.
 pub(crate) fn load_ordered(config: &mut Config) {
     let provider = Provider::new(Aead::fastest());
     for tls in config.services.iter_mut().filter_map(|service| service.tls.as_mut()) {
         let Some(acme) = &tls.acme else { continue };
         let Some(content) = &acme.content else { continue };
         let path = state::certificate_path(&content.folder, acme);
-        let read = read_file(&path, READABLE_BY_OTHERS).ok();
-        let certificate = read.and_then(|pem| Certificate::from_pem(&pem, &pem, &provider).ok());
+        let found = read_ordered(&path, &provider).map(|certificate| (path.clone(), certificate));
+        let found = match found {
+            None if has_certificate(tls) => continue,
+            None => find_substitute(acme, content, &provider),
+            found => found,
+        };
+        let (file, certificate) = found.unzip();
+        let path = file.unwrap_or(path);
         tls.files = vec![CertificateFiles { chain: path.clone(), key: path }];
         tls.certificates = Some(certificate.into_iter().collect());
     }
+}
+
+/// Keeps the certificates that `last`, the configuration in force, has for services whose ordered
+/// certificate is missing.
+pub(crate) fn keep_ordered(config: &mut Config, last: &Config) {
+    for Service { name, tls, .. } in &mut config.services {
+        let tls = tls.as_mut().filter(|tls| tls.acme.is_some() && !has_certificate(tls));
+        let last = last.services.iter().find(|service| service.name == *name);
+        if let (Some(tls), Some(last)) = (tls, last.and_then(|service| service.tls.as_ref())) {
+            (tls.files, tls.certificates) = (last.files.clone(), last.certificates.clone());
+        }
+    }
+}
+
+fn has_certificate(tls: &Tls) -> bool {
+    tls.certificates.as_ref().is_some_and(|certificates| !certificates.is_empty())
+}
+
+fn read_ordered(path: &Path, provider: &Provider) -> Option<Certificate> {
+    let pem = read_file(path, READABLE_BY_OTHERS).ok()?;
+    Certificate::from_pem(&pem, &pem, provider).ok()
+}
+
+/// Returns the stored certificate with most of the names of `acme`, so that a changed list of
+/// names, or another authority, interrupts the service of no name.
+fn find_substitute(
+    acme: &Acme,
+    content: &AcmeContent,
+    provider: &Provider,
+) -> Option<(PathBuf, Certificate)> {
+    let now = time_of_day();
+    let names =
+        |it: &Certificate| acme.names.iter().filter(|name| it.names().contains(name)).count();
+    let files = std::fs::read_dir(&content.folder).ok()?;
+    let files = files.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    files
+        .filter(|path| path.extension().is_some_and(|ending| ending == "pem"))
+        .filter_map(|path| read_ordered(&path, provider).map(|certificate| (path, certificate)))
+        .filter(|(_, certificate)| certificate.check_time(now).is_ok() && names(certificate) > 0)
+        .max_by_key(|(_, certificate)| (names(certificate), certificate.not_after()))
 }
 
 /// The state folder without a service manager that sets one.
@@ -442,4 +489,71 @@ fn read_file_to(path: &Path, refused: u32, bytes_max: u64) -> Result<Vec<u8>, St
         return Err(format!("has more than {bytes_max} bytes"));
     }
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rcgen::{CertificateParams, KeyPair, date_time_ymd};
+
+    use super::*;
+
+    /// Stores a certificate for `names` as ACME does, and returns its file.
+    fn store(folder: &Path, file: &str, names: &[&str], year: i32) -> PathBuf {
+        let key = KeyPair::generate().unwrap();
+        let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
+        let mut params = CertificateParams::new(names).unwrap();
+        params.not_after = date_time_ymd(year, 1, 1);
+        let chain = params.self_signed(&key).unwrap().pem();
+        let path = folder.join(file);
+        std::fs::write(&path, format!("{}{chain}", key.serialize_pem())).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        path
+    }
+
+    fn config(folder: &Path, names: &str) -> Config {
+        let words = format!("boost --origin=http://a --listen=tls://[::1]:1 --acme=a@b {names}");
+        let mut config = millrace_config::from_arguments(words.split(' ')).unwrap();
+        let tls = config.services[0].tls.as_mut().unwrap();
+        let key = store(folder, "root.txt", &["root"], 2200);
+        let roots = Roots::from_pem(&std::fs::read(key).unwrap()).unwrap();
+        let content = AcmeContent { folder: folder.to_owned(), roots, external_account: None };
+        tls.acme.as_mut().unwrap().content = Some(content);
+        config
+    }
+
+    #[test]
+    fn the_best_stored_certificate_serves_until_the_ordered_one_arrives() {
+        let folder = std::env::temp_dir().join(format!("millrace-ordered-{}", std::process::id()));
+        std::fs::create_dir(&folder).unwrap();
+        let mut config = config(&folder, "--server-name=a.test --server-name=b.test");
+        let mut load = || {
+            load_ordered(&mut config);
+            let tls = config.services[0].tls.as_ref().unwrap();
+            let certificate = tls.certificates.as_deref().and_then(<[_]>::first).cloned();
+            (tls.files[0].chain.clone(), certificate.map(|it| it.names().to_vec()))
+        };
+        let own = load().0;
+        store(&folder, "other.pem", &["c.test"], 2200);
+        store(&folder, "expired.pem", &["a.test", "b.test"], 2001);
+        assert_eq!(load(), (own.clone(), None));
+        let names = |names: &[&str]| Some(names.iter().map(|name| (*name).to_owned()).collect());
+        let former = store(&folder, "a.test@authority.pem", &["a.test"], 2200);
+        assert_eq!(load(), (former.clone(), names(&["a.test"])));
+        let file = own.file_name().and_then(|name| name.to_str()).unwrap();
+        store(&folder, file, &["a.test", "b.test"], 2200);
+        assert_eq!(load(), (own.clone(), names(&["a.test", "b.test"])));
+        // A file that cannot be read now replaces nothing.
+        std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o604)).unwrap();
+        assert_eq!(load(), (own, names(&["a.test", "b.test"])));
+        let mut reloaded = config.clone();
+        let tls = reloaded.services[0].tls.as_mut().unwrap();
+        (tls.files, tls.certificates) = (Vec::new(), Some(Arc::default()));
+        std::fs::remove_dir_all(folder).unwrap();
+        load_ordered(&mut reloaded);
+        assert!(!has_certificate(reloaded.services[0].tls.as_ref().unwrap()));
+        keep_ordered(&mut reloaded, &config);
+        assert_eq!(reloaded.services, config.services);
+    }
 }
