@@ -118,7 +118,7 @@ impl OrderContext<'_> {
         let replaced = old.and_then(renewal::identifier);
         let order = match new_order(account, self.acme, replaced.as_ref()) {
             // Not every authority lets orders replace certificates, and only once.
-            Err(Error::Api(_) | Error::Unsupported(_)) if replaced.is_some() => {
+            Err(error) if replaced.is_some() && refuses_replacement(&error) => {
                 new_order(account, self.acme, None)
             }
             result => result,
@@ -138,6 +138,19 @@ fn state(error: std::io::Error) -> StepFailure {
     StepFailure::new(Step::State, &error)
 }
 
+/// Returns whether an authority does not let an order replace a certificate. The library drops an
+/// order whose authority ignores the replacement, so a repetition would create one each time.
+fn refuses_replacement(error: &Error) -> bool {
+    match error {
+        Error::Unsupported(_) => true,
+        // The limit of a rate, or a failure of the authority.
+        Error::Api(problem) => !matches!(problem.status, Some(429 | 500..)),
+        // The requests of `DirectoryClient` fail with errors of this type.
+        Error::Other(problem) => !problem.is::<std::io::Error>(),
+        _ => false,
+    }
+}
+
 /// Creates an order at the authority.
 pub(super) fn new_order(
     account: &Account,
@@ -153,4 +166,25 @@ pub(super) fn new_order(
         order = order.replaces(replaced.clone());
     }
     retry(|| run(account.new_order(&order)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_without_replacement_follows_a_refused_one() {
+        let api = |status| {
+            let problem = json!({"type": "a", "status": status});
+            Error::Api(serde_json::from_value(problem).unwrap())
+        };
+        let ignored = Error::Other("replaces field mismatch".into());
+        for error in [ignored, Error::Unsupported("ARI"), api(409), api(400)] {
+            assert!(refuses_replacement(&error), "{error}");
+        }
+        let lost = std::io::Error::from(std::io::ErrorKind::TimedOut);
+        for error in [Error::Other(Box::new(lost)), api(429), api(500), Error::Str("a")] {
+            assert!(!refuses_replacement(&error), "{error}");
+        }
+    }
 }
