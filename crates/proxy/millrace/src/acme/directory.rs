@@ -92,6 +92,7 @@ impl DirectoryClient {
         let framing = response_framing(&head, method)
             .map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
         let body = connection.read_framed_body(framing, BODY_BYTES_MAX)?;
+        check_nonce_url(&body)?;
         let response = to_response(&head)?;
         *lock(&self.retry_after) = response.headers().get("retry-after").and_then(|value| {
             let seconds = value.to_str().ok()?.trim().parse().ok()?;
@@ -147,6 +148,16 @@ fn content(mut body: BodyWrapper<Bytes>) -> Bytes {
     }
 }
 
+/// Refuses a directory whose URL for nonces is malformed, since `instant_acme` panics on it. Accepts
+/// every other body.
+fn check_nonce_url(body: &[u8]) -> Result<()> {
+    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    match body["newNonce"].as_str().map(str::parse::<http::Uri>) {
+        Some(Err(_)) => Err(invalid("the directory names a malformed URL")),
+        _ => Ok(()),
+    }
+}
+
 fn to_response(head: &ResponseHead) -> Result<Response<()>> {
     let mut response = Response::builder().status(head.status());
     for field in head.fields() {
@@ -157,4 +168,20 @@ fn to_response(head: &ResponseHead) -> Result<Response<()>> {
 
 fn invalid(problem: &'static str) -> Error {
     Error::new(ErrorKind::InvalidData, problem)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_malformed_url_for_nonces_is_refused() {
+        for body in [r#"{"newNonce": "https://a/b"}"#, r#"{"a": "b c"}"#, "[1]", "PEM", ""] {
+            assert!(check_nonce_url(body.as_bytes()).is_ok(), "{body}");
+        }
+        for url in ["", "https://a/b c", "https://a/<b>", "https://"] {
+            let body = format!(r#"{{"newNonce": "{url}"}}"#);
+            assert!(check_nonce_url(body.as_bytes()).is_err(), "{url}");
+        }
+    }
 }
