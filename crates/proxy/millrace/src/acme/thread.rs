@@ -56,6 +56,9 @@ impl Worker {
             self.test(&jobs);
             let now = Instant::now();
             for job in jobs.iter_mut().filter(|job| job.due <= now) {
+                if self.control.lock().is_stopped {
+                    break;
+                }
                 self.attempt(job);
             }
         }
@@ -70,9 +73,15 @@ impl Worker {
         let config = self.active_config.config();
         let mut last = std::mem::take(jobs);
         for acme in settings(&config) {
+            // Services with the same settings share a certificate.
+            if jobs.iter().any(|job| job.acme == *acme) {
+                continue;
+            }
             let known = last.iter().position(|job| job.acme == *acme);
             jobs.extend(known.map(|at| last.swap_remove(at)).or_else(|| Job::new(acme)));
         }
+        // Another process may need the folders that this one does not use any longer.
+        self.folders.retain(|path, _| jobs.iter().any(|job| job.content.folder == *path));
     }
 
     /// Responds to the requests for test orders.
@@ -210,20 +219,31 @@ impl Worker {
 
     /// Puts a certificate in force, unless it is.
     fn install(&self, certificate: &Certificate, job: &Job) -> Result<(), StepFailure> {
-        let config = self.active_config.config();
-        let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
-        let service = services.find(|tls| tls.acme.as_ref() == Some(&job.acme));
-        let Some(service) = service else { return Ok(()) };
-        if service.certificates.as_deref().and_then(<[_]>::first) == Some(certificate) {
+        if self.is_in_force(certificate, job) {
             return Ok(());
         }
         let (sender, outcome) = channel();
         self.supervisor.send(SupervisorRequest::InstallCertificates(sender));
         match outcome.recv() {
-            Ok(Ok(_)) => Ok(()),
+            Ok(Ok(_)) if self.is_in_force(certificate, job) => Ok(()),
+            Ok(Ok(_)) => {
+                let file = certificate_path(&job.content.folder, &job.acme);
+                let problem =
+                    format!("{}: is not readable, or is readable by other users", file.display());
+                Err(StepFailure::new(Step::Install, &problem))
+            }
             Ok(Err(text)) => Err(StepFailure::new(Step::Install, &text)),
             Err(_) => Err(StepFailure::new(Step::Install, &"the process ends")),
         }
+    }
+
+    /// Returns whether the services of a job have this certificate, or are gone.
+    fn is_in_force(&self, certificate: &Certificate, job: &Job) -> bool {
+        let config = self.active_config.config();
+        let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
+        let service = services.find(|tls| tls.acme.as_ref() == Some(&job.acme));
+        let present = service.map(|tls| tls.certificates.as_deref().and_then(<[_]>::first));
+        present.is_none_or(|present| present == Some(certificate))
     }
 
     /// Returns the time until the certificate has to be renewed, or until the authority has to be
@@ -235,7 +255,7 @@ impl Worker {
         job: &mut Job,
     ) -> Duration {
         let is_current = |asked: Instant, plan: &RenewalPlan| asked.elapsed() < plan.ask_after;
-        let plan = match job.plan {
+        let plan = match job.plan_of(certificate) {
             Some((plan, asked)) if is_current(asked, &plan) => plan,
             last => {
                 let last = last.map(|(plan, _)| plan);
@@ -249,7 +269,7 @@ impl Worker {
                     let plan = last.unwrap_or_else(|| RenewalPlan::by_validity(certificate));
                     plan.after_failure()
                 });
-                job.plan = Some((plan, Instant::now()));
+                job.plan = Some((plan, Instant::now(), certificate.clone()));
                 plan
             }
         };
