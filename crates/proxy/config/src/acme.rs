@@ -1,5 +1,6 @@
 //! The options of certificates that are ordered by ACME (RFC 8555).
 
+use std::collections::HashSet;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -61,7 +62,8 @@ pub(super) fn build(
 ) -> Result<Option<Acme>, ConfigError> {
     let mail = values.one("acme", parse_mail)?;
     let mut names = values.all("server-name", parse_server_name)?;
-    names.dedup();
+    let mut seen = HashSet::new();
+    names.retain(|name| seen.insert(name.clone()));
     let directory = values.one_or_default("acme-directory", parse_https_url)?;
     let ca = values.one("acme-ca", value::parse_file_path)?;
     let folder = values.one("acme-dir", value::parse_file_path)?;
@@ -178,7 +180,8 @@ fn parse_https_url(text: &str) -> Result<String, Problem> {
     };
     let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
     value::parse_origin(&format!("https://{authority}"))?;
-    if !path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'#') {
+    // RFC 3986: the others cannot be part of a URL.
+    if !path.bytes().all(|byte| byte.is_ascii_graphic() && !b"\"#<>\\^`{|}".contains(&byte)) {
         return Err("has an invalid path");
     }
     Ok(text.to_owned())
@@ -209,7 +212,7 @@ mod tests {
         assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
         let all = format!(
             "{words} --acme-directory=https://a:1/dir --acme-ca=ca --acme-dir=/d --acme-http=off \
-             --acme-profile=short --acme-eab=eab --server-name=c.example"
+             --acme-profile=short --acme-eab=eab --server-name=c.example --server-name=b.example"
         );
         let config = boost(&all).unwrap();
         assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
@@ -218,6 +221,7 @@ mod tests {
         for (words, message) in [
             ("--acme=a@b --server-name=b", "--acme: --acme has no effect: no listener uses TLS"),
             ("--listen=tls://[::1]:1 --acme=a@b", "--acme: needs --server-name"),
+            ("--acme=a@b --acme-directory=https://a/<b>", "\"https://a/<b>\" has an invalid path"),
             ("--acme-http=off", "--acme-http: has no effect without --acme"),
             ("--server-name=a", "--server-name: has no effect without --acme"),
             (
