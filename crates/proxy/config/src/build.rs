@@ -22,7 +22,7 @@ use super::{
     ListenAddress, Listener, Origin, OriginTls, RetryOn, Route, RouteCheck, Service, ServiceRole,
     TargetRules, Tls,
 };
-use super::{acme, cache};
+use super::{acme, cache, cache::CacheRoute};
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
 
@@ -248,7 +248,7 @@ fn build_service(
         denied_clients,
         auth: build_auth(values)?,
         tls: build_tls(values, listeners)?,
-        fetch_tls: build_fetch_tls(values)?.map(Arc::new),
+        fetch_tls: build_fetch_tls(values, cache.as_deref())?.map(Arc::new),
         redirect_port: build_redirect_port(values, listeners)?,
         hsts_s: build_hsts(values, listeners)?,
         trusted,
@@ -465,13 +465,22 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
 }
 
 /// Builds the TLS settings of `https://` targets without the content of the file.
-fn build_fetch_tls(values: &RawTable) -> Result<Option<OriginTls>, ConfigError> {
+fn build_fetch_tls(
+    values: &RawTable,
+    cache: Option<&CacheRoute>,
+) -> Result<Option<OriginTls>, ConfigError> {
     let ca = values.one("fetch-ca", value::parse_file_path)?;
     let is_on = values.one_or_default("fetch-https", value::parse_switch)?;
     if ca.is_some() && !is_on {
         let problem = format!("has no effect without {}", values.name_of("fetch-https"));
         let expected = format!("{} on", values.name_of("fetch-https"));
         return Err(ConfigError::rule(values.location_of("fetch-ca"), problem, expected));
+    }
+    if is_on && cache.is_some_and(|rules| rules.key.shares_schemes) {
+        // A response that nothing has verified would serve requests for https://.
+        let problem = format!("cannot be combined with {}", values.name_of("fetch-https"));
+        let location = values.location_of("share-schemes");
+        return Err(ConfigError::rule(location, problem, "one of them"));
     }
     let tls = OriginTls { ca, name: None, verify: true, certificate: None, content: None };
     Ok(is_on.then_some(tls))

@@ -352,6 +352,10 @@ fn fetch_ca_needs_fetch_https() {
     assert!(fetch.verify && fetch.ca.is_some());
     assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
     assert_eq!(forward("").unwrap().services[0].fetch_tls, None);
+    let error = forward("--fetch-https=on --share-schemes=on").unwrap_err().to_string();
+    let message = "--share-schemes: cannot be combined with --fetch-https (expected: one of them)";
+    assert_eq!(error, message);
+    assert!(forward("--fetch-https=on --no-cache").is_ok());
 }
 
 #[test]
