@@ -10,8 +10,11 @@ pub enum AfterHello {
     Nothing,
     /// The beginning of such a record.
     Incomplete,
-    /// Bytes behind which no second ClientHello is accepted, such as early data.
+    /// Bytes behind which no second ClientHello is accepted.
     Other,
+    /// Early data follows, or may follow. A server that requests a second ClientHello skips it,
+    /// however long it is (RFC 8446 section 4.2.10).
+    EarlyData,
     /// The beginning of a handshake message that no server can have requested yet.
     Unrequested,
 }
@@ -28,11 +31,38 @@ pub fn after_hello(bytes: &[u8]) -> AfterHello {
     }
     match skip_changes(rest).first() {
         _ if message.len() > message_bytes(&message) => AfterHello::Unrequested,
+        _ if offers_early_data(&message) => AfterHello::EarlyData,
         None => AfterHello::Nothing,
         Some(&HANDSHAKE_RECORD) => AfterHello::Unrequested,
         Some(kind) if CHANGES.contains(kind) => AfterHello::Incomplete,
         Some(_) => AfterHello::Other,
     }
+}
+
+/// Returns whether a whole ClientHello has the extension early_data.
+fn offers_early_data(message: &[u8]) -> bool {
+    // Type, size, version and random; the session, the suites and the compressions follow.
+    let rest = message.get(38..).and_then(|rest| split_vector(rest, 1));
+    let rest = rest.and_then(|(_, rest)| split_vector(rest, 2));
+    let rest = rest.and_then(|(_, rest)| split_vector(rest, 1));
+    let extensions = rest.and_then(|(_, rest)| split_vector(rest, 2));
+    let mut extensions = extensions.map_or(&[][..], |(extensions, _)| extensions);
+    while let Some((kind, rest)) = extensions.split_first_chunk()
+        && let Some((_, after)) = split_vector(rest, 2)
+    {
+        if u16::from_be_bytes(*kind) == EARLY_DATA {
+            return true;
+        }
+        extensions = after;
+    }
+    false
+}
+
+/// Splits a vector whose length has `size` bytes into its content and the bytes behind it.
+fn split_vector(bytes: &[u8], size: usize) -> Option<(&[u8], &[u8])> {
+    let (length, rest) = bytes.split_at_checked(size)?;
+    let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+    rest.split_at_checked(length)
 }
 
 /// Reads the bytes that a client has sent after its first ClientHello was passed on: whether they
@@ -97,6 +127,8 @@ fn message_bytes(message: &[u8]) -> usize {
 /// The types of records that servers skip before a second ClientHello: ChangeCipherSpec, which TLS
 /// 1.3 allows there, and alerts, since warnings are skipped.
 const CHANGES: [u8; 2] = [20, 21];
+/// The number of the extension early_data (RFC 8446 section 4.2).
+const EARLY_DATA: u16 = 42;
 /// The bytes before the content of a record: type, version, and length.
 const HEADER_BYTES: usize = 5;
 
@@ -108,9 +140,15 @@ mod tests {
 
     /// A ClientHello without extensions, in records of `size` bytes.
     fn hello(size: usize) -> Vec<u8> {
-        let mut message = vec![CLIENT_HELLO, 0, 0, 41, 3, 3];
+        hello_with(size, b"")
+    }
+
+    /// A ClientHello that ends in `extensions`.
+    fn hello_with(size: usize, extensions: &[u8]) -> Vec<u8> {
+        let mut message = vec![CLIENT_HELLO, 0, 0, 41 + extensions.len() as u8, 3, 3];
         message.extend_from_slice(&[7; 32]);
         message.extend_from_slice(b"\0\0\x02\x13\x01\x01\0");
+        message.extend_from_slice(extensions);
         let records = message
             .chunks(size)
             .map(|part| [&[HANDSHAKE_RECORD, 3, 1, 0, part.len() as u8], part].concat());
@@ -137,6 +175,20 @@ mod tests {
         longer[4] += 1;
         longer.push(CLIENT_HELLO);
         assert_eq!(after_hello(&longer), AfterHello::Unrequested);
+    }
+
+    #[test]
+    fn early_data_is_noticed_before_it_follows() {
+        let early_data = b"\0\x0c\0\x2b\0\x04\0\0\0\0\0\x2a\0\0";
+        for size in [1, 3, 100] {
+            for after in [&b""[..], CHANGE, b"\x17\x03\x03"] {
+                let bytes = [&hello_with(size, early_data), after].concat();
+                assert_eq!(after_hello(&bytes), AfterHello::EarlyData, "{size} {after:?}");
+            }
+            // The number in the content of another extension.
+            let other = b"\0\x08\0\x2b\0\x04\0\x2a\0\0";
+            assert_eq!(after_hello(&hello_with(size, other)), AfterHello::Nothing);
+        }
     }
 
     #[test]

@@ -95,7 +95,8 @@ fn sniff_first(held: &[u8], checks: bool) -> (Sniffed, bool) {
         AfterHello::Nothing => (sniffed, true),
         AfterHello::Incomplete => (Sniffed::Incomplete, false),
         AfterHello::Other => (sniffed, false),
-        AfterHello::Unrequested => (Sniffed::Unreadable, false),
+        // A second ClientHello could follow early data of any length.
+        AfterHello::Unrequested | AfterHello::EarlyData => (Sniffed::Unreadable, false),
     }
 }
 
