@@ -174,6 +174,21 @@ class Orders(AcmeCase):
         self.assertEqual(len(lines), 1, lines)
         self.assertIn("address already in use; only tls-alpn-01 remains", lines[0])
 
+    def test_a_folder_that_cannot_be_created(self):
+        pebble = self.pebble()
+        words = self.words(pebble, "--acme-dir", "/proc/none/acme")
+        at = words.index("--acme-dir")
+        del words[at : at + 2]
+        done = subprocess.run(
+            [program(), *map(str, words)], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertRegex(
+            done.stderr.splitlines()[-1],
+            "acme-dir /proc/none/acme: cannot be created: .* "
+            r"\(expected: --acme-dir DIR that this user may write\)$",
+        )
+
     def test_a_failure_is_one_line_and_a_wait(self):
         pebble = self.pebble()
         pebble.kill()

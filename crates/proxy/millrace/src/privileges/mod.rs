@@ -127,8 +127,12 @@ fn make_state_folders(config: &Config, owner: Identity) -> Result<(), ProgramErr
         let made = millrace_confine::create_directory_for(owner, &parent)
             .and_then(|_| millrace_confine::create_directory_for(owner, &content.folder));
         made.map_err(|error| {
-            let what = format!("acme-dir {}: cannot be created", content.folder.display());
-            ProgramError::system(what, std::io::Error::from(error))
+            let error = std::io::Error::from(error);
+            ProgramError::System(format!(
+                "acme-dir {}: cannot be created: {error} (expected: --acme-dir DIR that this user may \
+                 write)",
+                content.folder.display()
+            ))
         })?;
     }
     Ok(())
