@@ -45,7 +45,7 @@ class AcmeCase(InteropCase):
         return started
 
     def words(self, pebble, *options, http="off", retry=100, names=(NAME,), directory=None,
-              user="root"):
+              user="root", ca=None):
         """Returns the command line of a reverse proxy whose certificate comes from pebble."""
         names = [word for name in names for word in ("--server-name", name)]
         # Pebble chooses any profile for an order without one.
@@ -54,7 +54,7 @@ class AcmeCase(InteropCase):
         return [
             *["boost", "--origin", self.upstream.url, "--user", user, *names],
             *["--listen", f"tls://127.0.0.1:{pebble.tls_port}", "--acme", "admin@interop.test"],
-            *["--acme-dir", pebble.folder / "acme", "--acme-ca", pebble.ca],
+            *["--acme-dir", pebble.folder / "acme", "--acme-ca", ca or pebble.ca],
             *["--acme-directory", directory or pebble.directory, "--acme-http", http],
             *["--limit", f"acme_retry_ms={retry}", *options],
         ]
@@ -173,6 +173,22 @@ class Orders(AcmeCase):
         lines = [line for line in proxy.lines if "acme-http" in line]
         self.assertEqual(len(lines), 1, lines)
         self.assertIn("address already in use; only tls-alpn-01 remains", lines[0])
+
+    def test_an_authority_that_cannot_be_reached_is_named(self):
+        pebble = self.pebble()
+        ca = tls.Authority(self.folder).issue("DNS:other.test")[0]
+        proxy = self.start(pebble, ca=ca, retry=3_600_000)
+        self.wait_until("a failure", lambda: any("failed" in line for line in proxy.lines))
+        (line,) = [line for line in proxy.lines if "failed" in line]
+        issuer = "no trusted authority has issued its certificate (expected: --acme-ca FILE for"
+        self.assertIn(f"account failed: cannot reach {pebble.directory}: {issuer}", line)
+        self.assertEqual(proxy.stop(), 0)
+        pebble.kill()
+        proxy = self.start(pebble, retry=3_600_000)
+        self.wait_until("a failure", lambda: any("failed" in line for line in proxy.lines))
+        (line,) = [line for line in proxy.lines if "failed" in line]
+        refused = f"account failed: cannot reach {pebble.directory}: Connection refused"
+        self.assertIn(refused, line)
 
     def test_a_folder_that_cannot_be_created(self):
         pebble = self.pebble()

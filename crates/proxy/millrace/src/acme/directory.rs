@@ -12,12 +12,14 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, Uri};
 use http_body::Body;
 use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
 use millrace_config::AcmeContent;
 use millrace_http1::{Method as Http1Method, ResponseHead, response_framing};
-use millrace_tls::{Aead, ClientOptions, ClientSettings, Clock, Provider, ServerName};
+use millrace_tls::{
+    Aead, ClientOptions, ClientSettings, Clock, Provider, ServerName, TlsError, TlsErrorKind,
+};
 
 use crate::http::Connection;
 use crate::threads::lock;
@@ -64,10 +66,9 @@ impl DirectoryClient {
         }
         let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
         let name = ServerName::parse(host).ok_or_else(|| invalid("the host is not a name"))?;
-        let addresses: Vec<_> = (host, uri.port_u16().unwrap_or(443)).to_socket_addrs()?.collect();
-        let mut connection = Connection::to_tcp(&addresses, Instant::now() + REQUEST_TIMEOUT)?;
-        self.clock.set(millrace_sys::time_of_day());
-        connection.secure(self.settings.connect(name).map_err(Error::other)?)?;
+        let address = (host, uri.port_u16().unwrap_or(443));
+        let connection = self.connect(address, name);
+        let mut connection = connection.map_err(|error| unreachable(&uri, &error))?;
         let target = uri.path_and_query().map_or("/", |target| target.as_str());
         let authority = uri.authority().map_or("", |authority| authority.as_str());
         let mut message = format!(
@@ -84,6 +85,14 @@ impl DirectoryClient {
         message.push_str("\r\n");
         connection.write_all(&[message.as_bytes(), &body].concat())?;
         self.read_response(&mut connection, &head.method)
+    }
+
+    fn connect(&self, address: (&str, u16), name: ServerName) -> Result<Connection> {
+        let addresses: Vec<_> = address.to_socket_addrs()?.collect();
+        let mut connection = Connection::to_tcp(&addresses, Instant::now() + REQUEST_TIMEOUT)?;
+        self.clock.set(millrace_sys::time_of_day());
+        connection.secure(self.settings.connect(name).map_err(Error::other)?)?;
+        Ok(connection)
     }
 
     fn read_response(&self, connection: &mut Connection, method: &Method) -> Result<BytesResponse> {
@@ -164,6 +173,20 @@ fn to_response(head: &ResponseHead) -> Result<Response<()>> {
         response = response.header(head.name_of(field), head.value_of(field));
     }
     response.body(()).map_err(|error| Error::new(ErrorKind::InvalidData, error))
+}
+
+/// Returns the error of a connection that could not be opened.
+fn unreachable(uri: &Uri, error: &Error) -> Error {
+    let tls = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>());
+    let detail = match tls.map(|error| error.kind) {
+        Some(TlsErrorKind::UnknownIssuer) => {
+            "no trusted authority has issued its certificate (expected: --acme-ca FILE for a private \
+             authority)"
+                .to_owned()
+        }
+        _ => error.to_string(),
+    };
+    Error::new(error.kind(), format!("cannot reach {uri}: {detail}"))
 }
 
 fn invalid(problem: &'static str) -> Error {
