@@ -190,6 +190,25 @@ class Orders(AcmeCase):
         refused = f"account failed: cannot reach {pebble.directory}: Connection refused"
         self.assertIn(refused, line)
 
+    def test_the_start_prints_the_address_and_the_order(self):
+        pebble = self.pebble()
+        address = f"127.0.0.1:{pebble.http_port}"
+        proxy = self.start(pebble, http=address)
+        self.await_certificate(proxy, pebble)
+        prefix = "millrace: acme: received"
+        self.wait_until("the line", lambda: any(prefix in line for line in proxy.lines))
+        lines = [line for line in proxy.lines if "acme" in line and "acme-dir" not in line]
+        self.assertIn(f"millrace: acme-http at {address}", lines)
+        order = f"millrace: acme: ordering a certificate for {NAME}; handshakes fail until then"
+        self.assertEqual(lines.count(order), 1, lines)
+        date = r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT"
+        self.assertRegex(lines[-1], f"{prefix} the certificate for {NAME}, valid until {date}$")
+        # The next start has the certificate, and orders none.
+        self.assertEqual(proxy.stop(), 0)
+        again = self.start(pebble)
+        self.assertIsNotNone(self.certificate(pebble))
+        self.assertFalse([line for line in again.lines if "ordering" in line])
+
     def test_a_folder_that_cannot_be_created(self):
         pebble = self.pebble()
         words = self.words(pebble, "--acme-dir", "/proc/none/acme")

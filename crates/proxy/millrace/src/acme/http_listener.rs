@@ -37,6 +37,7 @@ const STOP: u64 = u64::MAX;
 pub(crate) struct HttpListeners(Vec<HttpListener>);
 
 struct HttpListener {
+    address: SocketAddr,
     socket: OwnedFd,
     /// The port of the listener with TLS.
     https_port: u16,
@@ -72,7 +73,7 @@ impl HttpListeners {
                 false => open_one(address, is_takeover),
             };
             match opened_here {
-                Ok(socket) => opened.push((address, HttpListener { socket, https_port })),
+                Ok(socket) => opened.push((address, HttpListener { address, socket, https_port })),
                 Err(error) => {
                     let error = listen_error(&address, error);
                     console::log(&format!("acme-http: {error}; only tls-alpn-01 remains"));
@@ -80,6 +81,11 @@ impl HttpListeners {
             }
         }
         Self(opened.into_iter().map(|(_, listener)| listener).collect())
+    }
+
+    /// Returns the open addresses as configured.
+    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
+        self.0.iter().map(|listener| listener.address)
     }
 
     /// Starts to accept.

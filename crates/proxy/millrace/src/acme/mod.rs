@@ -73,6 +73,9 @@ impl AcmeOrders {
         listeners: HttpListeners,
     ) -> Result<Arc<Self>, ProgramError> {
         let http = Arc::<HttpChallenges>::default();
+        for address in listeners.addresses() {
+            console::log(&format!("acme-http at {address}"));
+        }
         let http_thread = listeners.start(&http)?;
         let orders = Arc::new(Self {
             control: Arc::default(),

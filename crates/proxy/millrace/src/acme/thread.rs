@@ -7,6 +7,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use millrace_proxy::SharedState;
+use millrace_proxy::access_log::Dates;
 use millrace_tls::Certificate;
 
 use super::account;
@@ -175,9 +176,15 @@ impl Worker {
                 sleep: &sleep,
             },
         };
+        if stored.is_none() && job.failures == 0 {
+            let names = job.names();
+            console::log(&format!(
+                "acme: ordering a certificate for {names}; handshakes fail until then"
+            ));
+        }
         context.obtain(stored.as_ref())?;
         (job.ordered, job.plan) = (Some(Instant::now()), None);
-        console::log(&format!("acme: ordered the certificate for {}", job.names()));
+        self.log_received(folder, job)?;
         folder.remove(&job.files.failure).map_err(|error| StepFailure::new(Step::State, &error))?;
         Ok(Instant::now())
     }
@@ -211,6 +218,16 @@ impl Worker {
         let stored = folder.read(&job.files.certificate);
         let stored = stored.map_err(|error| StepFailure::new(Step::State, &error))?;
         Ok(stored.and_then(|pem| self.parse(pem.as_bytes())))
+    }
+
+    fn log_received(&self, folder: &StateFolder, job: &Job) -> Result<(), StepFailure> {
+        let mut dates = Dates::default();
+        if let Some(certificate) = self.stored(folder, job)? {
+            let end = String::from_utf8_lossy(dates.at(certificate.not_after()).http_date());
+            let names = job.names();
+            console::log(&format!("acme: received the certificate for {names}, valid until {end}"));
+        }
+        Ok(())
     }
 
     fn parse(&self, pem: &[u8]) -> Option<Certificate> {
