@@ -320,6 +320,32 @@ class TestOrders(AcmeCase):
         self.assertIn("--acme: the configuration orders no certificate (expected: ", line)
 
 
+class Owners(AcmeCase):
+    """A state folder that belongs to another user."""
+
+    def test_a_folder_of_another_user_is_refused(self):
+        if os.getuid() != 0:
+            self.skipTest("only root can give folders away")
+        pebble, config = self.pebble(), self.folder / "millrace.toml"
+        folder = pebble.folder / "acme"
+        folder.mkdir(mode=0o700)
+        os.chown(folder, 12345, 12346)
+        self.write(config, pebble)
+        expected = (
+            f"millrace: acme-dir {folder} belongs to 12345, and millrace runs as root: no certificate"
+            f" can be renewed (expected: chown -R root {folder}, or --user 12345:12346)"
+        )
+        for command in (["run"], ["check"], ["check", "--acme"]):
+            done = subprocess.run(
+                [program(), *command, config], capture_output=True, text=True, timeout=60
+            )
+            self.assertEqual(done.returncode, 1, (command, done.stderr))
+            self.assertEqual(done.stderr.splitlines()[-1], expected, command)
+        os.chown(folder, 0, 0)
+        done = subprocess.run([program(), "check", config], capture_output=True, timeout=60)
+        self.assertEqual(done.returncode, 0, done.stderr)
+
+
 class Failures(AcmeCase):
     def with_each(self, cases, run):
         """Runs cases at the same time, each with a pebble of its own."""

@@ -35,6 +35,7 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Progr
             let source = ConfigSource { file, overrides };
             let config = source.read()?;
             preflight::check(&config, &source.overrides)?;
+            privileges::check_state_folders(&config, &source.file)?;
             if has_test_orders {
                 return acme::check::run(&config);
             }

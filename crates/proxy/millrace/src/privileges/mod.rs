@@ -9,6 +9,7 @@ mod user;
 pub(crate) use paths::folder;
 pub(crate) use user::check_user;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use millrace_config::Config;
@@ -72,6 +73,7 @@ pub(crate) fn drop_privileges(
     let identity = user::choose(&config.user, &paths)?;
     let owner = identity.unwrap_or_else(Identity::current);
     make_disks(config, owner)?;
+    check_owners(config, owner)?;
     make_state_folders(config, owner)?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
     match millrace_confine::drop_privileges(identity, !low_ports_open.is_empty()) {
@@ -104,6 +106,38 @@ pub(crate) fn drop_privileges(
 /// files of a configuration in `file`.
 pub(crate) fn file_notes(config: &Config, file: &Path) -> Vec<String> {
     user::notes(&config.user, &Paths::from_config(config, Some(file)))
+}
+
+/// Checks, in a process of root, that the later user of a start can use the state folders of ACME.
+///
+/// # Errors
+/// The first folder that is private to another user.
+pub(crate) fn check_state_folders(config: &Config, file: &Path) -> Result<(), ProgramError> {
+    let later = user::later(&config.user, &Paths::from_config(config, Some(file)));
+    later.map_or(Ok(()), |owner| check_owners(config, owner))
+}
+
+/// Checks that no state folder of ACME is private to another user than `owner`.
+fn check_owners(config: &Config, owner: Identity) -> Result<(), ProgramError> {
+    let services = config.services.iter().filter_map(|service| service.tls.as_ref());
+    for content in services.filter_map(|tls| tls.acme.as_ref()?.content.as_ref()) {
+        let Ok(found) = std::fs::metadata(&content.folder) else { continue };
+        if found.uid() == owner.user || found.mode() & 0o022 != 0 {
+            continue;
+        }
+        let (folder, other) = (content.folder.display(), user::name(found.uid()));
+        let own = user::name(owner.user);
+        // --user takes a number only with its group.
+        let user = match other.parse::<u32>() {
+            Ok(number) => format!("{number}:{}", found.gid()),
+            Err(_) => other.clone(),
+        };
+        return Err(ProgramError::System(format!(
+            "acme-dir {folder} belongs to {other}, and millrace runs as {own}: no certificate can be \
+             renewed (expected: chown -R {own} {folder}, or --user {user})"
+        )));
+    }
+    Ok(())
 }
 
 /// Creates missing disk folders and gives them to the later user of the process, which could not

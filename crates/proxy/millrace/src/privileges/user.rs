@@ -82,6 +82,26 @@ pub(super) fn notes(wanted: &ProcessUser, paths: &Paths) -> Vec<String> {
     problems.iter().map(|problem| format!("{user} {problem}{outcome}")).collect()
 }
 
+/// Returns the user to whom a start of this process would change, or stay; `None` if this process
+/// is not root or the user is unknown.
+pub(super) fn later(wanted: &ProcessUser, paths: &Paths) -> Option<Identity> {
+    let current = Identity::current();
+    if current.user != 0 {
+        return None;
+    }
+    let passwd = text("/etc/passwd");
+    match wanted {
+        ProcessUser::Named { user, group } => {
+            find(&passwd, &text("/etc/group"), user, group.as_deref()).ok()
+        }
+        ProcessUser::Auto => {
+            let identity = automatic(&passwd).1;
+            let is_able = identity.run_as(|| paths.problems().is_empty());
+            Some(if is_able == Ok(true) { identity } else { current })
+        }
+    }
+}
+
 /// Returns the name and the identity for `auto`.
 fn automatic(passwd: &str) -> (&'static str, Identity) {
     let found = AUTO_USERS.iter().find_map(|name| Some((*name, find_user(passwd, name)?)));
@@ -131,6 +151,12 @@ pub(super) fn describe(identity: Identity) -> String {
         Some(name) => format!("user {name} ({user}:{group})"),
         None => format!("user {user}:{group}"),
     }
+}
+
+/// Returns the name of a user, or the number if there is no name.
+pub(super) fn name(user: u32) -> String {
+    let name = find_user_name(&text("/etc/passwd"), user).map(|name| name.to_string());
+    name.unwrap_or_else(|| user.to_string())
 }
 
 fn text(file: &str) -> String {
