@@ -157,8 +157,8 @@ fn content(mut body: BodyWrapper<Bytes>) -> Bytes {
     }
 }
 
-/// Refuses a directory whose URL for nonces is malformed, since `instant_acme` panics on it. Accepts
-/// every other body.
+/// Refuses a directory whose URL for nonces is malformed, since `instant_acme` panics on it.
+/// Accepts every other body.
 fn check_nonce_url(body: &[u8]) -> Result<()> {
     let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
     match body["newNonce"].as_str().map(str::parse::<http::Uri>) {

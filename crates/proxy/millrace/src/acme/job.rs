@@ -55,8 +55,8 @@ impl Job {
         self.acme.names.join(", ")
     }
 
-    /// Returns the plan for a certificate, and when the authority was queried; `None` if the plan is
-    /// for another one: the job of another service, or another process, may have renewed that.
+    /// Returns the plan for a certificate, and when the authority was queried; `None` if the plan
+    /// is for another one: the job of another service, or another process, may have renewed that.
     pub(super) fn plan_of(&self, certificate: &Certificate) -> Option<(RenewalPlan, Instant)> {
         let plan = self.plan.as_ref().filter(|(.., planned)| planned == certificate);
         plan.map(|(plan, queried, _)| (*plan, *queried))
