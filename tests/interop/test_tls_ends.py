@@ -229,6 +229,33 @@ class Handshakes(Case):
         self.assertEqual(everything(stream)[0], b"")
 
 
+class PartsOfRecords(Case):
+    def test_a_part_of_a_record_begins_a_request(self):
+        """A client that sends no more of it gets the response of one that sends a part of a header,
+        although its connection may be idle for longer."""
+        proxy = self.start("--limit", "head_ms=300", "--limit", "idle_ms=600000")
+        client = self.connect(proxy)
+        client.send(GET)
+        self.assertEqual(client.read_response().status, 200)
+        client.socket.sendall(client.seal(GET)[:20])
+        self.assertEqual(client.read_response().status, 408)
+        self.assertEqual(self.reasons(proxy), [None, "head-timed-out"])
+
+    def test_parts_of_records_take_no_memory_from_others(self):
+        """Clients that hold all memory of the worker by parts of records make room for others."""
+        proxy = self.start(
+            "--workers", "1", "--memory", "1M", "--limit", "head_ms=600000",
+            "--limit", "idle_ms=600000", "--limit", "handshake_ms=600000",
+        )
+        holders = []
+        for _ in range(100):
+            holders.append(self.connect(proxy))
+            holders[-1].socket.sendall(holders[-1].seal(b"x" * 16_000)[:15_000])
+        client = self.connect(proxy)
+        client.send(GET)
+        self.assertEqual(client.read_response().status, 200)
+
+
 class Keys(Case):
     def test_key_updates_of_openssl(self):
         """`K` requests an update of both directions, `k` updates that of the client. Requests are

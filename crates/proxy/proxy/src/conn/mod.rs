@@ -87,6 +87,20 @@ impl Conn {
         self.since = now;
     }
 
+    /// Enters the state that fits after TLS records without plaintext. A part of a record begins a
+    /// request header, as a part of a plain one does. If it turns out to be another message of TLS,
+    /// no request has begun.
+    #[cold]
+    pub(crate) fn follow_records(&mut self, now: Instant) {
+        match self.wire.holds_part_of_record() {
+            true if self.is_idle() => self.set_state(ConnState::RequestHeader, now),
+            false if self.state == ConnState::RequestHeader && self.wire.recv_buffer.is_empty() => {
+                self.set_state(ConnState::Idle, now);
+            }
+            _ => {}
+        }
+    }
+
     /// Returns whether a response of this exchange may be sent now: the exchange is the first, and
     /// no interim response is being sent.
     pub(crate) fn may_send(&self, exchange: Key) -> bool {

@@ -121,6 +121,11 @@ impl Wire {
         self.secure.as_deref()
     }
 
+    /// Returns whether a TLS record has arrived in part.
+    pub(crate) fn holds_part_of_record(&self) -> bool {
+        self.tls().is_some_and(|tls| tls.session().held_bytes() > 0)
+    }
+
     /// Takes the client's certificate after the handshake.
     pub(crate) fn identify_client<E: Engine>(&mut self, engine: &E) {
         if let Some(secure) = &mut self.secure {

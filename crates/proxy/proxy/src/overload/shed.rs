@@ -162,7 +162,11 @@ fn close_idle_origins<E: Engine>(core: &mut Core<E>) -> usize {
 
 /// Returns whether a part of the memory budget is charged for a client.
 fn holds_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
-    let holds = |conn: &Conn| conn.pipeline.first().is_some() || !conn.wire.recv_buffer.is_empty();
+    let holds = |conn: &Conn| {
+        conn.pipeline.first().is_some()
+            || !conn.wire.recv_buffer.is_empty()
+            || conn.wire.holds_part_of_record()
+    };
     core.conns.get(key).is_some_and(holds)
 }
 

@@ -115,11 +115,11 @@ fn begin<E: Engine>(
     }
 }
 
-/// Refuses a request header that took too long to arrive. If the client has sent nothing, the
+/// Refuses a request header that took too long to arrive. If no byte of it has arrived, the
 /// connection closes without a response: a client that is just sending a request would take it for
 /// the response to that request.
 fn refuse_overdue<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
-    if core.conn(conn_key).wire.recv_buffer.is_empty() {
+    if core.conn(conn_key).state != ConnState::RequestHeader {
         client::finish(core, conn_key);
         return NextStep::Wait;
     }
