@@ -395,7 +395,9 @@ impl Session {
         loop {
             // Pending messages of the session come first. The response to a KeyUpdate of the peer
             // becomes pending only at the first write, which then fails for lack of space.
-            self.flush(output)?;
+            if self.common().wants_write() {
+                self.flush(output)?;
+            }
             let start = output.len();
             output.resize(start + size, 0);
             let free = &mut output[start..];
