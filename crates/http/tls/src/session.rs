@@ -45,6 +45,15 @@ enum RustlsConnection {
     Client(Box<UnbufferedClientConnection>),
 }
 
+impl RustlsConnection {
+    fn common(&self) -> &CommonState {
+        match self {
+            Self::Server(connection) => connection,
+            Self::Client(connection) => connection,
+        }
+    }
+}
+
 /// The properties of a session that its handshake agreed on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Handshake {
@@ -166,10 +175,7 @@ impl Session {
     }
 
     fn common(&self) -> &CommonState {
-        match &self.connection {
-            RustlsConnection::Server(connection) => connection,
-            RustlsConnection::Client(connection) => connection,
-        }
+        self.connection.common()
     }
 
     /// Opens `received` bytes, which it overwrites. Writes the plaintext to the front of
@@ -295,6 +301,15 @@ impl Session {
             consumed += discard;
             match step {
                 Ok(Step::Continue) => {}
+                // Rustls yields plaintext before it looks at the next record, so no other state
+                // follows the last one, unless a message is pending or in the output.
+                Ok(Step::Plaintext) => {
+                    let has_message =
+                        !sink.output.is_empty() || self.connection.common().wants_write();
+                    if consumed == bytes.len() && !has_message {
+                        return Ok(consumed);
+                    }
+                }
                 Ok(Step::PeerClosed) => self.has_peer_closed = true,
                 Ok(Step::Wait) => return Ok(consumed),
                 Err(error) => {
@@ -471,6 +486,7 @@ impl Write<'_> {
 /// The step after a state of rustls.
 enum Step {
     Continue,
+    Plaintext,
     PeerClosed,
     Wait,
 }
@@ -502,7 +518,7 @@ impl Sink<'_> {
                         self.written = end;
                     }
                     Some(Err(error)) => break Err(error.into()),
-                    None => break Ok(Step::Continue),
+                    None => break Ok(Step::Plaintext),
                 }
             },
             Ok(ConnectionState::EncodeTlsData(mut data)) => {
@@ -547,7 +563,7 @@ mod tests {
     use super::*;
     use crate::{
         Aead, Certificate, ClientHello, ClientOptions, ClientSettings, Clock, Peek, Provider,
-        Roots, ServerName, ServerOptions, ServerSettings, UnknownName, Versions, peek,
+        Roots, ServerName, ServerOptions, ServerSettings, TicketKeys, UnknownName, Versions, peek,
     };
 
     /// A client and a server, and the bytes on their way.
@@ -579,6 +595,9 @@ mod tests {
                 client_certificates: None,
             };
             let settings = ServerSettings::new(options, &provider, &clock).unwrap();
+            let mut keys = TicketKeys::default();
+            keys.rotate(&provider).unwrap();
+            settings.set_ticket_keys(&keys, "web");
             let roots = Some(Roots::from_pem(pem.as_bytes()).unwrap());
             let options =
                 ClientOptions { roots, certificate: None, alpn: vec![b"http/1.1".to_vec()] };
@@ -652,6 +671,29 @@ mod tests {
                 pair.exchange(size).unwrap();
                 assert!(pair.server.has_peer_closed() && !pair.client.has_peer_closed());
             }
+        }
+    }
+
+    #[test]
+    fn bytes_may_come_with_the_end_of_the_handshake() {
+        for versions in [Versions::Only12, Versions::Only13] {
+            let mut pair = Pair::new(Aead::fastest(), versions);
+            while pair.client.is_handshaking() {
+                let bytes = std::mem::take(&mut pair.to_server);
+                let output = &mut pair.to_client;
+                deliver(&mut pair.server, bytes, 4096, &mut pair.at_server, output).unwrap();
+                let bytes = std::mem::take(&mut pair.to_client);
+                let output = &mut pair.to_server;
+                deliver(&mut pair.client, bytes, 4096, &mut pair.at_client, output).unwrap();
+            }
+            pair.client.seal(&[b"request"], &mut Vec::new(), &mut pair.to_server).unwrap();
+            pair.exchange(4096).unwrap();
+            pair.server.seal(&[b"response"], &mut Vec::new(), &mut pair.to_client).unwrap();
+            pair.exchange(4096).unwrap();
+            assert_eq!(
+                (&pair.at_server[..], &pair.at_client[..]),
+                (&b"request"[..], &b"response"[..])
+            );
         }
     }
 
