@@ -224,6 +224,25 @@ class Orders(AcmeCase):
             r"\(expected: --acme-dir DIR that this user may write\)$",
         )
 
+    def test_without_a_place_for_its_file_nothing_is_created(self):
+        pebble, folder = self.pebble(), self.folder / "pebble/acme"
+        proxy = self.start(pebble)
+        self.await_certificate(proxy, pebble)
+        self.assertEqual(proxy.stop(), 0)
+        (account,) = folder.glob("account@*.json")
+        (certificate,) = folder.glob("*.pem")
+        for file, created in ((certificate, "Added order"), (account, "There are now .* accounts")):
+            file.unlink()
+            before = pebble.count(created)
+            self.assertGreater(before, 0)
+            blocked = file.with_suffix(".order.json") if file == certificate else file
+            (folder / f"{blocked.name}.new").mkdir()
+            proxy = self.start(pebble)
+            failed = "state failed"
+            self.wait_until("failures", lambda: sum(failed in line for line in proxy.lines) >= 3)
+            self.assertEqual(pebble.count(created), before)
+            self.assertEqual(proxy.stop(), 0)
+
     def test_a_failure_is_one_line_and_a_wait(self):
         pebble = self.pebble()
         pebble.kill()

@@ -27,9 +27,12 @@ pub(super) fn open(
     if let Some(credentials) = credentials {
         return run(builder(content, retry_after).from_credentials(credentials)).map_err(failed);
     }
+    // On a full disk each attempt would create an account.
+    let file = folder.reserve(&files.account);
+    let file = file.map_err(|error| StepFailure::new(Step::State, &error))?;
     let (account, credentials) = create(acme, content, retry_after)?;
     let text = serde_json::to_string(&credentials).expect("credentials are text");
-    folder.write(&files.account, &text).map_err(|error| StepFailure::new(Step::State, &error))?;
+    file.finish(&text).map_err(|error| StepFailure::new(Step::State, &error))?;
     Ok(account)
 }
 

@@ -116,6 +116,8 @@ impl OrderContext<'_> {
     ) -> Result<(Order, KeyPair), StepFailure> {
         let key = KeyPair::generate().map_err(|error| StepFailure::new(Step::Order, &error))?;
         let replaced = old.and_then(renewal::identifier);
+        // On a full disk each attempt would create an order.
+        let file = self.folder.reserve(&self.files.order).map_err(state)?;
         let order = match new_order(account, self.acme, replaced.as_ref()) {
             // Not every authority lets orders replace certificates, and only once.
             Err(error) if replaced.is_some() && refuses_replacement(&error) => {
@@ -125,7 +127,7 @@ impl OrderContext<'_> {
         };
         let order = order.map_err(|error| StepFailure::of_call(Step::Order, &error))?;
         let stored = json!({"url": order.url(), "key": key.serialize_pem()});
-        self.folder.write(&self.files.order, &stored.to_string()).map_err(state)?;
+        file.finish(&stored.to_string()).map_err(state)?;
         Ok((order, key))
     }
 

@@ -12,6 +12,8 @@ use millrace_sys::OpenMode;
 
 /// The most bytes of a file.
 const FILE_BYTES_MAX: u64 = 1 << 20;
+/// The bytes that are reserved for a file: more than an account or an order takes.
+const RESERVED_BYTES: usize = 4096;
 /// The lock file. The process that holds its lock orders certificates.
 const LOCK: &str = "lock";
 /// The end of the name of a file that is being written.
@@ -74,18 +76,25 @@ impl StateFolder {
     /// # Errors
     /// Those of writing. The file is the old one then.
     pub(super) fn write(&self, name: &str, content: &str) -> Result<()> {
-        let (folder, unfinished) = (self.folder.as_fd(), format!("{name}{UNFINISHED}"));
+        self.create(name)?.finish(content)
+    }
+
+    /// Reserves the space of a file before the authority creates the object that the file describes.
+    /// Without a call of [`NewFile::finish`] the file remains the old one.
+    ///
+    /// # Errors
+    /// Those of writing.
+    pub(super) fn reserve(&self, name: &str) -> Result<NewFile<'_>> {
+        let file = self.create(name)?;
+        file.fill(&[b' '; RESERVED_BYTES])?;
+        Ok(file)
+    }
+
+    fn create(&self, name: &str) -> Result<NewFile<'_>> {
+        let unfinished = format!("{name}{UNFINISHED}");
         self.remove(&unfinished)?;
-        let file = millrace_sys::open_file(folder, &unfinished, OpenMode::New)?;
-        let (bytes, mut written) = (content.as_bytes(), 0);
-        while written < bytes.len() {
-            let parts = [IoSlice::new(&bytes[written..])];
-            written += millrace_sys::write_parts_at(file.as_fd(), &parts, written as u64)?;
-        }
-        millrace_sys::sync_file(file.as_fd())?;
-        millrace_sys::rename_file(folder, &unfinished, name)?;
-        millrace_sys::sync_directory(folder)?;
-        Ok(())
+        let file = millrace_sys::open_file(self.folder.as_fd(), &unfinished, OpenMode::New)?;
+        Ok(NewFile { folder: self, name: name.to_owned(), unfinished, file })
     }
 
     /// Removes a file, which need not exist.
@@ -97,6 +106,39 @@ impl StateFolder {
             Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+/// A file under its other name, before it replaces the old one.
+pub(super) struct NewFile<'a> {
+    folder: &'a StateFolder,
+    name: String,
+    unfinished: String,
+    file: OwnedFd,
+}
+
+impl NewFile<'_> {
+    /// Writes the content and replaces the old file.
+    ///
+    /// # Errors
+    /// Those of writing. The file is the old one then.
+    pub(super) fn finish(self, content: &str) -> Result<()> {
+        self.fill(content.as_bytes())?;
+        let folder = self.folder.folder.as_fd();
+        millrace_sys::rename_file(folder, &self.unfinished, &self.name)?;
+        millrace_sys::sync_directory(folder)?;
+        Ok(())
+    }
+
+    fn fill(&self, bytes: &[u8]) -> Result<()> {
+        let mut written = 0;
+        while written < bytes.len() {
+            let parts = [IoSlice::new(&bytes[written..])];
+            written += millrace_sys::write_parts_at(self.file.as_fd(), &parts, written as u64)?;
+        }
+        millrace_sys::truncate_file(self.file.as_fd(), bytes.len() as u64)?;
+        millrace_sys::sync_file(self.file.as_fd())?;
+        Ok(())
     }
 }
 
@@ -174,6 +216,11 @@ mod tests {
             folder.write("a", content).unwrap();
             assert_eq!(folder.read("a").unwrap().as_deref(), Some(content));
         }
+        // An unused reservation keeps the old file.
+        drop(folder.reserve("a").unwrap());
+        assert_eq!(folder.read("a").unwrap().as_deref(), Some("three"));
+        folder.reserve("a").unwrap().finish("four").unwrap();
+        assert_eq!(folder.read("a").unwrap().as_deref(), Some("four"));
         assert!(!path.join("a.new").exists());
         folder.remove("a").unwrap();
         folder.remove("a").unwrap();
