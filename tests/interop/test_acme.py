@@ -16,6 +16,7 @@ import urllib.request
 from concurrent.futures import Future, ThreadPoolExecutor
 
 from support import tls
+from support.acme_editor import AcmeEditor
 from support.case import InteropCase
 from support.millrace import program
 from support.pebble import Pebble
@@ -43,6 +44,12 @@ class AcmeCase(InteropCase):
         started = Pebble(folder, **how)
         self.addCleanup(started.stop)
         return started
+
+    def editor(self, pebble, edit):
+        """Returns the directory of pebble with edited responses."""
+        editor = AcmeEditor(pebble, edit)
+        self.addCleanup(editor.stop)
+        return editor.directory
 
     def words(self, pebble, *options, http="off", retry=100, names=(NAME,), directory=None,
               user="root", ca=None):
@@ -242,6 +249,24 @@ class Orders(AcmeCase):
             self.wait_until("failures", lambda: sum(failed in line for line in proxy.lines) >= 3)
             self.assertEqual(pebble.count(created), before)
             self.assertEqual(proxy.stop(), 0)
+
+    def test_an_order_whose_certificate_is_refused_ends(self):
+        pebble = self.pebble()
+        other = tls.Authority(self.folder).issue(f"DNS:{NAME}")[0].read_bytes()
+        fetched = []
+
+        def edit(path, status, fields, body):
+            if not path.startswith("/certZ/"):
+                return status, fields, body
+            fetched.append(path)
+            return status, fields, other if len(fetched) < 3 else body
+
+        proxy = self.start(pebble, directory=self.editor(pebble, edit))
+        self.await_certificate(proxy, pebble)
+        # Each failure is followed by an order of its own.
+        self.assertEqual((len(set(fetched)), pebble.count("Added order")), (3, 3))
+        failures = [line for line in proxy.lines if "install failed: the ordered" in line]
+        self.assertEqual(len(failures), 2, proxy.lines)
 
     def test_a_failure_is_one_line_and_a_wait(self):
         pebble = self.pebble()

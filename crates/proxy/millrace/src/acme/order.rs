@@ -6,7 +6,8 @@
 //! ```
 //!
 //! The URL of an order is stored before its first challenge, with the key of the certificate. Only
-//! an order that the authority has ended is given up, so there is never a second one.
+//! an order that the authority has ended, or whose certificate is refused, is given up, so there is
+//! never a second one.
 
 use instant_acme::{
     Account, CertificateIdentifier, Error, Identifier, NewOrder, Order, OrderStatus,
@@ -42,7 +43,7 @@ impl OrderContext<'_> {
     pub(super) fn obtain(&self, old: Option<&Certificate>) -> Result<(), StepFailure> {
         let ended = self.attempt(old);
         if ended.as_ref().is_err_and(|failure| failure.is_account_unknown) {
-            self.remove(&self.files.order)?;
+            self.forget_order()?;
             self.remove(&self.files.account)?;
         }
         ended
@@ -59,9 +60,10 @@ impl OrderContext<'_> {
             let content = format!("{}{chain}", key.serialize_pem());
             self.folder.write(&self.files.certificate, &content).map_err(state)
         });
-        if order.state().status == OrderStatus::Invalid || ended.is_ok() {
-            self.issuance.active.borrow_mut().clear();
-            self.remove(&self.files.order)?;
+        // The authority would return the same refused chain each time.
+        let is_refused = ended.as_ref().is_err_and(|failure| failure.step == Step::Install);
+        if order.state().status == OrderStatus::Invalid || is_refused || ended.is_ok() {
+            self.forget_order()?;
         }
         ended
     }
@@ -75,12 +77,12 @@ impl OrderContext<'_> {
         let Some((url, key)) = self.stored_order(old)? else { return Ok(None) };
         match retry(|| run(account.order(url.clone()))) {
             Ok(mut order) => match order.state().status {
-                OrderStatus::Invalid => self.remove(&self.files.order).map(|()| None),
+                OrderStatus::Invalid => self.forget_order().map(|()| None),
                 _ => Ok(Some((order, key))),
             },
             // The authority knows no such order, or the account may not see it.
             Err(Error::Api(problem)) if matches!(problem.status, Some(403 | 404)) => {
-                self.remove(&self.files.order).map(|()| None)
+                self.forget_order().map(|()| None)
             }
             Err(error) => Err(StepFailure::of_call(Step::Order, &error)),
         }
@@ -104,7 +106,7 @@ impl OrderContext<'_> {
         };
         match key.filter(|_| !part("url").is_empty() && !is_done) {
             Some(key) => Ok(Some((part("url").to_owned(), key))),
-            None => self.remove(&self.files.order).map(|()| None),
+            None => self.forget_order().map(|()| None),
         }
     }
 
@@ -129,6 +131,12 @@ impl OrderContext<'_> {
         let stored = json!({"url": order.url(), "key": key.serialize_pem()});
         file.finish(&stored.to_string()).map_err(state)?;
         Ok((order, key))
+    }
+
+    /// Removes the order and its challenges.
+    fn forget_order(&self) -> Result<(), StepFailure> {
+        self.issuance.active.borrow_mut().clear();
+        self.remove(&self.files.order)
     }
 
     fn remove(&self, file: &str) -> Result<(), StepFailure> {
