@@ -547,6 +547,36 @@ class Renewals(AcmeCase):
         self.assertIsNotNone(self.certificate(pebble))
         self.await_certificate(second, pebble, other_than=last)
 
+    def test_a_process_that_hands_over_begins_no_challenge(self):
+        pebble, reached, go = self.pebble(), threading.Event(), threading.Event()
+        self.addCleanup(go.set)
+
+        def edit(path, *parts):
+            if path.startswith("/authZ/"):
+                reached.set()
+                go.wait(60)
+            return parts
+
+        plain = free_port()
+        options = ("--listen", f"127.0.0.1:{plain}", "--admin", f"unix:{self.folder}/admin.sock")
+        directory = self.editor(pebble, edit)
+        first = self.start(pebble, *options, directory=directory)
+        self.assertTrue(reached.wait(60))
+        # A request in progress keeps the process alive.
+        with socket.create_connection(("127.0.0.1", plain), 30) as client:
+            head = f"POST /unread HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 1\r\n\r\n"
+            client.sendall(head.encode())
+            self.wait_until("the request", lambda: self.upstream.seen)
+            second = self.start(pebble, *options, "--upgrade", directory=directory)
+            go.set()
+            self.await_certificate(second, pebble)
+            client.sendall(b"a")
+            self.upstream.read_on()
+            self.assertIn(b"HTTP/1.1 ", client.recv(100))
+        self.assertEqual(first.wait(), 0)
+        # The authority would have found no challenge at the sockets of the successor.
+        self.assertEqual(pebble.count("Added order"), 1)
+
     def test_the_metrics(self):
         pebble = self.pebble()
         admin = self.folder / "admin.sock"

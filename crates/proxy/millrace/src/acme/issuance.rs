@@ -63,6 +63,18 @@ impl Issuance<'_> {
         Ok(chain)
     }
 
+    /// Fails if the thread must end, so that a successor finds no object of this process that is in
+    /// no file.
+    ///
+    /// # Errors
+    /// If the thread must end.
+    pub(super) fn check_stop(&self, step: Step) -> Result<(), StepFailure> {
+        match (self.sleep)(Duration::ZERO) {
+            true => Err(StepFailure::new(step, &"the process ends")),
+            false => Ok(()),
+        }
+    }
+
     /// Begins to serve a challenge for each name that is not verified yet.
     fn begin_challenges(&self, order: &mut Order) -> Result<(), StepFailure> {
         let refused = |error: Error| StepFailure::of_call(Step::Challenge, &error);
@@ -97,6 +109,7 @@ impl Issuance<'_> {
                 active.push(begun.map_err(|error| StepFailure::new(Step::Challenge, &error))?);
             }
             if challenge.status == ChallengeStatus::Pending {
+                self.check_stop(Step::Challenge)?;
                 retry(|| run(challenge.set_ready())).map_err(refused)?;
             }
         }

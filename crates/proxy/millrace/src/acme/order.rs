@@ -118,6 +118,7 @@ impl OrderContext<'_> {
     ) -> Result<(Order, KeyPair), StepFailure> {
         let key = KeyPair::generate().map_err(|error| StepFailure::new(Step::Order, &error))?;
         let replaced = old.and_then(renewal::identifier);
+        self.issuance.check_stop(Step::Order)?;
         // On a full disk each attempt would create an order.
         let file = self.folder.reserve(&self.files.order).map_err(state)?;
         let order = match new_order(account, self.acme, replaced.as_ref()) {
