@@ -7,6 +7,7 @@ use std::future::{Future, ready};
 use std::io::{Error, ErrorKind, Result};
 use std::net::ToSocketAddrs;
 use std::pin::{Pin, pin};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ use millrace_tls::{
 };
 
 use crate::http::Connection;
-use crate::threads::lock;
+use crate::threads::{lock, spawn};
 
 /// Time for a request, from connecting to the end of the response.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
@@ -88,8 +89,10 @@ impl DirectoryClient {
     }
 
     fn connect(&self, address: (&str, u16), name: ServerName) -> Result<Connection> {
-        let addresses: Vec<_> = address.to_socket_addrs()?.collect();
-        let mut connection = Connection::to_tcp(&addresses, Instant::now() + REQUEST_TIMEOUT)?;
+        let deadline = Instant::now() + REQUEST_TIMEOUT;
+        let (host, port) = (address.0.to_owned(), address.1);
+        let look_up = move || Ok((host.as_str(), port).to_socket_addrs()?.collect::<Vec<_>>());
+        let mut connection = Connection::to_tcp(&within(deadline, look_up)?, deadline)?;
         self.clock.set(millrace_sys::time_of_day());
         connection.secure(self.settings.connect(name).map_err(Error::other)?)?;
         Ok(connection)
@@ -175,6 +178,23 @@ fn to_response(head: &ResponseHead) -> Result<Response<()>> {
     response.body(()).map_err(|error| Error::new(ErrorKind::InvalidData, error))
 }
 
+/// Returns the result of a name lookup. It runs on a thread of its own, because the system's
+/// resolver knows no deadline.
+///
+/// # Errors
+/// Those of the lookup; [`ErrorKind::TimedOut`] after the deadline.
+fn within<T: Send + 'static>(
+    deadline: Instant,
+    look_up: impl FnOnce() -> Result<T> + Send + 'static,
+) -> Result<T> {
+    let (sender, result) = channel();
+    // The receiver may be gone when the lookup ends.
+    let thread = spawn("acme-lookup", move || _ = sender.send(look_up()));
+    thread.map_err(|error| Error::other(error.to_string()))?;
+    let result = result.recv_timeout(deadline.saturating_duration_since(Instant::now()));
+    result.map_err(|_| Error::new(ErrorKind::TimedOut, "the name lookup takes too long"))?
+}
+
 /// Returns the error of a connection that could not be opened.
 fn unreachable(uri: &Uri, error: &Error) -> Error {
     let tls = error.get_ref().and_then(|error| error.downcast_ref::<TlsError>());
@@ -196,6 +216,17 @@ fn invalid(problem: &'static str) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_lookup_has_a_deadline() {
+        let (_sender, never) = channel::<()>();
+        let blocked = move || never.recv().map_err(Error::other);
+        assert_eq!(within(Instant::now(), blocked).unwrap_err().kind(), ErrorKind::TimedOut);
+        let later = Instant::now() + REQUEST_TIMEOUT;
+        assert_eq!(within(later, || Ok(1)).unwrap(), 1);
+        let failed = within::<()>(later, || Err(ErrorKind::NotFound.into()));
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::NotFound);
+    }
 
     #[test]
     fn a_malformed_url_for_nonces_is_refused() {
