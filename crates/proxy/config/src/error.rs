@@ -116,16 +116,18 @@ const PART_CHARACTERS_MAX: usize = 400;
 /// Returns untrusted text in quotes, cut to a bounded length and without characters that break the
 /// line.
 pub(super) fn quoted(text: &str) -> String {
-    format!("\"{}\"", cut(text, QUOTE_CHARACTERS_MAX))
+    format!("\"{}\"", printable(text, QUOTE_CHARACTERS_MAX))
 }
 
 /// Returns a text that may contain untrusted parts, cut and escaped as in [`quoted`] but without
 /// quotes.
 fn plain(text: &str) -> String {
-    cut(text, PART_CHARACTERS_MAX)
+    printable(text, PART_CHARACTERS_MAX)
 }
 
-fn cut(text: &str, characters_max: usize) -> String {
+/// Returns an untrusted text, cut to `characters_max` characters and with escapes for characters that
+/// break the line or control a terminal.
+pub fn printable(text: &str, characters_max: usize) -> String {
     let mut out = String::new();
     for (count, character) in text.chars().enumerate() {
         if count == characters_max {

@@ -4,8 +4,12 @@ use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use instant_acme::Error;
+use millrace_config::printable;
 
 const UNKNOWN_ACCOUNT: &str = "urn:ietf:params:acme:error:accountDoesNotExist";
+
+/// The longest text of a failure, in characters.
+const TEXT_CHARACTERS_MAX: usize = 1000;
 
 /// A step of an order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -64,7 +68,9 @@ pub(super) struct StepFailure {
 
 impl StepFailure {
     pub(super) fn new(step: Step, problem: &dyn Display) -> Self {
-        Self { step, text: problem.to_string(), is_account_unknown: false }
+        // The text may be from an authority.
+        let text = printable(&problem.to_string(), TEXT_CHARACTERS_MAX);
+        Self { step, text, is_account_unknown: false }
     }
 
     /// Returns the failure of a call of the authority.
@@ -90,5 +96,19 @@ impl AcmeCounters {
     pub(crate) fn get(&self, step: Step) -> u64 {
         // Pairs with the addition in `add`.
         self.0[step as usize].load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_text_of_an_authority_is_one_line() {
+        let problem = serde_json::json!({"detail": "a\nmillrace: \u{1b}[31m\u{9b}", "type": "b"});
+        let error = Error::Api(serde_json::from_value(problem).unwrap());
+        let failure = StepFailure::of_call(Step::Order, &error);
+        assert_eq!(failure.text, r"API error: a\nmillrace: \u{1b}[31m\u{9b} (b)");
+        assert_eq!(StepFailure::new(Step::Order, &"x".repeat(9999)).text.len(), 1003);
     }
 }
