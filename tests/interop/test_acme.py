@@ -503,6 +503,21 @@ class Renewals(AcmeCase):
         for path in (pebble.folder / "acme", self.state(pebble, ".pem")):
             self.assertEqual((path.stat().st_uid, path.stat().st_gid), (12345, 12346), path)
 
+    def test_renewal_information_needs_no_retry_after(self):
+        pebble, queried = self.pebble(validity=8), []
+
+        def edit(path, status, fields, body):
+            if "/renewalInfo/" in path:
+                queried.append(path)
+                fields = {name: fields[name] for name in fields if name.lower() != "retry-after"}
+            return status, fields, body
+
+        proxy = self.start(pebble, directory=self.editor(pebble, edit))
+        first = self.await_certificate(proxy, pebble)
+        self.await_certificate(proxy, pebble, other_than=first)
+        self.assertTrue(queried)
+        self.assertEqual([line for line in proxy.lines if "cannot ask" in line], [])
+
     def test_doctor_reports_expiry_and_the_last_failure(self):
         pebble = self.pebble()
         proxy = self.start(pebble)

@@ -29,6 +29,9 @@ use crate::threads::{lock, spawn};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most bytes of a response.
 const BODY_BYTES_MAX: usize = 1 << 20;
+/// The time until the next request for renewal information, unless the authority names one (RFC 9773
+/// section 4.3.3).
+const RENEWAL_INFO_SECONDS: &str = "21600";
 /// The most attempts of a call whose nonce the authority rejects. `instant_acme` makes three
 /// requests in each.
 const NONCE_ATTEMPTS: usize = 12;
@@ -105,11 +108,14 @@ impl DirectoryClient {
             .map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
         let body = connection.read_framed_body(framing, BODY_BYTES_MAX)?;
         check_nonce_url(&body)?;
-        let response = to_response(&head)?;
+        let mut response = to_response(&head)?;
         *lock(&self.retry_after) = response.headers().get("retry-after").and_then(|value| {
             let seconds = value.to_str().ok()?.trim().parse().ok()?;
             Some(Duration::from_secs(seconds))
         });
+        // `instant_acme` refuses renewal information without the field.
+        let default = http::HeaderValue::from_static(RENEWAL_INFO_SECONDS);
+        response.headers_mut().entry("retry-after").or_insert(default);
         let (parts, ()) = response.into_parts();
         Ok(BytesResponse { parts, body: Box::new(Bytes::from(body)) })
     }
