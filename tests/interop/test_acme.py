@@ -232,7 +232,8 @@ class Orders(AcmeCase):
         )
 
     def test_without_a_place_for_its_file_nothing_is_created(self):
-        pebble, folder = self.pebble(), self.folder / "pebble/acme"
+        pebble = self.pebble()
+        folder = pebble.folder / "acme"
         proxy = self.start(pebble)
         self.await_certificate(proxy, pebble)
         self.assertEqual(proxy.stop(), 0)
@@ -332,6 +333,19 @@ class TestOrders(AcmeCase):
         self.config.write_text(with_acme)
         expected = ["millrace: the running configuration orders no certificate"]
         self.assertEqual(self.check(), (1, [], expected))
+
+    def test_a_running_process_with_other_settings_is_reported(self):
+        pebble = self.pebble()
+        self.configure(pebble)
+        proxy = self.millrace("run", self.config)
+        self.await_certificate(proxy, pebble)
+        self.config.write_text(self.config.read_text().replace(NAME, "b." + NAME))
+        expected = (
+            "millrace: the running process orders other certificates than this file (expected: the"
+            " same, by a reload)"
+        )
+        self.assertEqual(self.check(), (1, [], [expected]))
+        self.assertEqual(pebble.count("Issued certificate"), 1)
 
     def test_without_a_process_it_listens_itself(self):
         pebble = self.pebble()

@@ -280,7 +280,7 @@ impl Running {
             reopen_log: Box::new(move || {
                 active_config.config().access_log.is_some().then(|| log.reopen())
             }),
-            test_certificates: Box::new(move || acme.test()),
+            test_certificates: Box::new(move |orders| acme.test(orders)),
             cache: self.shared.cache.clone(),
         };
         let admin = Arc::new(Admin::new(metrics, access_rules, hooks));

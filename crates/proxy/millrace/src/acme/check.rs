@@ -9,10 +9,10 @@ use millrace_proxy::SharedState;
 
 use super::challenge::HttpChallenges;
 use super::challenge_listener;
-use super::control::settings;
+use super::control::{orders_checksum, settings};
 use super::http_listener::HttpListeners;
 use super::test_order::{TestOrder, TestResult, joined};
-use crate::admin::TEST_ORDERS_PATH;
+use crate::admin::{ORDERS_PARAMETER, TEST_ORDERS_PATH};
 use crate::program_error::ProgramError;
 use crate::{cache_cli, console};
 
@@ -46,7 +46,7 @@ fn by_running_process(config: &Config) -> Result<Option<TestResult>, ProgramErro
         let request = AdminRequest {
             path: TEST_ORDERS_PATH,
             is_change: true,
-            query: Vec::new(),
+            query: vec![(ORDERS_PARAMETER, orders_checksum(config))],
             admin: admin.clone(),
             ca_file: None,
             server_name: None,

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use millrace_config::{Acme, Config};
 
+use super::state::checksum;
 use super::test_order::TestResult;
 use crate::threads::lock;
 
@@ -49,6 +50,15 @@ impl Control {
         let waited = self.wake.wait_timeout_while(self.lock(), wait, is_early);
         waited.unwrap_or_else(PoisonError::into_inner).0.is_stopped
     }
+}
+
+/// Returns a checksum of the certificates that a configuration orders.
+pub(super) fn orders_checksum(config: &Config) -> String {
+    let orders = settings(config).map(|acme| {
+        let Acme { mail, names, directory, http, profile, .. } = acme;
+        format!("{mail} {names:?} {directory} {http:?} {profile:?}\n")
+    });
+    format!("{:08x}", checksum(&orders.collect::<String>()))
 }
 
 /// Returns the settings of each certificate to order.

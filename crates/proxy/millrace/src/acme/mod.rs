@@ -38,10 +38,10 @@ use crate::supervisor_requests::SupervisorHandle;
 use crate::threads::{lock, spawn};
 
 use challenge::HttpChallenges;
-use control::{Control, settings};
+use control::{Control, orders_checksum, settings};
 use http_listener::HttpThread;
 use status::AcmeCounters;
-use test_order::{NO_CERTIFICATE, TestResult};
+use test_order::{NO_CERTIFICATE, OTHER_ORDERS, TestResult};
 use thread::Worker;
 
 pub(crate) use http_listener::HttpListeners;
@@ -103,10 +103,12 @@ impl AcmeOrders {
     }
 
     /// Places a test order for each certificate, between real orders, and waits for the results.
+    /// With `orders`, that must be the checksum of the certificates to order.
     ///
     /// # Errors
     /// One line with the failures.
-    pub(crate) fn test(&self) -> TestResult {
+    pub(crate) fn test(&self, orders: Option<&[u8]>) -> TestResult {
+        let checksum = orders_checksum(&self.active_config.config());
         let (sender, result) = channel();
         {
             let mut state = self.control.lock();
@@ -115,6 +117,9 @@ impl AcmeOrders {
             }
             if state.is_stopped {
                 return Err("this process orders no certificates any longer".to_owned());
+            }
+            if orders.is_some_and(|orders| orders != checksum.as_bytes()) {
+                return Err(OTHER_ORDERS.to_owned());
             }
             state.tests.push(sender);
             self.control.wake.notify_all();

@@ -194,7 +194,7 @@ fn plain(text: &str) -> String {
 }
 
 /// FNV-1a: the same in each version of the program.
-fn checksum(text: &str) -> u32 {
+pub(super) fn checksum(text: &str) -> u32 {
     let add = |hash: u32, byte: u8| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193);
     text.bytes().fold(0x811c_9dc5, add)
 }

@@ -22,6 +22,10 @@ const LETS_ENCRYPT_STAGING: &str = "https://acme-staging-v02.api.letsencrypt.org
 /// The failure if the running process has nothing to order.
 pub(super) const NO_CERTIFICATE: &str = "the running configuration orders no certificate";
 
+/// The failure if the running process has another configuration than the file of the command.
+pub(super) const OTHER_ORDERS: &str = "the running process orders other certificates than this \
+                                       file (expected: the same, by a reload)";
+
 /// The result of one or more test orders: a line for each certificate, or one line with all
 /// failures.
 pub(crate) type TestResult = Result<String, String>;

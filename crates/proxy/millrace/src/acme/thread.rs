@@ -88,10 +88,15 @@ impl Worker {
     /// Responds to the requests for test orders.
     fn test(&self, jobs: &[Job]) {
         let requests = std::mem::take(&mut self.control.lock().tests);
+        // A test order would replace the challenges of an order that is not over.
+        let busy = jobs.iter().find(|job| !job.active.borrow().is_empty());
         for request in requests {
-            let result = match jobs.is_empty() {
-                true => Err(NO_CERTIFICATE.to_owned()),
-                false => joined(jobs.iter().map(|job| self.test_order(job))),
+            let result = match busy {
+                Some(job) => {
+                    Err(format!("acme: an order of {} is in progress; try again", job.names()))
+                }
+                None if jobs.is_empty() => Err(NO_CERTIFICATE.to_owned()),
+                None => joined(jobs.iter().map(|job| self.test_order(job))),
             };
             // An error means that the client is gone.
             let _ = request.send(result);
@@ -99,10 +104,6 @@ impl Worker {
     }
 
     fn test_order(&self, job: &Job) -> TestResult {
-        // A test order would replace the challenges of an order that is not over.
-        if !job.active.borrow().is_empty() {
-            return Err(format!("acme: an order of {} is in progress; try again", job.names()));
-        }
         let sleep = |wait| self.control.sleep(wait);
         TestOrder { shared: &self.shared, http: &self.http, sleep: &sleep }.run(&job.acme)
     }

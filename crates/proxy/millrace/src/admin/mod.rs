@@ -33,6 +33,7 @@ use crate::threads::{lock, spawn};
 
 use access::RequestSource;
 use connection_limit::ConnectionPermit;
+use query::Query;
 use request::AdminRequest;
 use response::AdminResponse;
 
@@ -51,13 +52,16 @@ const CONNECTION_MS_MAX: u64 = 5000;
 /// been noticed yet.
 const TAKEOVER_WAIT_MS_MAX: u64 = 3000;
 
+type TestCertificates = dyn Fn(Option<&[u8]>) -> Result<String, String> + Send + Sync;
+
 /// The parts of the process that the admin server calls.
 pub(crate) struct Hooks {
     pub(crate) supervisor: SupervisorHandle,
     /// Reopens the access log; `None`: there is none.
     pub(crate) reopen_log: Box<dyn Fn() -> Option<std::io::Result<()>> + Send + Sync>,
-    /// Places test orders of the certificates by ACME. The error is one line with the failures.
-    pub(crate) test_certificates: Box<dyn Fn() -> Result<String, String> + Send + Sync>,
+    /// Places test orders of the certificates by ACME, whose checksum the request may name. The
+    /// error is one line with the failures.
+    pub(crate) test_certificates: Box<TestCertificates>,
     /// The cache, if there is one.
     pub(crate) cache: Option<Arc<Cache>>,
 }
@@ -109,6 +113,8 @@ type Handler = fn(&Admin, &AdminRequest<'_>) -> Result<AdminResponse, AdminRespo
 
 /// The path for test orders of certificates.
 pub(crate) const TEST_ORDERS_PATH: &str = "/acme/test";
+/// The parameter for the checksum of the certificates to test.
+pub(crate) const ORDERS_PARAMETER: &str = "orders";
 
 const SWITCHING: Status = (101, "Switching Protocols");
 
@@ -123,7 +129,7 @@ const ENDPOINTS: &[(&str, Endpoint)] = &[
     ("/cache/object", Endpoint::PrivateRead(cache_pages::show)),
     ("/cache/stat", Endpoint::Read(cache_pages::stat)),
     ("/cache/purge", Endpoint::Action(cache_pages::purge)),
-    (TEST_ORDERS_PATH, Endpoint::Action(|admin, _| Ok(admin.test_certificates()))),
+    (TEST_ORDERS_PATH, Endpoint::Action(Admin::test_certificates)),
     (takeover::PATH, Endpoint::Takeover),
 ];
 
@@ -361,11 +367,16 @@ impl Admin {
         AdminResponse::text((202, "Accepted"), "draining")
     }
 
-    fn test_certificates(&self) -> AdminResponse {
-        match (self.hooks.test_certificates)() {
+    fn test_certificates(
+        &self,
+        request: &AdminRequest<'_>,
+    ) -> Result<AdminResponse, AdminResponse> {
+        let query = Query::parse(request.query, &[ORDERS_PARAMETER])?;
+        let lines = (self.hooks.test_certificates)(query.get(ORDERS_PARAMETER));
+        Ok(match lines {
             Ok(lines) => AdminResponse::text((200, "OK"), &lines),
             Err(line) => AdminResponse::text((502, "Bad Gateway"), &line),
-        }
+        })
     }
 
     fn reopen_log(&self) -> AdminResponse {

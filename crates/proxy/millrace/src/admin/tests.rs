@@ -31,7 +31,7 @@ fn admin(token: bool) -> (Arc<Admin>, SupervisorRequests) {
     let hooks = Hooks {
         supervisor,
         reopen_log: Box::new(|| None),
-        test_certificates: Box::new(|| Ok(String::new())),
+        test_certificates: Box::new(|_| Ok(String::new())),
         cache: None,
     };
     let admin = Admin::new(metrics, rules, hooks);
