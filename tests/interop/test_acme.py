@@ -2,6 +2,7 @@
 that ends at each step, renewal under load, hand-over, and the state folder."""
 
 import base64
+import contextlib
 import json
 import os
 import random
@@ -150,6 +151,18 @@ class Orders(AcmeCase):
         self.assertEqual(refused.exception.code, 301)
         location = refused.exception.headers["Location"]
         self.assertEqual(location, f"https://127.0.0.1:{pebble.tls_port}/a?b")
+
+    def test_idle_connections_keep_no_other_one_out(self):
+        pebble = self.pebble()
+        proxy = self.start(pebble, http=f"127.0.0.1:{pebble.http_port}")
+        self.await_certificate(proxy, pebble)
+        address = ("127.0.0.1", pebble.http_port)
+        with contextlib.ExitStack() as stack:
+            opened = [stack.enter_context(socket.create_connection(address, 30)) for _ in range(60)]
+            # The first one is not evicted: there is a place for each.
+            for client in (opened[-1], opened[0]):
+                client.sendall(b"GET http://a.test/b HTTP/1.1\r\nHost: c\r\n\r\n")
+                self.assertIn(b"Location: https://a.test:", client.recv(1000))
 
     def test_half_of_the_nonces_are_rejected(self):
         pebble = self.pebble(bad_nonces=50)

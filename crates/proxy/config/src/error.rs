@@ -125,8 +125,8 @@ fn plain(text: &str) -> String {
     printable(text, PART_CHARACTERS_MAX)
 }
 
-/// Returns an untrusted text, cut to `characters_max` characters and with escapes for characters that
-/// break the line or control a terminal.
+/// Returns an untrusted text, cut to `characters_max` characters and with escapes for characters
+/// that break the line or control a terminal.
 pub fn printable(text: &str, characters_max: usize) -> String {
     let mut out = String::new();
     for (count, character) in text.chars().enumerate() {

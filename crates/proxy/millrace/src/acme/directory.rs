@@ -29,8 +29,8 @@ use crate::threads::{lock, spawn};
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The most bytes of a response.
 const BODY_BYTES_MAX: usize = 1 << 20;
-/// The time until the next request for renewal information, unless the authority names one (RFC 9773
-/// section 4.3.3).
+/// The time until the next request for renewal information, unless the authority names one (RFC
+/// 9773 section 4.3.3).
 const RENEWAL_INFO_SECONDS: &str = "21600";
 /// The most attempts of a call whose nonce the authority rejects. `instant_acme` makes three
 /// requests in each.

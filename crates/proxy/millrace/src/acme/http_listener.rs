@@ -3,6 +3,7 @@
 //! Each connection gets one response, on a thread of its own, within a limit of connections and of
 //! time: this is not the data plane.
 
+use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -23,12 +24,20 @@ use crate::threads::spawn;
 
 /// Time from accepting a connection to the end of its response.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
+/// Limit of the connections that are served at the same time. A new one evicts the oldest one.
+const CONNECTIONS_MAX: usize = 256;
+/// Limit of the threads, with those of evicted connections.
+const THREADS_MAX: usize = 320;
+/// The connections that are accepted at an address before the next look at the others.
+const ACCEPTS_PER_TURN: usize = 64;
 /// Time between attempts to accept while the process has no free descriptor.
 const ACCEPT_PAUSE_MS: u32 = 100;
 /// Bytes that are read and discarded after a response.
 const DISCARDED_BYTES_MAX: usize = 16 * 1024;
 /// The most bytes of a host in a redirect.
 const HOST_BYTES_MAX: usize = 260;
+/// The beginning of a target in absolute form.
+const HTTP: &str = "http://";
 /// The poller token of the descriptor that ends the thread. The tokens of listeners are indices.
 const STOP: u64 = u64::MAX;
 
@@ -53,34 +62,25 @@ impl HttpListeners {
     /// Opens the addresses of a configuration. An address that cannot be opened is reported in one
     /// line: tls-alpn-01 needs none. With `is_takeover` the running process may have it open, too.
     pub(crate) fn open(config: &Config, is_takeover: bool) -> Self {
-        let mut opened: Vec<(SocketAddr, HttpListener)> = Vec::new();
+        let mut opened: Vec<HttpListener> = Vec::new();
         for (index, service) in config.services.iter().enumerate() {
             let acme = service.tls.as_ref().and_then(|tls| tls.acme.as_ref());
             let Some(address) = acme.and_then(|acme| acme.http) else { continue };
-            if opened.iter().any(|(known, _)| *known == address) {
+            if opened.iter().any(|listener| listener.address == address) {
                 continue;
             }
-            let secured = config.listeners.iter().find(|it| it.service == index && it.tls);
-            let https_port = match secured.map(|listener| &listener.address) {
-                Some(ListenAddress::Tcp(address)) => address.port(),
-                _ => 443,
-            };
-            let port = |it: &ListenAddress| matches!(it, ListenAddress::Tcp(it) if it.port() == address.port());
-            let is_own = config.listeners.iter().any(|listener| port(&listener.address));
-            let opened_here = match is_own && address.port() != 0 {
-                // With SO_REUSEPORT, it would take a part of that listener's connections.
-                true => Err(Errno::ADDRINUSE),
-                false => open_one(address, is_takeover),
-            };
-            match opened_here {
-                Ok(socket) => opened.push((address, HttpListener { address, socket, https_port })),
+            match open_one(config, address, is_takeover) {
+                Ok(socket) => {
+                    let https_port = https_port(config, index);
+                    opened.push(HttpListener { address, socket, https_port });
+                }
                 Err(error) => {
                     let error = listen_error(&address, error);
                     console::log(&format!("acme-http: {error}; only tls-alpn-01 remains"));
                 }
             }
         }
-        Self(opened.into_iter().map(|(_, listener)| listener).collect())
+        Self(opened)
     }
 
     /// Returns the open addresses as configured.
@@ -112,7 +112,7 @@ impl HttpListeners {
     }
 
     fn accept(self, poller: &Poller, challenges: &Arc<HttpChallenges>) {
-        let limit = Arc::<ConnectionLimit>::default();
+        let limit = Arc::new(ConnectionLimit::new(CONNECTIONS_MAX, THREADS_MAX));
         let mut events = Events::new(self.0.len() + 1);
         let mut wait_ms_max = None;
         loop {
@@ -120,45 +120,75 @@ impl HttpListeners {
             let _ = poller.wait(&mut events, wait_ms_max);
             let is_ended = events.any(|(token, _)| token == STOP);
             // The connections that wait would be reset with the socket.
-            let unfinished = self.0.iter().filter(|it| !it.accept_all(challenges, &limit)).count();
+            let waits = self.0.iter().filter_map(|it| it.accept_some(challenges, &limit));
+            wait_ms_max = waits.min();
             if is_ended {
                 return;
             }
-            wait_ms_max = (unfinished > 0).then_some(ACCEPT_PAUSE_MS);
         }
     }
 }
 
-fn open_one(address: SocketAddr, is_takeover: bool) -> Result<OwnedFd, Errno> {
-    if !is_takeover && address.port() != 0 {
-        // A socket without SO_REUSEPORT detects another process.
-        drop(millrace_sys::listen_tcp(address, false)?);
+fn open_one(config: &Config, address: SocketAddr, is_takeover: bool) -> Result<OwnedFd, Errno> {
+    let has_port =
+        |it: &ListenAddress| matches!(it, ListenAddress::Tcp(it) if it.port() == address.port());
+    if address.port() != 0 {
+        // With SO_REUSEPORT, it would take a part of that listener's connections.
+        if config.listeners.iter().any(|listener| has_port(&listener.address)) {
+            return Err(Errno::ADDRINUSE);
+        }
+        if !is_takeover {
+            // A socket without SO_REUSEPORT detects another process.
+            drop(millrace_sys::listen_tcp(address, false)?);
+        }
     }
     millrace_sys::listen_tcp(address, true)
 }
 
+/// Returns the port of the listener with TLS of a service.
+fn https_port(config: &Config, service: usize) -> u16 {
+    let secured = config.listeners.iter().find(|it| it.service == service && it.tls);
+    match secured.map(|listener| &listener.address) {
+        Some(ListenAddress::Tcp(address)) => address.port(),
+        _ => 443,
+    }
+}
+
 impl HttpListener {
-    /// Accepts the waiting connections. Returns false if one may be left.
-    fn accept_all(&self, challenges: &Arc<HttpChallenges>, limit: &Arc<ConnectionLimit>) -> bool {
-        loop {
+    /// Accepts waiting connections. Returns the time in milliseconds until the next attempt; `None`
+    /// if none waits.
+    fn accept_some(
+        &self,
+        challenges: &Arc<HttpChallenges>,
+        limit: &Arc<ConnectionLimit>,
+    ) -> Option<u32> {
+        for _ in 0..ACCEPTS_PER_TURN {
             match millrace_sys::accept(self.socket.as_fd()) {
-                Ok((socket, _)) => {
-                    let Ok(connection) = Connection::new(socket, false) else { continue };
-                    let Some(permit) = limit.acquire(connection.socket()) else { continue };
-                    let (challenges, port) = (Arc::clone(challenges), self.https_port);
-                    // An error means that the client is gone or too slow, or that no thread could
-                    // be started.
-                    let _ = spawn("acme-http-connection", move || {
-                        let _ = serve(connection, &challenges, port);
-                        drop(permit);
-                    });
-                }
-                Err(Errno::AGAIN) => return true,
+                Ok((socket, _)) => self.begin(socket, challenges, limit),
+                Err(Errno::AGAIN) => return None,
                 // The client closed the connection before it was accepted.
                 Err(Errno::CONNABORTED) => {}
-                Err(_) => return false,
+                Err(_) => return Some(ACCEPT_PAUSE_MS),
             }
         }
+        Some(0)
+    }
+
+    /// Begins to serve a connection.
+    fn begin(
+        &self,
+        socket: OwnedFd,
+        challenges: &Arc<HttpChallenges>,
+        limit: &Arc<ConnectionLimit>,
+    ) {
+        let Ok(connection) = Connection::new(socket, false) else { return };
+        let Some(permit) = limit.acquire(connection.socket()) else { return };
+        let (challenges, port) = (Arc::clone(challenges), self.https_port);
+        // An error means that the client is gone or too slow, or that no thread could be started.
+        let _ = spawn("acme-http-connection", move || {
+            let _ = serve(connection, &challenges, port);
+            drop(permit);
+        });
     }
 }
 
@@ -186,14 +216,17 @@ fn serve(
 /// Returns the response: the content of a challenge, or a redirect to the same target by https.
 fn respond(head: &RequestHead, challenges: &HttpChallenges, https_port: u16) -> String {
     let target = std::str::from_utf8(head.target()).unwrap_or_default();
-    if let Some(content) = challenges.content(target) {
+    let (authority, target) = split(target);
+    if let Some(content) = challenges.content(&target) {
         return format!(
             "HTTP/1.1 200 OK\r\nContent-Type: application/octet-stream\r\n\
              Content-Length: {}\r\nConnection: close\r\n\r\n{content}",
             content.len()
         );
     }
-    let host = http::values(head, "host").next().and_then(host_without_port);
+    // The authority of the target replaces the field Host (RFC 9112 section 3.2.2).
+    let host = authority.map(str::as_bytes).or_else(|| http::values(head, "host").next());
+    let host = host.and_then(host_without_port);
     let (Some(host), true) = (host, target.starts_with('/')) else {
         return "HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\nConnection: close\r\n\r\n".into();
     };
@@ -207,6 +240,20 @@ fn respond(head: &RequestHead, challenges: &HttpChallenges, https_port: u16) -> 
         "HTTP/1.1 {status}\r\nLocation: https://{host}{port}{target}\r\n\
          Content-Length: 0\r\nConnection: close\r\n\r\n"
     )
+}
+
+/// Returns the authority of a target in absolute form, and the target in origin form.
+fn split(target: &str) -> (Option<&str>, Cow<'_, str>) {
+    match target.split_at_checked(HTTP.len()) {
+        Some((scheme, rest)) if scheme.eq_ignore_ascii_case(HTTP) => {
+            let (authority, path) = rest.split_at(rest.find(['/', '?']).unwrap_or(rest.len()));
+            match path.starts_with('/') {
+                true => (Some(authority), path.into()),
+                false => (Some(authority), format!("/{path}").into()),
+            }
+        }
+        _ => (None, target.into()),
+    }
 }
 
 /// Returns the host of a Host field; `None` if it cannot be part of a URL.
@@ -248,12 +295,22 @@ mod tests {
             assert!(response.contains(&format!("\r\nLocation: {url}\r\n")), "{response}");
             assert!(response.starts_with("HTTP/1.1 301 "), "{response}");
         }
+        for (target, url) in [
+            ("http://b.example:80/c?d", "https://b.example/c?d"),
+            ("HTTP://b.example?c", "https://b.example/?c"),
+            ("http://b.example", "https://b.example/"),
+        ] {
+            let response = response(&format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n"), 443);
+            assert!(response.contains(&format!("\r\nLocation: {url}\r\n")), "{response}");
+        }
         let post = response("POST /b HTTP/1.1\r\nHost: a\r\n\r\n", 443);
         assert!(post.starts_with("HTTP/1.1 308 "), "{post}");
         for request in [
             "GET /.well-known/acme-challenge/unknown HTTP/1.0\r\n\r\n",
             "OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n",
             "GET / HTTP/1.1\r\nHost: a\"b\r\n\r\n",
+            "GET http://a@b/ HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET http:///a HTTP/1.1\r\nHost: a\r\n\r\n",
         ] {
             assert!(response(request, 443).starts_with("HTTP/1.1 400 "), "{request}");
         }

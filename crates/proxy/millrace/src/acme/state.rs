@@ -79,8 +79,8 @@ impl StateFolder {
         self.create(name)?.finish(content)
     }
 
-    /// Reserves the space of a file before the authority creates the object that the file describes.
-    /// Without a call of [`NewFile::finish`] the file remains the old one.
+    /// Reserves the space of a file before the authority creates the object that the file
+    /// describes. Without a call of [`NewFile::finish`] the file remains the old one.
     ///
     /// # Errors
     /// Those of writing.

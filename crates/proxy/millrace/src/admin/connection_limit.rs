@@ -1,5 +1,5 @@
-//! The limit of concurrent admin connections of one kind. A new connection evicts the oldest one,
-//! so that idle connections cannot keep others out.
+//! The limit of concurrent connections of one kind to the control plane. A new connection evicts
+//! the oldest one, so that idle connections cannot keep others out.
 
 use std::collections::VecDeque;
 use std::net::Shutdown;
@@ -8,23 +8,28 @@ use std::sync::{Arc, Mutex};
 use crate::http::Socket;
 use crate::threads::lock;
 
-/// Limit of the connections that are served at the same time.
+/// The default of `ConnectionLimit::connections_max`.
 const CONNECTIONS_MAX: usize = 10;
-/// Limit of the threads: those of served connections, and of evicted ones that have not ended yet.
-/// A connection beyond the limit is closed; a metrics client will retry.
+/// The default of `ConnectionLimit::threads_max`.
 const THREADS_MAX: usize = 14;
 
 /// The connections of one kind and their limit.
-#[derive(Default)]
-pub(crate) struct ConnectionLimit(Mutex<Connections>);
+pub(crate) struct ConnectionLimit {
+    connections: Mutex<Connections>,
+    /// Limit of the connections that are served at the same time.
+    connections_max: usize,
+    /// Limit of the threads: those of served connections, and of evicted ones that have not ended
+    /// yet. A connection beyond the limit is closed; a metrics client will retry.
+    threads_max: usize,
+}
 
 #[derive(Default)]
 struct Connections {
     /// The number of the next connection.
     next_number: u64,
-    /// Connections that may be evicted, oldest first; `<= CONNECTIONS_MAX`.
+    /// Connections that may be evicted, oldest first; `<= connections_max`.
     evictable: VecDeque<(u64, Arc<Socket>)>,
-    /// Permits that are not released; `evictable.len() <= threads <= THREADS_MAX`.
+    /// Permits that are not released; `evictable.len() <= threads <= threads_max`.
     threads: usize,
 }
 
@@ -34,15 +39,26 @@ pub(crate) struct ConnectionPermit {
     number: u64,
 }
 
+impl Default for ConnectionLimit {
+    fn default() -> Self {
+        Self::new(CONNECTIONS_MAX, THREADS_MAX)
+    }
+}
+
 impl ConnectionLimit {
+    /// Creates a limit of connections, and one of threads, which must be higher.
+    pub(crate) fn new(connections_max: usize, threads_max: usize) -> Self {
+        Self { connections: Mutex::default(), connections_max, threads_max }
+    }
+
     /// Returns a permit for the connection of `socket`, or `None` if none is free. May evict the
     /// oldest connection by shutting its socket down, as a later call may evict this one.
     pub(crate) fn acquire(self: &Arc<Self>, socket: &Arc<Socket>) -> Option<ConnectionPermit> {
-        let mut connections = lock(&self.0);
-        if connections.threads >= THREADS_MAX {
+        let mut connections = lock(&self.connections);
+        if connections.threads >= self.threads_max {
             return None;
         }
-        if connections.evictable.len() >= CONNECTIONS_MAX
+        if connections.evictable.len() >= self.connections_max
             && let Some((_, oldest)) = connections.evictable.pop_front()
         {
             // An error means that the connection has ended already.
@@ -60,14 +76,14 @@ impl ConnectionPermit {
     /// Keeps this connection from being evicted.
     pub(super) fn make_unevictable(&self) {
         let number = self.number;
-        lock(&self.limit.0).evictable.retain(|(other, _)| *other != number);
+        lock(&self.limit.connections).evictable.retain(|(other, _)| *other != number);
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.make_unevictable();
-        lock(&self.limit.0).threads -= 1;
+        lock(&self.limit.connections).threads -= 1;
     }
 }
 
@@ -105,6 +121,8 @@ mod tests {
         places.extend([enter().unwrap(), enter().unwrap()]);
         assert!(!broken(&mut ends[count]) && broken(&mut ends[count + 1]));
         places.clear();
-        assert!(lock(&limit.0).evictable.is_empty() && lock(&limit.0).threads == 0);
+        assert!(
+            lock(&limit.connections).evictable.is_empty() && lock(&limit.connections).threads == 0
+        );
     }
 }
