@@ -1,7 +1,6 @@
 """Pebble, the ACME authority for tests, with a DNS server that resolves every name to 127.0.0.1."""
 
 import atexit
-import contextlib
 import fcntl
 import json
 import os
@@ -20,6 +19,7 @@ import urllib.request
 
 from . import PROJECT, tls
 from .ports import free_port
+from .server import Listener
 
 # The version, and the checksum database of Go, decide what is built.
 VERSION = "v2.10.1"
@@ -60,26 +60,12 @@ def directory_certificate(lock=threading.Lock(), made=[]):
     return made
 
 
-class NameServer(threading.Thread):
+class NameServer(Listener):
     """Responds to each query for an IPv4 address with 127.0.0.1, and others with nothing. Pebble sends
     its queries over TCP."""
 
-    def __init__(self):
-        super().__init__(daemon=True)
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.address = "%s:%d" % self.socket.getsockname()
-        self.start()
-
-    def run(self):
-        while True:
-            try:
-                client, _ = self.socket.accept()
-            except OSError:
-                return
-            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
-
-    def _serve(self, client):
-        with client, client.makefile("rb") as queries, contextlib.suppress(ConnectionError):
+    def serve(self, client):
+        with client.makefile("rb") as queries:
             while len(length := queries.read(2)) == 2:
                 query = queries.read(int.from_bytes(length, "big"))
                 end = query.index(b"\0", 12) + 5
@@ -89,10 +75,6 @@ class NameServer(threading.Thread):
                 head = query[:2] + struct.pack(">5H", 0x8580, 1, int(is_address), 0, 0)
                 message = head + question + answer
                 client.sendall(len(message).to_bytes(2, "big") + message)
-
-    def stop(self):
-        self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
 
 
 class Pebble:
@@ -143,7 +125,7 @@ class Pebble:
             os.environ, PEBBLE_VA_NOSLEEP="1", PEBBLE_WFE_NONCEREJECT=str(self.bad_nonces),
             PEBBLE_AUTHZREUSE="0",
         )
-        command = [program(), "-config", self.config, "-dnsserver", self.names.address]
+        command = [program(), "-config", self.config, "-dnsserver", "%s:%d" % self.names.address]
         with self._lock, open(self.log, "ab") as log:
             if self._has_ended:
                 return None

@@ -1,44 +1,37 @@
 """A relay before a server that fails or calls a function at one of its connections."""
 
 import contextlib
+import itertools
 import socket
 import threading
 
+from .server import Listener
 
-class Relay(threading.Thread):
+
+class Relay(Listener):
     """Passes connections on to a port of 127.0.0.1. At connection `number` (from 1) it calls `act`
     and closes the connection: before any byte, or with `late` when the client has sent its request,
     so that the server has received it and the client gets no response."""
 
     def __init__(self, port, number=0, act=lambda: None, late=False):
-        super().__init__(daemon=True)
         self.target, self.number, self.act, self.late = port, number, act, late
-        self.socket = socket.create_server(("127.0.0.1", 0))
-        self.port, self.count = self.socket.getsockname()[1], 0
-        self.start()
+        self._numbers = itertools.count(1)
+        super().__init__()
 
-    def run(self):
-        while True:
-            try:
-                client, _ = self.socket.accept()
-            except OSError:
-                return
-            self.count += 1
-            how = self._fail if self.count == self.number else self._pass
-            threading.Thread(target=how, args=(client,), daemon=True).start()
+    def serve(self, client):
+        if next(self._numbers) == self.number:
+            self._fail(client)
+        else:
+            self._pass(client)
 
     def _fail(self, client):
         if self.late:
             self._pass(client, is_cut=True)
         self.act()
-        client.close()
 
     def _pass(self, client, is_cut=False):
         """Passes a connection on. With `is_cut` the client gets no response."""
-        try:
-            server = socket.create_connection(("127.0.0.1", self.target), 30)
-        except OSError:
-            return client.close()
+        server = socket.create_connection(("127.0.0.1", self.target), 30)
         back = threading.Thread(target=self._copy, args=(server, client), daemon=True)
         back.start()
         with contextlib.suppress(OSError):
@@ -49,8 +42,6 @@ class Relay(threading.Thread):
                 self._copy(client, server)
         back.join()
         server.close()
-        if not is_cut:
-            client.close()
 
     @staticmethod
     def _copy(source, sink):
@@ -70,7 +61,3 @@ class Relay(threading.Thread):
             while encrypted < 2 and len(head := records.read(5)) == 5:
                 encrypted += head[0] == 23
                 server.sendall(head + records.read(int.from_bytes(head[3:], "big")))
-
-    def stop(self):
-        self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
