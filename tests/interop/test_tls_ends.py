@@ -232,14 +232,21 @@ class Handshakes(Case):
 class PartsOfRecords(Case):
     def test_a_part_of_a_record_begins_a_request(self):
         """A client that sends no more of it gets the response of one that sends a part of a header,
-        although its connection may be idle for longer."""
+        although its connection may be idle for longer. The part may come with a request."""
         proxy = self.start("--limit", "head_ms=300", "--limit", "idle_ms=600000")
-        client = self.connect(proxy)
-        client.send(GET)
-        self.assertEqual(client.read_response().status, 200)
-        client.socket.sendall(client.seal(GET)[:20])
-        self.assertEqual(client.read_response().status, 408)
-        self.assertEqual(self.reasons(proxy), [None, "head-timed-out"])
+        for is_alone in (True, False):
+            with self.subTest(is_alone=is_alone):
+                client = self.connect(proxy)
+                whole, part = client.seal(GET), client.seal(GET)[:20]
+                if is_alone:
+                    client.socket.sendall(whole)
+                    self.assertEqual(client.read_response().status, 200)
+                    client.socket.sendall(part)
+                else:
+                    client.socket.sendall(whole + part)
+                    self.assertEqual(client.read_response().status, 200)
+                self.assertEqual(client.read_response().status, 408)
+        self.assertEqual(self.reasons(proxy), [None, "head-timed-out"] * 2)
 
     def test_parts_of_records_take_no_memory_from_others(self):
         """Clients that hold all memory of the worker by parts of records make room for others."""

@@ -137,7 +137,9 @@ pub(crate) fn handle_timer<E: Engine>(
 ) -> Option<(EventTarget, Event)> {
     let Core { engine, conns, snapshot, snapshots, timers, .. } = core;
     let (now, check) = (engine.now(), snapshots.client_timer_max);
-    let conn = conns.get(key)?;
+    let conn = conns.get_mut(key)?;
+    // A part of a record may have come with the last bytes of a request or of the handshake.
+    conn.follow_records(now);
     if conn.state == ConnState::ResetPending {
         reset_or_wait(core, key);
         return None;
