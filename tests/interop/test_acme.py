@@ -129,8 +129,10 @@ class Orders(AcmeCase):
         # The next start uses the stored certificate, and needs no authority.
         self.assertEqual(proxy.stop(), 0)
         pebble.kill()
-        self.start(pebble, names=(NAME, "b." + NAME))
+        proxy = self.start(pebble, names=(NAME, "b." + NAME))
         self.assertEqual(self.certificate(pebble), first)
+        # Clients of an authority by acme-ca know its root.
+        self.assertEqual([line for line in proxy.lines if "no authority" in line], [])
 
     def test_a_certificate_by_http_01_and_redirects(self):
         pebble = self.pebble()

@@ -124,10 +124,15 @@ impl Certificate {
 
     /// Returns the name of the issuer at which the chain ends, if the chain does not include it and
     /// it is none of `roots`. Clients reject such a certificate, unless they know the issuer.
-    /// Usually the file lacks the intermediate certificates.
+    /// Without [`Certificate::has_issuer`], the file usually lacks the intermediate certificates.
     pub fn missing_issuer(&self, roots: &Roots) -> Option<&str> {
         let issuer = self.missing_issuer.as_ref()?;
         (!roots.has_subject(&issuer.subject)).then_some(&issuer.name)
+    }
+
+    /// Returns whether the chain includes the issuer of the certificate.
+    pub fn has_issuer(&self) -> bool {
+        self.issuer_validity.is_some()
     }
 
     /// Checks the times of validity of the certificate and of its issuer.

@@ -286,8 +286,8 @@ fn system_roots(ca_option: &str, needing: &str) -> Result<Roots, ConfigError> {
     Ok(roots.clone())
 }
 
-/// Returns a note for each certificate that expires soon, names no host, lacks its issuer or has an
-/// RSA key, and for each name without a certificate.
+/// Returns a note for each certificate that expires soon, names no host, has an unknown issuer or
+/// an RSA key, and for each name without a certificate.
 pub(crate) fn notes(config: &Config) -> Vec<String> {
     let now = time_of_day();
     let mut notes = Vec::new();
@@ -301,14 +301,10 @@ pub(crate) fn notes(config: &Config) -> Vec<String> {
                 "certificate {name} names no host (subjectAltName): clients refuse it"
             ));
         }
-        // Without authorities, each issuer would seem unknown.
-        let roots = system_authorities();
-        if let Some(issuer) = certificate.missing_issuer(roots).filter(|_| !roots.is_empty()) {
-            notes.push(format!(
-                "certificate {name} lacks its issuer \"{issuer}\", which is no authority of this \
-                 system: clients that do not know it refuse the certificate (expected: the whole \
-                 chain)"
-            ));
+        if let Some(problem) = issuer_problem(certificate)
+            && !has_private_authority(config, files)
+        {
+            notes.push(format!("certificate {name} {problem}"));
         }
         if certificate.is_rsa() {
             notes.push(format!(
@@ -322,6 +318,31 @@ pub(crate) fn notes(config: &Config) -> Vec<String> {
         format!("client-certificate-name {name}: no certificate of the service is for this name")
     }));
     notes
+}
+
+/// Returns why clients that only know the authorities of this system reject a certificate, as a
+/// text that follows its name.
+fn issuer_problem(certificate: &Certificate) -> Option<String> {
+    let roots = system_authorities();
+    // Without authorities, each issuer would seem unknown.
+    let issuer = certificate.missing_issuer(roots).filter(|_| !roots.is_empty())?;
+    let unknown = format!("\"{issuer}\", which is no authority of this system: clients");
+    Some(match certificate.has_issuer() {
+        true => format!("ends at {unknown} need that root"),
+        false => format!(
+            "lacks its issuer {unknown} that do not know it refuse the certificate (expected: the \
+             whole chain)"
+        ),
+    })
+}
+
+/// Returns whether a certificate was ordered by ACME from an authority that only the configuration
+/// knows.
+fn has_private_authority(config: &Config, files: &CertificateFiles) -> bool {
+    let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
+    services.any(|tls| {
+        tls.acme.as_ref().is_some_and(|acme| acme.ca.is_some()) && tls.files.contains(files)
+    })
 }
 
 /// Returns the names for which certificates of clients are requested although no certificate of the
