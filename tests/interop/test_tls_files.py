@@ -29,12 +29,13 @@ class Case(SecureCase):
         self.upstream = self.origin()
         self.use(self.pair)
 
-    def use(self, pair):
-        """Replaces the certificate and the key, as `mv` does."""
+    def use(self, pair, owner=-1):
+        """Replaces the certificate and the key, as `mv` does. `owner` is the number of a user."""
         for source, target in zip(pair, (self.chain, self.key)):
             new = target.with_suffix(".new")
             shutil.copyfile(source, new)
             new.chmod(0o600)
+            os.chown(new, owner, -1)
             os.replace(new, target)
 
     def write(self, user="root"):
@@ -279,6 +280,37 @@ class Replaced(Case):
         self.assertEqual(self.serial(running), self.serial_of(pair))
         self.use(last)
         self.wait_for(running, last)
+
+    def test_a_command_line_reads_replaced_files_again(self):
+        """Without a signal, and at SIGHUP. A bad certificate is refused, and the old one serves
+        on. All of it works after root was given up, too."""
+        for user in ("root", "nobody") if os.getuid() == 0 else ("root",):
+            with self.subTest(user=user):
+                owner = pwd.getpwnam(user).pw_uid if os.getuid() == 0 else -1
+                self.use(self.pair, owner)
+                running = self.millrace(
+                    *["boost", "--origin", self.upstream.url, "--listen", "tls://127.0.0.1:0"],
+                    *["--certificate", self.chain, "--key", self.key, "--user", user],
+                    *["--limit", "certificate_check_ms=100"],
+                )
+                self.wait_for(running, self.pair)
+                pair, other = (self.authority.issue(f"DNS:{NAME}") for _ in range(2))
+                self.use(pair, owner)
+                self.wait_for(running, pair)
+                self.use((other[0], self.key), owner)
+                refused = f"reload refused: --key {self.key}: is not the key of certificate"
+                self.wait_until(
+                    "it is refused", lambda: any(refused in line for line in running.lines)
+                )
+                self.assertEqual(self.serial(running), self.serial_of(pair))
+                self.use(other, owner)
+                self.wait_for(running, other)
+                in_force = lambda: sum("is in force" in line for line in running.lines)
+                before = in_force()
+                running.process.send_signal(signal.SIGHUP)
+                self.wait_until("it is reloaded", lambda: in_force() > before)
+                self.assertEqual(self.serial(running), self.serial_of(other))
+                self.assertEqual(running.stop(), 0)
 
     def test_a_listener_that_loses_tls_during_a_handshake(self):
         """The handshake ends, and the worker serves the other clients on."""

@@ -1,8 +1,8 @@
 //! The configuration in force, and its replacement by a reload.
 //!
 //! ```text
-//! file read ─ checked ─ allowed by the sandbox? ─ log and listeners opened ─ workers notified
-//!     └─────────┴──────────────┴──────────────────────────┴── refused: nothing has changed
+//! source read ─ checked ─ allowed by the sandbox? ─ log and listeners opened ─ workers notified
+//!      └──────────┴──────────────┴──────────────────────────┴── refused: nothing has changed
 //! ```
 //!
 //! Everything that can fail happens before the first worker is notified, so a reload takes effect
@@ -40,8 +40,7 @@ const RESERVED_MESSAGES: usize = 2;
 /// The configuration in force. It is shared by the supervisor, reloads and restarts of workers.
 pub(crate) struct ActiveConfig {
     state: Mutex<ActiveState>,
-    /// `None`: the configuration is a command line, which cannot be reloaded.
-    source: Option<ConfigSource>,
+    source: ConfigSource,
     shared: Arc<SharedState>,
     log: LogSink,
     counts: Arc<ReloadCounters>,
@@ -73,7 +72,7 @@ impl ActiveConfig {
     pub(crate) fn open(
         requested: Config,
         mut config: Config,
-        source: Option<ConfigSource>,
+        source: ConfigSource,
         inherited: InheritedSockets,
         shared: Arc<SharedState>,
         log: LogSink,
@@ -102,11 +101,6 @@ impl ActiveConfig {
         self.lock().config.clone()
     }
 
-    /// Returns whether the configuration comes from a file.
-    pub(crate) fn can_reload(&self) -> bool {
-        self.source.is_some()
-    }
-
     /// Returns the counters of reloads.
     pub(crate) fn reload_counters(&self) -> Arc<ReloadCounters> {
         self.counts.clone()
@@ -122,7 +116,7 @@ impl ActiveConfig {
         engine: Engine,
         systemd: &Systemd,
     ) -> Result<(), ProgramError> {
-        let file = self.source.as_ref().map(|source| source.file.as_path());
+        let file = self.source.file();
         let abstract_sockets = systemd.uses_abstract_socket();
         let confinement =
             privileges::drop_privileges(&self.config(), file, engine, abstract_sockets)?;
@@ -146,13 +140,14 @@ impl ActiveConfig {
         lock(&self.observers).push(Box::new(observer));
     }
 
-    /// Reloads the file, unless there is an `obstacle`, which is the reason for a refusal. Logs the
-    /// result. Returns the number of the new configuration when every worker has applied it.
+    /// Reads the source again, unless there is an `obstacle`, which is the reason for a refusal.
+    /// Logs the result. Returns the number of the new configuration when every worker has applied
+    /// it.
     ///
     /// # Errors
     /// The reason for a refusal on one line. Nothing has changed then.
     pub(crate) fn reload(&self, obstacle: Option<&str>) -> Result<u64, String> {
-        match obstacle.map_or_else(|| self.apply_file(), |obstacle| Err(obstacle.to_owned())) {
+        match obstacle.map_or_else(|| self.apply_source(), |obstacle| Err(obstacle.to_owned())) {
             Ok(number) => {
                 self.counts.done.fetch_add(1, Ordering::Relaxed);
                 self.wait_until_applied(number);
@@ -167,20 +162,14 @@ impl ActiveConfig {
         }
     }
 
-    fn apply_file(&self) -> Result<u64, String> {
-        let Some(source) = &self.source else {
-            return Err(
-                "cannot reload a command line (expected: a process started by millrace run FILE)"
-                    .to_owned(),
-            );
-        };
-        let mut requested = source.read_again().map_err(|error| error.to_string())?;
+    fn apply_source(&self) -> Result<u64, String> {
+        let mut requested = self.source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
         certificates::keep_ordered(&mut requested, &state.config);
-        config::check_reload(&source.name(), &state.requested, &requested)
+        config::check_reload(&self.source.name(), &state.requested, &requested)
             .map_err(|error| error.to_string())?;
         if let Some(confinement) = self.confinement() {
-            confinement.check(&requested, Some(&source.file))?;
+            confinement.check(&requested, self.source.file())?;
         }
         if !state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
             return Err("a worker does not read its messages".to_owned());

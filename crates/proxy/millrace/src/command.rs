@@ -7,8 +7,8 @@ use millrace_config::{self as config, Command, ConfigError};
 use crate::config_source::ConfigSource;
 use crate::program_error::ProgramError;
 use crate::{
-    acme, cache_cli, certificates, congestion, console, demo, doctor, metrics, preflight,
-    privileges, supervisor, users,
+    acme, cache_cli, certificates, console, demo, doctor, metrics, preflight, privileges,
+    supervisor,
 };
 
 /// Runs the command line `words`. The first word is the name of the program.
@@ -17,29 +17,17 @@ use crate::{
 /// A wrong option or file, or the error of the command.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), ProgramError> {
     match config::command(words)? {
-        Command::Serve(raw) => {
-            let mut config = config::from_raw(&raw)?;
-            users::load(&mut config, &raw)?;
-            certificates::load(&mut config, &raw)?;
-            congestion::check(&config, &raw)?;
-            preflight::check(&config, &raw)?;
-            supervisor::run(config, None, raw.is_upgrade())
-        }
-        Command::Run { file, overrides } => {
-            let (upgrade, source) = (overrides.is_upgrade(), ConfigSource { file, overrides });
-            let config = source.read()?;
-            preflight::check(&config, &source.overrides)?;
-            supervisor::run(config, Some(source), upgrade)
-        }
+        Command::Serve(raw) => serve(ConfigSource::CommandLine(raw)),
+        Command::Run { file, overrides } => serve(ConfigSource::File { file, overrides }),
         Command::Check { file, overrides, has_test_orders } => {
-            let source = ConfigSource { file, overrides };
+            let source = ConfigSource::File { file: file.clone(), overrides };
             let config = source.read()?;
-            preflight::check(&config, &source.overrides)?;
-            privileges::check_state_folders(&config, &source.file)?;
+            preflight::check(&config, source.options())?;
+            privileges::check_state_folders(&config, &file)?;
             if has_test_orders {
                 return acme::check::run(&config);
             }
-            let file_notes = privileges::file_notes(&config, &source.file);
+            let file_notes = privileges::file_notes(&config, &file);
             let notes = [config::notes(&config), certificates::notes(&config), file_notes].concat();
             notes.iter().for_each(|note| console::log(note));
             certificates::validity(&config).iter().for_each(|line| console::log(line));
@@ -52,6 +40,14 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Progr
         Command::Reference(name) => reference(&name),
         Command::Print(text) => console::write_result(&text),
     }
+}
+
+/// Serves by a configuration.
+fn serve(source: ConfigSource) -> Result<(), ProgramError> {
+    let config = source.read()?;
+    preflight::check(&config, source.options())?;
+    let upgrade = source.options().is_upgrade();
+    supervisor::run(config, source, upgrade)
 }
 
 /// Prints a generated page. `metrics` comes from this crate, the others from the options.

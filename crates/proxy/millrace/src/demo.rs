@@ -1,13 +1,15 @@
 //! `millrace demo`: a reverse proxy in front of a small web server, both in this process and on
 //! loopback. It prints a line about each group of requests.
 
+use std::ffi::OsString;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::time::Duration;
 
-use millrace_config::{self as config, ListenAddress};
+use millrace_config::{self as config, Command, ListenAddress};
 use millrace_proxy::counters::Counters;
 
+use crate::config_source::ConfigSource;
 use crate::program_error::ProgramError;
 use crate::supervisor::Running;
 use crate::{console, demo_site};
@@ -30,13 +32,18 @@ pub(crate) fn run() -> Result<(), ProgramError> {
     let origin = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
     let origin_address = origin.local_addr().map_err(failed)?;
     let admin = free_address(ADMIN_PORT).map_err(failed)?;
-    let config = config::from_arguments([
+    let words = [
+        "millrace".to_owned(),
         "boost".to_owned(),
         format!("--origin=http://{origin_address}"),
         format!("--listen={}", free_address(PORT).map_err(failed)?),
         format!("--admin={admin}"),
-    ])?;
-    let running = Running::start(config, None, false)?;
+    ];
+    let Command::Serve(options) = config::command(words.map(OsString::from))? else {
+        unreachable!("boost serves");
+    };
+    let source = ConfigSource::CommandLine(options);
+    let running = Running::start(source.read()?, source, false)?;
     // The site starts after `Running::start`, which blocks signals, because the threads of the site
     // inherit the blocked signals.
     demo_site::start(origin)?;

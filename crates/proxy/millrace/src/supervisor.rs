@@ -60,11 +60,7 @@ const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// If the system refuses what the configuration needs, or if a second SIGINT ended the process.
-pub(crate) fn run(
-    config: Config,
-    source: Option<ConfigSource>,
-    upgrade: bool,
-) -> Result<(), ProgramError> {
+pub(crate) fn run(config: Config, source: ConfigSource, upgrade: bool) -> Result<(), ProgramError> {
     Running::start(config, source, upgrade)?.wait(None, |_| {})
 }
 
@@ -97,7 +93,7 @@ impl Running {
     /// If the system refuses an address, a file, a thread or memory.
     pub(crate) fn start(
         config: Config,
-        source: Option<ConfigSource>,
+        source: ConfigSource,
         upgrade: bool,
     ) -> Result<Self, ProgramError> {
         let signals = prepare_process()?;
@@ -314,7 +310,7 @@ impl Running {
         self.succession.systemd.ready("serving");
     }
 
-    /// Reloads the configuration file and notifies the service manager, unless the process drains.
+    /// Reloads the configuration and notifies the service manager, unless the process drains.
     fn reload(&self, is_draining: bool) -> Result<u64, String> {
         if is_draining {
             return self.active_config.reload(Some("the process is draining"));

@@ -59,10 +59,8 @@ impl Paths {
     pub(super) fn from_config(config: &Config, file: Option<&Path>) -> Self {
         let mut needs = Vec::new();
         let mut need = |path: &Path, kind| needs.push(PathNeed { path: path.to_owned(), kind });
-        // A command line is never reloaded.
-        if let Some(file) = file {
-            need(file, PathUse::Configuration);
-            tls_files(config).into_iter().for_each(|path| need(path, PathUse::Configuration));
+        for path in file.into_iter().chain(tls_files(config)) {
+            need(path, PathUse::Configuration);
         }
         if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
             need(&log.path, PathUse::Log);
@@ -290,7 +288,7 @@ mod tests {
         let folders = ["/f", "/c", "/k", "/s", "/l", "/t", "/a", "/b", "/r"];
         let granted = folders.map(|folder| (folder.into(), Grant::Read));
         assert_eq!(paths.of_configuration(), granted);
-        assert!(Paths::from_config(&config, None).of_configuration().is_empty());
+        assert_eq!(Paths::from_config(&config, None).of_configuration(), granted[1..]);
     }
 
     #[test]

@@ -25,14 +25,14 @@ impl CertificateWatch {
         self.due.saturating_duration_since(Instant::now())
     }
 
-    /// Looks at the files if it is time to. Returns whether they have changed since the last look,
-    /// if the process can reload them. They may have been reloaded since then: a needless reload is
-    /// harmless, but a file replaced during a reload must not be missed.
+    /// Looks at the files if it is time to. Returns whether they have changed since the last look.
+    /// They may have been reloaded since then: a needless reload is harmless, but a file replaced
+    /// during a reload must not be missed.
     pub(super) fn poll_changed(&mut self, active: &ActiveConfig) -> bool {
         if !self.time_left().is_zero() {
             return false;
         }
         let last = std::mem::replace(self, Self::new(active));
-        last.seen != self.seen && active.can_reload()
+        last.seen != self.seen
     }
 }
