@@ -163,6 +163,18 @@ class BadFiles(Case):
                 self.assertEqual(self.serial(running), serial)
                 self.config.write_text(written)
 
+    def test_a_link_to_a_file_without_an_end(self):
+        """Reading /proc/kmsg, a regular file by its type, would wait for the kernel."""
+        link = self.folder / "kmsg"
+        link.symlink_to("/proc/kmsg")
+        if not os.access(link, os.R_OK):
+            self.skipTest("only root may read /proc/kmsg")
+        self.write()
+        self.config.write_text(self.config.read_text().replace(str(self.chain), str(link)))
+        status, lines = self.check()
+        self.assertEqual((status, len(lines)), (2, 1), lines)
+        self.assertIn("kmsg: is not ", lines[0])
+
     def test_a_certificate_without_its_key(self):
         """And the reverse: one line at check and at a reload, and the service goes on."""
         self.write()

@@ -20,6 +20,7 @@ mod poll_select;
 mod poller;
 mod process;
 mod random;
+mod read;
 mod signals;
 mod socket;
 
@@ -48,6 +49,7 @@ pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
 pub use process::{descriptor_count, resident_bytes};
 pub use random::fill_random;
+pub use read::open_to_read;
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};

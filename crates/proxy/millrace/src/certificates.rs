@@ -2,7 +2,7 @@
 //! together with the configuration, so that their errors are reported with it.
 
 use std::fs::File;
-use std::io::Read;
+use std::io::{ErrorKind, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
@@ -493,14 +493,23 @@ fn read_file(path: &Path, refused: u32) -> Result<Vec<u8>, String> {
 
 /// Like [`read_file`], for files of at most `bytes_max`.
 fn read_file_to(path: &Path, refused: u32, bytes_max: u64) -> Result<Vec<u8>, String> {
-    let to_text = |error: std::io::Error| error.to_string();
-    // Checked before opening: opening a pipe would wait for its writer.
+    const SPECIAL: &str = "is not a regular file";
+    let to_text = |error: std::io::Error| match error.kind() {
+        // A file of the kernel, such as /proc/kmsg, which would wait for more bytes.
+        ErrorKind::WouldBlock => SPECIAL.to_owned(),
+        _ => error.to_string(),
+    };
+    // Checked before opening: opening a device may change it.
     if !std::fs::metadata(path).map_err(to_text)?.is_file() {
-        return Err("is not a regular file".to_owned());
+        return Err(SPECIAL.to_owned());
     }
-    let file = File::open(path).map_err(to_text)?;
+    let file = millrace_sys::open_to_read(path).map_err(|error| to_text(error.into()))?;
+    let file = File::from(file);
     let found = file.metadata().map_err(to_text)?;
-    if !found.is_file() || found.mode() & refused != 0 {
+    if !found.is_file() {
+        return Err(SPECIAL.to_owned());
+    }
+    if found.mode() & refused != 0 {
         return Err(format!("is readable by other users (mode {:o})", found.mode() & 0o777));
     }
     let mut bytes = Vec::new();
