@@ -4,6 +4,7 @@ import os
 import pathlib
 import platform
 import pwd
+import re
 import resource
 import shutil
 import signal
@@ -225,12 +226,11 @@ class CoreDumps(SecureCase):
         self.assertEqual(started.process.returncode, -signal.SIGABRT)
         return os.WCOREDUMP(status)
 
-    def start(self, origin, *options):
+    def start(self, origin, *options, limit=resource.RLIM_INFINITY):
         self.folder.chmod(0o777)
 
         def before():
             os.chdir(self.folder)
-            limit = resource.RLIM_INFINITY
             resource.setrlimit(resource.RLIMIT_CORE, (limit, limit))
 
         return self.boost(origin, *options, before=before)
@@ -250,6 +250,20 @@ class CoreDumps(SecureCase):
         ]:
             with self.subTest(origin=origin, options=options):
                 self.assertEqual(self.is_dumped(self.start(origin, *options)), expected)
+
+
+    def test_a_limit_of_zero_bytes(self):
+        """The kernel pipes a dump to a program even then (core(5)). So the limit becomes one byte,
+        or a line says that the process may not raise it."""
+        origin, line = "http://127.0.0.1:1", "core dumps cannot be forbidden"
+        for options in (("--sandbox", "off"), ()):
+            with self.subTest(options=options):
+                started = self.start(origin, *self.options(), *options, limit=0)
+                limits = pathlib.Path(f"/proc/{started.process.pid}/limits").read_text()
+                is_raised = re.search(r"Max core file size +1 +1 ", limits) is not None
+                is_reported = any(line in it for it in started.lines)
+                self.assertEqual(is_reported, bool(options) and not is_raised, started.lines)
+                self.assertEqual(started.stop(), 0)
 
 
 class Intruder(Case):

@@ -156,7 +156,12 @@ pub fn set_dumpable(allowed: bool) -> Result<()> {
     if allowed {
         return process::set_dumpable_behavior(DumpableBehavior::Dumpable);
     }
-    forbid_core_dumps()?;
+    // Without a right to set the limit, the other setting suffices.
+    if let Err(error) = forbid_core_dumps()
+        && error != Errno::PERM
+    {
+        return Err(error);
+    }
     process::set_dumpable_behavior(DumpableBehavior::NotDumpable)
 }
 
@@ -165,10 +170,9 @@ pub fn set_dumpable(allowed: bool) -> Result<()> {
 /// program (core(5)), and never writes a file of that size.
 ///
 /// # Errors
-/// EPERM if a filter forbids setting limits.
+/// EPERM if a filter forbids setting limits, or if the limit is zero and may not be raised.
 pub fn forbid_core_dumps() -> Result<()> {
-    // Lower ones stay: raising a limit needs privileges.
-    if process::getrlimit(Resource::Core).maximum.is_some_and(|bytes| bytes <= CORE_BYTES) {
+    if process::getrlimit(Resource::Core).maximum == Some(CORE_BYTES) {
         return Ok(());
     }
     let limit = Rlimit { current: Some(CORE_BYTES), maximum: Some(CORE_BYTES) };

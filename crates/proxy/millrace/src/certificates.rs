@@ -39,8 +39,10 @@ const LISTS_BYTES_MAX: u64 = 16 << 20;
 pub(crate) fn load(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigError> {
     // Read now even if only a later reload needs them: the sandbox may hide them then.
     system_authorities();
+    // The sandbox forbids them in another way, too.
     if has_keys(config)
         && let Err(error) = millrace_confine::forbid_core_dumps()
+        && !config.sandbox
     {
         let error = std::io::Error::from(error);
         console::log(&format!("core dumps cannot be forbidden, and may contain keys: {error}"));
