@@ -362,6 +362,29 @@ class TestOrders(AcmeCase):
         self.assertEqual(self.check(), (1, [], [expected]))
         self.assertEqual(pebble.count("Issued certificate"), 1)
 
+    def test_an_order_that_the_authority_forgot_is_not_in_progress(self):
+        pebble, seen = self.pebble(), []
+
+        def edit(path, status, fields, body):
+            seen.append(path)
+            # The first order is forgotten after its challenges began, and there is no other one.
+            is_second = path == "/order-plz" and seen.count(path) > 1
+            if is_second or path.startswith("/my-order/"):
+                problem = {"type": "urn:test", "detail": path, "status": 403}
+                return 403, fields, json.dumps(problem).encode()
+            return status, fields, body
+
+        self.write(self.config, pebble, "off", f'admin = "unix:{self.admin}"')
+        text = self.config.read_text().replace(pebble.directory, self.editor(pebble, edit))
+        self.config.write_text(text + "[limits]\nacme_retry_ms = 100\n")
+        proxy = self.millrace("run", self.config)
+        expected = "order failed: API error: /order-plz"
+        self.wait_until("a failure", lambda: any(expected in line for line in proxy.lines))
+        self.assertTrue([path for path in seen if path.startswith("/chalZ/")])
+        status, output, (line,) = self.check()
+        self.assertEqual((status, output), (1, []))
+        self.assertIn(expected, line)
+
     def test_without_a_process_it_listens_itself(self):
         pebble = self.pebble()
         self.configure(pebble)

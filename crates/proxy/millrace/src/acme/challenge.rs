@@ -61,6 +61,13 @@ impl ActiveChallenge {
         Ok(Self { shared, http, name, token, kind })
     }
 
+    #[cfg(test)]
+    pub(super) fn for_test() -> Self {
+        let shared = SharedState::new(1, "test".to_owned(), None, None, |_| {}, None);
+        let (name, token) = ("a.test".to_owned(), "a".to_owned());
+        Self { shared, http: Arc::default(), name, token, kind: ChallengeType::Http01 }
+    }
+
     /// Returns whether this is the challenge of the name with this token.
     pub(super) fn is(&self, name: &str, token: &str) -> bool {
         self.name == name && self.token == token

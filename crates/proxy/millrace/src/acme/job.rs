@@ -72,7 +72,7 @@ impl Job {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use millrace_tls::{Aead, Provider, Roots};
     use rcgen::{CertificateParams, KeyPair};
 
@@ -87,16 +87,21 @@ mod tests {
         (Certificate::from_pem(pem.as_bytes(), pem.as_bytes(), &provider).unwrap(), pem)
     }
 
-    #[test]
-    fn a_plan_is_for_one_certificate() {
+    /// Returns a job.
+    pub(in crate::acme) fn job() -> Job {
         let words =
             "boost --origin=http://a --listen=tls://[::1]:1 --acme=a@b --server-name=a.test";
         let config = millrace_config::from_arguments(words.split(' ')).unwrap();
         let mut acme = config.services[0].tls.as_ref().unwrap().acme.clone().unwrap();
-        let (old, pem) = certificate();
+        let (_, pem) = certificate();
         let roots = Roots::from_pem(pem.as_bytes()).unwrap();
         acme.content = Some(AcmeContent { folder: "/a".into(), roots, external_account: None });
-        let mut job = Job::new(&acme).unwrap();
+        Job::new(&acme).unwrap()
+    }
+
+    #[test]
+    fn a_plan_is_for_one_certificate() {
+        let (mut job, (old, _)) = (job(), certificate());
         assert_eq!(job.plan_of(&old), None);
         let planned = (RenewalPlan::by_validity(&old), Instant::now());
         job.plan = Some((planned.0, planned.1, old.clone()));

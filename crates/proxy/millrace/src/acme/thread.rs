@@ -88,8 +88,7 @@ impl Worker {
     /// Responds to the requests for test orders.
     fn test(&self, jobs: &[Job]) {
         let requests = std::mem::take(&mut self.control.lock().tests);
-        // A test order would replace the challenges of an order that is not over.
-        let busy = jobs.iter().find(|job| !job.active.borrow().is_empty());
+        let busy = order_in_progress(jobs);
         for request in requests {
             let result = match busy {
                 Some(job) => {
@@ -292,5 +291,26 @@ impl Worker {
             }
         };
         plan.at.saturating_sub(millrace_sys::time_of_day()).min(plan.ask_after)
+    }
+}
+
+/// Returns the job of an order that is not over. A test order would replace its challenges, also
+/// one of another job with the same names.
+fn order_in_progress(jobs: &[Job]) -> Option<&Job> {
+    jobs.iter().find(|job| !job.active.borrow().is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::challenge::ActiveChallenge;
+    use super::super::job::tests::job;
+    use super::*;
+
+    #[test]
+    fn an_order_of_any_job_is_in_progress() {
+        let jobs = [job(), job()];
+        assert!(order_in_progress(&jobs).is_none());
+        jobs[1].active.borrow_mut().push(ActiveChallenge::for_test());
+        assert!(order_in_progress(&jobs).is_some_and(|found| std::ptr::eq(found, &jobs[1])));
     }
 }
