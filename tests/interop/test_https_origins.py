@@ -175,6 +175,25 @@ class HttpsOrigins(InteropCase):
         self.assertEqual(cut, [None] * 3, "the client sees that the body is cut")
         self.assertEqual(requests, 3, "a cut body is not stored")
 
+    def test_a_response_before_a_failure_of_tls_is_delivered(self):
+        """A record with another key follows in the same packet."""
+        def respond(secured):
+            secured.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 1)
+            secured.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole")
+            os.write(secured.fileno(), b"\x17\3\3\0\x40" + b"x" * 64)
+            secured.setsockopt(socket.IPPROTO_TCP, socket.TCP_CORK, 0)
+            while secured.recv(4096):
+                pass
+
+        server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server.load_cert_chain(*self.pair)
+        origin = TlsOrigin(server, respond)
+        self.addCleanup(origin.stop)
+        proxy = self.boost(origin.url, *self.trusted)
+        for _ in range(3):
+            response = wire.get(proxy.address, "/")
+            self.assertEqual((response.status, response.length), (200, 5))
+
     def test_health_checks_use_the_same_settings(self):
         (self.site / "up").write_text("")
         origin = self.secured_nginx()

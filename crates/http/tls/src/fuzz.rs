@@ -160,6 +160,8 @@ impl Wire {
             Ok(count) => {
                 assert!(!self.has_failed, "a failed session opens nothing");
                 self.opened.extend_from_slice(&plaintext[..count]);
+                self.has_failed = self.session.failure().is_some();
+                assert!(self.is_changed || !self.has_failed);
             }
             Err(error) => {
                 assert!(self.is_changed, "{error}");

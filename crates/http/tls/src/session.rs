@@ -28,7 +28,8 @@ pub struct Session {
     has_peer_closed: bool,
     /// The end of the stream to the peer was announced. Nothing follows it.
     has_closed: bool,
-    has_failed: bool,
+    /// Why the session has failed. Rustls must not see bytes after that.
+    failure: Option<TlsError>,
     /// How the handshake requests a certificate from the client; `None` if it does not.
     requested: Option<Requested>,
 }
@@ -104,7 +105,7 @@ impl Session {
             record_start: 0,
             has_peer_closed: false,
             has_closed: false,
-            has_failed: false,
+            failure: None,
             requested: None,
         }
     }
@@ -117,6 +118,11 @@ impl Session {
     /// Returns whether the peer has announced that it sends nothing more (close_notify).
     pub fn has_peer_closed(&self) -> bool {
         self.has_peer_closed
+    }
+
+    /// Returns why the session has failed; `None` if it has not.
+    pub fn failure(&self) -> Option<&TlsError> {
+        self.failure.as_ref()
     }
 
     /// Returns how many received bytes the session holds until more arrive.
@@ -184,7 +190,8 @@ impl Session {
     /// [`Session::close`] nothing is appended, not even an alert.
     ///
     /// # Errors
-    /// If the bytes are not acceptable. Plaintext before the error is dropped.
+    /// If the bytes are not acceptable. If plaintext precedes the error, it is returned first:
+    /// [`Session::failure`] then has the error, and the next call fails.
     ///
     /// # Panics
     /// If `plaintext` is shorter than the received and the held bytes together.
@@ -194,44 +201,47 @@ impl Session {
         plaintext: &mut [u8],
         output: &mut Vec<u8>,
     ) -> Result<usize, TlsError> {
+        self.check_alive()?;
         let begin = output.len();
-        let opened = self.open_records(received, plaintext, output);
+        let mut sink = Sink { plaintext, written: 0, output };
+        let opened = self.open_records(received, &mut sink);
+        let written = sink.written;
         if self.has_closed {
             output.truncate(begin);
         }
-        opened
+        match opened {
+            Err(error) if written == 0 => Err(error),
+            _ => Ok(written),
+        }
     }
 
     fn open_records(
         &mut self,
         mut received: &mut [u8],
-        plaintext: &mut [u8],
-        output: &mut Vec<u8>,
-    ) -> Result<usize, TlsError> {
-        self.check_alive()?;
-        let mut sink = Sink { plaintext, written: 0, output };
+        sink: &mut Sink<'_>,
+    ) -> Result<(), TlsError> {
         while !self.held.is_empty() && !received.is_empty() {
             let count = self.missing().min(received.len());
             let (front, rest) = received.split_at_mut(count);
             self.held.extend_from_slice(front);
             received = rest;
             if self.missing() == HEADER_BYTES {
-                self.open_held(&mut sink)?;
+                self.open_held(sink)?;
             }
         }
         if !received.is_empty() {
-            let consumed = self.process(Input::Received(received), &mut sink)?;
+            let consumed = self.process(Input::Received(received), sink)?;
             self.hold(&received[consumed..])?;
         }
-        Ok(sink.written)
+        Ok(())
     }
 
-    /// Rustls must not see bytes after an error, so a failed session does not even hold them.
     fn check_alive(&self) -> Result<(), TlsError> {
-        match self.has_failed {
-            true => Err(TlsError::new(TlsErrorKind::Internal, "the session has failed before")),
-            false => Ok(()),
-        }
+        self.failure.clone().map_or(Ok(()), Err)
+    }
+
+    fn fail(&mut self, error: TlsError) -> TlsError {
+        self.failure.insert(error).clone()
     }
 
     /// Returns how many bytes are missing until `held` ends with a whole record; the size of a
@@ -276,9 +286,8 @@ impl Session {
         if self.held.len() <= HELD_BYTES_MAX {
             return Ok(());
         }
-        self.has_failed = true;
         let detail = format!("a handshake message has more than {HELD_BYTES_MAX} bytes");
-        Err(TlsError::new(TlsErrorKind::Malformed, detail))
+        Err(self.fail(TlsError::new(TlsErrorKind::Malformed, detail)))
     }
 
     /// Processes every whole record of the input. Returns how many bytes of it were processed.
@@ -313,9 +322,8 @@ impl Session {
                 Ok(Step::PeerClosed) => self.has_peer_closed = true,
                 Ok(Step::Wait) => return Ok(consumed),
                 Err(error) => {
-                    self.has_failed = true;
                     self.write_alert(sink);
-                    return Err(error);
+                    return Err(self.fail(error));
                 }
             }
         }
@@ -404,7 +412,8 @@ impl Session {
         mut size: usize,
         write: Write<'_>,
     ) -> Result<(), TlsError> {
-        if self.has_failed || self.is_handshaking() {
+        self.check_alive()?;
+        if self.is_handshaking() {
             return Err(TlsError::new(TlsErrorKind::Internal, "there are no keys to seal with"));
         }
         loop {
@@ -435,8 +444,7 @@ impl Session {
                 }
                 Err(error) => {
                     output.truncate(start);
-                    self.has_failed = true;
-                    return Err(TlsError::new(TlsErrorKind::Internal, error));
+                    return Err(self.fail(TlsError::new(TlsErrorKind::Internal, error)));
                 }
             }
         }
@@ -729,6 +737,22 @@ mod tests {
         assert!(!pair.to_client.is_empty(), "an alert");
         let sealed = pair.server.seal(&[b"more"], &mut Vec::new(), &mut Vec::new());
         assert!(sealed.is_err(), "a failed session seals nothing");
+    }
+
+    #[test]
+    fn plaintext_before_a_failure_is_returned_first() {
+        let mut pair = Pair::new(Aead::fastest(), Versions::From12);
+        pair.exchange(4096).unwrap();
+        pair.client.seal(&[b"whole"], &mut Vec::new(), &mut pair.to_server).unwrap();
+        pair.client.seal(&[b"damaged"], &mut Vec::new(), &mut pair.to_server).unwrap();
+        *pair.to_server.last_mut().unwrap() ^= 1;
+        let (mut plaintext, mut output) = ([0; 1024], Vec::new());
+        let count = pair.server.open(&mut pair.to_server, &mut plaintext, &mut output).unwrap();
+        assert_eq!(&plaintext[..count], b"whole");
+        assert_eq!(pair.server.failure().unwrap().kind, TlsErrorKind::BadRecord);
+        assert!(!output.is_empty(), "an alert");
+        let next = pair.server.open(&mut [], &mut plaintext, &mut output).unwrap_err();
+        assert_eq!(next.kind, TlsErrorKind::BadRecord);
     }
 
     #[test]

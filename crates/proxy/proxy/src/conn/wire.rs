@@ -168,6 +168,9 @@ impl Wire {
         };
         let is_complete = !secure.session().is_handshaking();
         self.take_session_output(engine, output);
+        if opened.is_ok() && self.tls().is_some_and(|tls| tls.session().failure().is_some()) {
+            self.break_session(engine);
+        }
         opened.map(|()| is_complete)
     }
 
@@ -314,10 +317,11 @@ impl Wire {
             .is_some_and(|own| own.queued.is_none() && own.bytes.len() > OWN_BYTES_MAX);
         if opened.is_err() || is_excessive {
             engine.recycle(buffer);
-            // Nothing is sent once the wire is broken, so the alert has to go first.
-            self.settle_own(engine);
-            self.is_broken = true;
+            self.break_session(engine);
             return Some(ReceiveResult::Broken);
+        }
+        if self.tls().is_some_and(|tls| tls.session().failure().is_some()) {
+            self.break_session(engine);
         }
         if buffer.is_empty() {
             engine.recycle(buffer);
@@ -326,6 +330,16 @@ impl Wire {
         }
         self.recv_buffer.accept(buffer, engine);
         Some(ReceiveResult::Bytes)
+    }
+
+    /// Breaks the wire, because its session has failed. Unread bytes can still be read; after them
+    /// a receive finds that the wire is broken.
+    fn break_session<E: Engine>(&mut self, engine: &mut E) {
+        // Nothing is sent once the wire is broken, so the alert has to go first.
+        self.settle_own(engine);
+        self.is_broken = true;
+        // The peer may keep its socket open.
+        engine.shutdown(&self.fd, ShutdownHow::Read);
     }
 
     /// Handles the result of a send. Returns the result for the exchange; `None` if the bytes were
