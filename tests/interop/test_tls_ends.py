@@ -194,11 +194,12 @@ class Handshakes(Case):
         client.socket.sendall(b"\x17\3\3\0\x40" + b"x" * 64)
         with self.assertRaisesRegex(ssl.SSLError, "BAD_RECORD_MAC"):
             client.receive()
+        self.assertEqual(self.reasons(proxy), [None])
 
     def test_a_damaged_record_in_an_upload(self):
         """No byte of it reaches the origin, and the origin gets no complete request."""
         target = self.target()
-        proxy = self.secure_boost(target.url)
+        proxy = self.secure_boost(target.url, *self.log_options)
         client = self.connect(proxy)
         client.send(f"POST / HTTP/1.1\r\nHost: {NAME}\r\nContent-Length: 20\r\n\r\n".encode())
         self.wait_until("the origin has the header section", lambda: b"\r\n\r\n" in target.received)
@@ -207,6 +208,7 @@ class Handshakes(Case):
         client.socket.sendall(sealed)
         self.wait_until("the origin sees the end", lambda: target.ends)
         self.assertNotIn(b"forged", target.received)
+        self.assertEqual(self.reasons(proxy), ["tls-bad-record"])
 
     def test_proxy_protocol_precedes_the_hello(self):
         proxy = self.start("--trust", "127.0.0.1", "--proxy-protocol")

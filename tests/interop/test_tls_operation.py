@@ -133,6 +133,9 @@ class Operation(SecureCase):
             lambda: self.metric(proxy, failed + '{reason="tls-plain-http"}') == 1,
         )
         self.assertEqual(self.metric(proxy, failed), 1)
+        self.connect(proxy).socket.sendall(b"\x17\3\3\0\x40" + b"x" * 64)
+        damaged = 'millrace_tls_sessions_failed_total{reason="tls-bad-record"}'
+        self.wait_until("a session has failed", lambda: self.metric(proxy, damaged) == 1)
 
     def test_each_engine(self):
         """Downloads, uploads and a tunnel's end with each engine that this machine has."""

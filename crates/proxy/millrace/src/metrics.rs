@@ -62,7 +62,7 @@ impl Metrics {
         let mut registry = Registry::default();
         let started = millrace_sys::time_of_day();
         registry.register_collector(Box::new(ReasonCollector(Arc::clone(shared))));
-        registry.register_collector(Box::new(HandshakeCollector(Arc::clone(shared))));
+        registry.register_collector(Box::new(TlsFailureCollector(Arc::clone(shared))));
         registry.register_collector(Box::new(WorkerCollector(Arc::clone(shared))));
         registry.register_collector(Box::new(ProcessCollector { log, reloads, started }));
         registry.register_collector(Box::new(RequestCollector(Arc::clone(shared))));
@@ -254,18 +254,29 @@ const FAILED_HANDSHAKES: Metric = counter(
     "TLS handshakes of clients that failed.",
 );
 
-/// Failed TLS handshakes by reason, summed over the workers.
-#[derive(Debug)]
-struct HandshakeCollector(Arc<SharedState>);
+const FAILED_SESSIONS: Metric = counter(
+    "millrace_tls_sessions_failed",
+    &["reason"],
+    "TLS sessions of clients that failed after their handshake, by a bad record or an alert.",
+);
 
-impl Collector for HandshakeCollector {
+/// Failed TLS handshakes and sessions by reason, summed over the workers.
+#[derive(Debug)]
+struct TlsFailureCollector(Arc<SharedState>);
+
+impl Collector for TlsFailureCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut family = FAILED_HANDSHAKES.describe(&mut encoder)?;
-        for &kind in TlsErrorKind::ALL {
-            let workers = self.0.counters.iter();
-            let sum: u64 = workers.map(|counters| counters.tls_handshakes_failed.get(kind)).sum();
-            let labels = [("reason", kind.word())];
-            encode(sum, FAILED_HANDSHAKES.kind, family.encode_family(&labels)?)?;
+        let handshakes = |counters: &Counters, kind| counters.tls_handshakes_failed.get(kind);
+        let sessions = |counters: &Counters, kind| counters.tls_sessions_failed.get(kind);
+        let metrics: [(_, fn(&Counters, TlsErrorKind) -> u64); 2] =
+            [(&FAILED_HANDSHAKES, handshakes), (&FAILED_SESSIONS, sessions)];
+        for (metric, value) in metrics {
+            let mut family = metric.describe(&mut encoder)?;
+            for &kind in TlsErrorKind::ALL {
+                let sum: u64 = self.0.counters.iter().map(|counters| value(counters, kind)).sum();
+                let labels = [("reason", kind.word())];
+                encode(sum, metric.kind, family.encode_family(&labels)?)?;
+            }
         }
         Ok(())
     }
@@ -589,7 +600,7 @@ pub(crate) fn reference_page() -> String {
         let _ = writeln!(page, "| `{name}{total}` | {kind} | {labels} | {} |", help.trim());
     };
     let reasons = REASON_METRICS.iter().map(|(metric, ..)| metric);
-    let tls = [&FAILED_HANDSHAKES, &CERTIFICATE_EXPIRY, &ACME_FAILURES];
+    let tls = [&FAILED_HANDSHAKES, &FAILED_SESSIONS, &CERTIFICATE_EXPIRY, &ACME_FAILURES];
     for metric in [&REQUESTS].into_iter().chain(tls).chain(reasons) {
         row(metric.name, metric.kind, metric.labels, metric.help);
     }

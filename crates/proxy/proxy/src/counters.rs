@@ -67,7 +67,7 @@ impl PerReason {
     }
 }
 
-/// A counter for each kind of failed TLS handshake.
+/// A counter for each kind of failure of TLS.
 #[derive(Debug, Default)]
 pub struct PerTlsError([Counter; TlsErrorKind::ALL.len()]);
 
@@ -179,6 +179,8 @@ macro_rules! counters {
             pub exchanges_aborted: PerReason,
             /// TLS handshakes of clients that failed.
             pub tls_handshakes_failed: PerTlsError,
+            /// TLS sessions of clients that failed after their handshake.
+            pub tls_sessions_failed: PerTlsError,
             /// Connections that other workers have handed over and that this worker has not
             /// admitted yet. They hold descriptors. This is the only field that other workers
             /// write.

@@ -339,6 +339,9 @@ fn remove<E: Engine>(core: &mut Core<E>, key: Key) -> Option<Conn> {
     let conn = core.conns.remove(key)?;
     assert!(conn.pipeline.first().is_none(), "its exchanges have ended");
     core.secure.in_progress -= usize::from(conn.state == ConnState::Handshake);
+    if let Some(error) = conn.wire.session_failure() {
+        core.counters.tls_sessions_failed.add(error.kind);
+    }
     core.timers.remove(conn.timer);
     core.snapshots.remove_connection(conn.listener);
     core.overload.clients.release(conn.counted_as);

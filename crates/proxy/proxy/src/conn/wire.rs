@@ -126,6 +126,12 @@ impl Wire {
         self.tls().is_some_and(|tls| tls.session().held_bytes() > 0)
     }
 
+    /// Returns why the session has failed; `None` on a plain connection.
+    #[inline]
+    pub(crate) fn session_failure(&self) -> Option<&TlsError> {
+        self.tls().and_then(|tls| tls.session().failure())
+    }
+
     /// Takes the client's certificate after the handshake.
     pub(crate) fn identify_client<E: Engine>(&mut self, engine: &E) {
         if let Some(secure) = &mut self.secure {
@@ -168,7 +174,7 @@ impl Wire {
         };
         let is_complete = !secure.session().is_handshaking();
         self.take_session_output(engine, output);
-        if opened.is_ok() && self.tls().is_some_and(|tls| tls.session().failure().is_some()) {
+        if opened.is_ok() && self.session_failure().is_some() {
             self.break_session(engine);
         }
         opened.map(|()| is_complete)
@@ -320,7 +326,7 @@ impl Wire {
             self.break_session(engine);
             return Some(ReceiveResult::Broken);
         }
-        if self.tls().is_some_and(|tls| tls.session().failure().is_some()) {
+        if self.session_failure().is_some() {
             self.break_session(engine);
         }
         if buffer.is_empty() {

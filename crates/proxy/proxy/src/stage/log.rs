@@ -7,9 +7,9 @@ use crate::auth::Access;
 use crate::cached::{ResponseSource, waiting};
 use crate::conn::{Conn, h1};
 use crate::core::Core;
-use crate::exchange::Exchange;
 use crate::exchange::access_log::{LogBuffer, LoggedOrigin, LoggedTls, Record, write_record};
 use crate::exchange::stage::{Event, NextStep};
+use crate::exchange::{Exchange, Reason};
 use crate::origin::{OriginAddress, Origins, release};
 use crate::secure::failure::logged;
 use crate::transfer::stats::TransferStats;
@@ -93,11 +93,21 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
         client_path: conn.and_then(|conn| conn.wire.path_estimate(engine)),
         tls: tls_of(exchange, conn),
         cache: exchange.caching.log_word(),
-        close_reason: exchange.reason.map_or("", |reason| reason.word()),
+        close_reason: close_reason(exchange, conn),
     };
     let format = exchange.snapshot().config.access_log.as_ref().map(|log| log.format);
     let format = format.expect("the caller has checked that there is a log");
     write_record(format, &record, dates, records);
+}
+
+/// Returns the word for the reason; empty if there is none. A failure of the client's session is
+/// more precise than that the client closed the connection.
+fn close_reason(exchange: &Exchange, conn: Option<&Conn>) -> &'static str {
+    match (exchange.reason, conn.and_then(|conn| conn.wire.session_failure())) {
+        (None, _) => "",
+        (Some(Reason::ClientClosed), Some(error)) => error.kind.word(),
+        (Some(reason), _) => reason.word(),
+    }
 }
 
 /// Returns TLS of the client connection. The name in the ClientHello of a tunnel replaces that of
