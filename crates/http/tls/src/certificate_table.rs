@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use rustls::SignatureAlgorithm;
 use rustls::server::{ClientHello as RustlsHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
@@ -59,6 +60,14 @@ impl CertificateTable {
     /// refused.
     pub(crate) fn first(&self, name: Option<&str>) -> Option<usize> {
         self.find(name).first().copied()
+    }
+
+    /// Returns whether one of the certificates for a name has an RSA key. The client's algorithms
+    /// decide which one signs.
+    pub(crate) fn may_sign_by_rsa(&self, name: Option<&str>) -> bool {
+        let is_rsa =
+            |index: &usize| self.certificates[*index].key.algorithm() == SignatureAlgorithm::RSA;
+        self.find(name).iter().any(is_rsa)
     }
 
     /// Returns whether every name selects the same certificate.

@@ -141,7 +141,9 @@ impl ServerSettings {
             }
             _ => (&self.config, None),
         };
-        Ok(Session::server(UnbufferedServerConnection::new(config.clone())?, requested))
+        let connection = UnbufferedServerConnection::new(config.clone())?;
+        let may_sign_by_rsa = self.certificates.may_sign_by_rsa(hello.server_name.as_deref());
+        Ok(Session::server(connection, requested, may_sign_by_rsa))
     }
 
     /// Returns what the name of a server selects: the name in a ClientHello, which may have none,
@@ -229,6 +231,22 @@ mod tests {
             let (client, server) = handshake(&self.client, name, server).unwrap();
             assert_eq!(client.handshake(), server.handshake());
             server.handshake().unwrap().is_resumed
+        }
+    }
+
+    #[test]
+    fn an_rsa_signature_is_announced_until_it_is_made() {
+        let (authority, clock) = (Authority::new("root"), clock());
+        let [rsa, ecdsa] = [authority.issue_rsa("a.example"), authority.issue(&["a.example"])];
+        for (is_rsa, certificate) in [(true, rsa), (false, ecdsa)] {
+            let options =
+                ServerOptions { certificates: vec![certificate], ..ServerOptions::default() };
+            let server = ServerSettings::new(options, &provider(), &clock).unwrap();
+            let hello = ClientHello::default();
+            assert_eq!(server.accept(&hello).unwrap().signs_by_rsa(), is_rsa);
+            let client = authority.client(None, &clock);
+            let (_, session) = handshake(&client, "a.example", &server).unwrap();
+            assert!(!session.signs_by_rsa());
         }
     }
 

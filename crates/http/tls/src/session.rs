@@ -32,6 +32,8 @@ pub struct Session {
     failure: Option<TlsError>,
     /// How the handshake requests a certificate from the client; `None` if it does not.
     requested: Option<Requested>,
+    /// The certificate of this side may have an RSA key.
+    may_sign_by_rsa: bool,
 }
 
 /// The request for a certificate of the client.
@@ -89,9 +91,10 @@ impl Session {
     pub(crate) fn server(
         connection: UnbufferedServerConnection,
         requested: Option<Requested>,
+        may_sign_by_rsa: bool,
     ) -> Self {
         let session = Self::new(RustlsConnection::Server(Box::new(connection)));
-        Self { requested, ..session }
+        Self { requested, may_sign_by_rsa, ..session }
     }
 
     pub(crate) fn client(connection: UnbufferedClientConnection) -> Self {
@@ -107,12 +110,25 @@ impl Session {
             has_closed: false,
             failure: None,
             requested: None,
+            may_sign_by_rsa: false,
         }
     }
 
     /// Returns whether the handshake is in progress.
     pub fn is_handshaking(&self) -> bool {
         self.common().is_handshaking()
+    }
+
+    /// Returns whether the next flight of the client probably costs an RSA signature, which takes
+    /// several times as long as the other steps of a handshake.
+    pub fn signs_by_rsa(&self) -> bool {
+        // Rustls notes the kind of the handshake with the ServerHello, and the first one for a
+        // HelloRetryRequest.
+        let has_signed = matches!(
+            self.common().handshake_kind(),
+            Some(HandshakeKind::Full | HandshakeKind::Resumed)
+        );
+        self.may_sign_by_rsa && !has_signed && self.is_handshaking()
     }
 
     /// Returns whether the peer has announced that it sends nothing more (close_notify).

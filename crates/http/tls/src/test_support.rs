@@ -8,7 +8,10 @@ use rustls::client::{
 };
 use rustls::pki_types;
 
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, PKCS_RSA_SHA256,
+    RsaKeySize,
+};
 
 use crate::{
     Aead, Certificate, ClientOptions, ClientSettings, Clock, Peek, Provider, Roots, ServerName,
@@ -72,6 +75,15 @@ impl Authority {
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         let (chain, key) = self.issue_pem(CertificateParams::new(names).unwrap());
         Certificate::from_pem(chain.as_bytes(), key.as_bytes(), &provider()).unwrap()
+    }
+
+    /// Issues a certificate with an RSA key.
+    pub(crate) fn issue_rsa(&self, name: &str) -> Certificate {
+        let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048).unwrap();
+        let params = CertificateParams::new([name.to_owned()]).unwrap();
+        let chain = params.signed_by(&key, &self.0).unwrap().pem();
+        Certificate::from_pem(chain.as_bytes(), key.serialize_pem().as_bytes(), &provider())
+            .unwrap()
     }
 
     /// Returns the settings of a client that trusts this authority.

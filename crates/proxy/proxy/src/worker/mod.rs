@@ -202,9 +202,8 @@ impl<E: Engine> Worker<E> {
     /// Continues handshakes that had to wait for this turn.
     #[cold]
     fn deliver_handshakes(&mut self) {
-        while let Some(key) = self.core.secure.next_waiting() {
+        while let Some(key) = self.core.secure.take_waiting() {
             if self.core.conns.get(key).is_none_or(|conn| conn.state != ConnState::Handshake) {
-                self.core.secure.skip_waiting();
                 continue;
             }
             self.drive(EventTarget::Conn(key), Event::CapacityFreed);
