@@ -12,6 +12,7 @@ use rustls::{CommonState, HandshakeKind, ProtocolVersion};
 
 use crate::client_certificate::{ClientCertificateMode, needed_chain};
 use crate::error::{TlsError, TlsErrorKind};
+use crate::hello::HELLO_BYTES_MAX;
 
 /// The TLS state of one connection, as server or as client.
 ///
@@ -84,6 +85,9 @@ const RECORD_BYTES: usize = 16 * 1024;
 /// The most received bytes that wait for the rest of a handshake message. A certificate chain is
 /// the longest message.
 const HELD_BYTES_MAX: usize = 80 * 1024;
+/// The same for a server that requests no certificate: a ClientHello, such as the one after a
+/// HelloRetryRequest, and a part of the next record.
+const HELD_BYTES_MAX_WITHOUT_CERTIFICATE: usize = HELLO_BYTES_MAX + 5 + RECORD_BYTES + 2048;
 /// The bytes before the content of a record: type, version, and length.
 const HEADER_BYTES: usize = 5;
 
@@ -299,10 +303,14 @@ impl Session {
     }
 
     fn check_held(&mut self) -> Result<(), TlsError> {
-        if self.held.len() <= HELD_BYTES_MAX {
+        let max = match (&self.connection, &self.requested) {
+            (RustlsConnection::Server(_), None) => HELD_BYTES_MAX_WITHOUT_CERTIFICATE,
+            _ => HELD_BYTES_MAX,
+        };
+        if self.held.len() <= max {
             return Ok(());
         }
-        let detail = format!("a handshake message has more than {HELD_BYTES_MAX} bytes");
+        let detail = format!("a handshake message has more than {max} bytes");
         Err(self.fail(TlsError::new(TlsErrorKind::Malformed, detail)))
     }
 
@@ -769,6 +777,21 @@ mod tests {
         assert!(!output.is_empty(), "an alert");
         let next = pair.server.open(&mut [], &mut plaintext, &mut output).unwrap_err();
         assert_eq!(next.kind, TlsErrorKind::BadRecord);
+    }
+
+    #[test]
+    fn a_server_holds_no_more_than_a_hello_and_a_record() {
+        let mut server = Pair::new(Aead::fastest(), Versions::From12).server;
+        // A message of 60,000 bytes in records of 4,000.
+        let mut message = vec![0; 60_000];
+        message[..4].copy_from_slice(&[1, 0, 0xea, 0x5c]);
+        let (mut plaintext, mut output) = (vec![0; 100_000], Vec::new());
+        let mut records = message.chunks(4000).map(|part| [&[22, 3, 3, 0x0f, 0xa0], part].concat());
+        let error = records
+            .find_map(|mut record| server.open(&mut record, &mut plaintext, &mut output).err());
+        assert_eq!(error.unwrap().kind, TlsErrorKind::Malformed);
+        assert!(server.held_bytes() < 3 * HELD_BYTES_MAX_WITHOUT_CERTIFICATE);
+        assert!(records.len() > 3, "before the message is whole");
     }
 
     #[test]
