@@ -60,6 +60,9 @@ kinds! {
     TimedOut = "tls-timed-out";
     /// The peer ended the connection during the handshake. The owner of the session notices this.
     Closed = "tls-closed";
+    /// The connection was closed during the handshake because capacity ran out. The owner of the
+    /// session notices this.
+    Shed = "tls-shed";
     /// The session cannot go on for a reason of this side, such as used-up keys.
     Internal = "tls-internal";
 }

@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 use millrace_engine::{Engine, Instant, Key};
+use millrace_tls::TlsErrorKind;
 
 use crate::conn::{Conn, ConnState, client};
 use crate::core::Core;
@@ -19,6 +20,7 @@ use crate::exchange::{Event, EventTarget, Exchange, Reason};
 use crate::origin::close::close;
 use crate::overload::capacity::{self, client_connections, descriptors_used, is_short_of_memory};
 use crate::overload::{PATIENCE_SERVED, UnmetDemand};
+use crate::secure::failure;
 use crate::transfer::TransferState;
 
 /// An iteration over the clients to shed, one after the other.
@@ -140,6 +142,9 @@ pub(crate) fn lacks_reserve<E: Engine>(core: &Core<E>, leaving: usize) -> bool {
 fn shed<E: Engine>(core: &mut Core<E>, key: Key) -> Option<(EventTarget, Event)> {
     core.counters.connections_shed.add(1);
     let Some(first) = core.conns.get(key).and_then(|conn| conn.pipeline.first()) else {
+        if core.conns.get(key).is_some_and(|conn| conn.state == ConnState::Handshake) {
+            failure::record(core, key, TlsErrorKind::Shed, None);
+        }
         client::close(core, key);
         return None;
     };
