@@ -169,6 +169,18 @@ class Operation(SecureCase):
         held.pop().close()
         self.wait_until("there is room again", lambda: self.is_served(proxy))
 
+    def test_limit_of_handshakes_after_proxy_headers(self):
+        """Connections that wait for a PROXY header are no handshakes yet."""
+        proxy = self.secure_boost(
+            self.origin().url, "--workers", "1", "--limit", "handshakes=1", "--trust", "127.0.0.1",
+            "--proxy-protocol",
+        )
+        waiting = [self.raw(proxy) for _ in range(5)]
+        for stream in waiting:
+            stream.sendall(b"PROXY TCP4 192.0.2.7 192.0.2.8 1000 443\r\n\x16")
+        open_ones = [stream for stream in waiting if not self.is_closed(stream)]
+        self.assertEqual(len(open_ones), 1)
+
     def is_closed(self, stream):
         stream.settimeout(0.2)
         try:

@@ -70,14 +70,8 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
     // The listener may have left the configuration while the connection was handed over.
     let is_known =
         core.snapshot.listener(listener).is_some() || core.snapshots.is_removed(listener);
-    let handshakes_max = limits.handshakes;
-    let is_flooded = |core: &Core<E>| {
-        let in_progress = core.secure.in_progress;
-        in_progress > 0
-            && in_progress >= core.share_per_worker(handshakes_max)
-            && core.is_secured(listener)
-    };
-    if !is_known || is_flooded(core) || !core.overload.clients.admit(counted_as, per_client) {
+    let has_room = is_known && !(is_flooded(core) && core.is_secured(listener));
+    if !has_room || !core.overload.clients.admit(counted_as, per_client) {
         return refuse(core, fd);
     }
     let Some(key) = core.conns.next_key() else {
@@ -118,6 +112,13 @@ fn admit<E: Engine>(core: &mut Core<E>, fd: Fd, peer: Option<SocketAddr>, listen
 /// Returns the state of a connection that has no PROXY header, or whose PROXY header is read.
 fn state_after_proxy_header(secured: bool) -> ConnState {
     if secured { ConnState::Handshake } else { ConnState::New }
+}
+
+/// Returns whether this worker has its share of handshakes in progress.
+fn is_flooded<E: Engine>(core: &Core<E>) -> bool {
+    let in_progress = core.secure.in_progress;
+    let max = core.snapshot.limits().handshakes;
+    in_progress > 0 && in_progress >= core.share_per_worker(max)
 }
 
 fn refuse<E: Engine>(core: &mut Core<E>, fd: Fd) {
@@ -168,11 +169,12 @@ fn read_proxy_header<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let (snapshot, service) = core.service_of_listener(listener);
     let snapshot = snapshot.clone();
     let secured = snapshot.listener(listener).is_some_and(|listener| listener.tls);
+    let is_flooded = secured && is_flooded(core);
     let conn = core.conn(key);
     let peer = conn.peer.map(|address| address.ip());
     let trusted = crate::admission::is_trusted(snapshot.service(service), peer);
     match parse_proxy_header(conn.wire.recv_buffer.bytes()) {
-        Ok(Some((length, header))) if trusted => {
+        Ok(Some((length, header))) if trusted && !is_flooded => {
             conn.wire.recv_buffer.consume(length);
             if let Some(source) = header.source {
                 (conn.client_address, conn.destination) =
