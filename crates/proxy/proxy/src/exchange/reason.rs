@@ -85,7 +85,8 @@ reasons! {
         "This is a proxy: send an absolute http:// URL or CONNECT.";
     /// An absolute target whose scheme is not http, nor https on a secured connection of a reverse
     /// proxy.
-    SchemeUnsupported = 400 "scheme-unsupported" "This proxy serves only http:// URLs and CONNECT.";
+    SchemeUnsupported = 400 "scheme-unsupported"
+        "This proxy serves http:// URLs, https:// URLs only with fetch-https, and CONNECT.";
     /// The request is for another server than the one of its connection (RFC 9110 sections 7.4 and
     /// 15.5.20).
     Misdirected = 421 "misdirected"
