@@ -133,7 +133,10 @@ class Operation(SecureCase):
             lambda: self.metric(proxy, failed + '{reason="tls-plain-http"}') == 1,
         )
         self.assertEqual(self.metric(proxy, failed), 1)
-        self.connect(proxy).socket.sendall(b"\x17\3\3\0\x40" + b"x" * 64)
+        client = self.connect(proxy)
+        client.get("/bytes/5")
+        self.assertEqual(client.read_response().status, 200)
+        client.socket.sendall(b"\x17\3\3\0\x40" + b"x" * 64)
         damaged = 'millrace_tls_sessions_failed_total{reason="tls-bad-record"}'
         self.wait_until("a session has failed", lambda: self.metric(proxy, damaged) == 1)
 

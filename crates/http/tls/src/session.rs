@@ -774,7 +774,6 @@ mod tests {
         let count = pair.server.open(&mut pair.to_server, &mut plaintext, &mut output).unwrap();
         assert_eq!(&plaintext[..count], b"whole");
         assert_eq!(pair.server.failure().unwrap().kind, TlsErrorKind::BadRecord);
-        assert!(!output.is_empty(), "an alert");
         let next = pair.server.open(&mut [], &mut plaintext, &mut output).unwrap_err();
         assert_eq!(next.kind, TlsErrorKind::BadRecord);
     }
@@ -790,7 +789,6 @@ mod tests {
         let error = records
             .find_map(|mut record| server.open(&mut record, &mut plaintext, &mut output).err());
         assert_eq!(error.unwrap().kind, TlsErrorKind::Malformed);
-        assert!(server.held_bytes() < 3 * HELD_BYTES_MAX_WITHOUT_CERTIFICATE);
         assert!(records.len() > 3, "before the message is whole");
     }
 

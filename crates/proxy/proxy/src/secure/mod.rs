@@ -55,8 +55,8 @@ impl SecureContext {
     }
 
     /// Takes the right to compute a step of a handshake in this turn. Without it, the connection
-    /// waits in order, and gets [`Event::CapacityFreed`] when its turn has come. It receives nothing
-    /// meanwhile, so it waits once.
+    /// waits in order, and gets [`Event::CapacityFreed`] when its turn has come. Meanwhile it
+    /// receives nothing, so it waits only once.
     pub(crate) fn try_compute(&mut self, key: Key, event: Event, signs_by_rsa: bool) -> bool {
         let is_next = event == Event::CapacityFreed || self.waiting.is_empty();
         if !is_next || self.computed >= COST_PER_TURN {

@@ -26,8 +26,8 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         return next;
     }
     let signs_by_rsa = core.conn(key).wire.tls().is_some_and(|tls| tls.session().signs_by_rsa());
-    // After a HelloRetryRequest only the second ClientHello has the key share, and with TLS 1.2 or a
-    // certificate the second flight is as expensive.
+    // After a HelloRetryRequest only the second ClientHello has the key share, and with TLS 1.2 or
+    // a certificate the second flight is as expensive.
     match core.secure.try_compute(key, event, signs_by_rsa) {
         true => advance(core, key),
         false => NextStep::Wait,
