@@ -101,6 +101,11 @@ impl ActiveConfig {
         self.lock().config.clone()
     }
 
+    /// Looks at the certificates: see [`ConfigSource::find_changed_files`].
+    pub(crate) fn find_changed_files(&self) -> bool {
+        self.source.find_changed_files()
+    }
+
     /// Returns the counters of reloads.
     pub(crate) fn reload_counters(&self) -> Arc<ReloadCounters> {
         self.counts.clone()

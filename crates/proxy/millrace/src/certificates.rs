@@ -433,9 +433,9 @@ fn time_of_day() -> Duration {
 }
 
 /// The certificates, keys, ticket keys and lists of a configuration, for clients and for origins,
-/// as they were when it was read. A change shows that they were replaced.
-#[derive(PartialEq, Eq, Debug)]
-pub(crate) struct FileStamps(Vec<Option<Stamp>>);
+/// as they were at the last look.
+#[derive(Default)]
+pub(crate) struct FileStamps(Vec<(PathBuf, Option<Stamp>)>);
 
 /// Device, inode, length, and time of the last change in seconds and nanoseconds.
 type Stamp = (u64, u64, u64, i64, i64);
@@ -447,7 +447,19 @@ impl FileStamps {
         let of_origins = config.services.iter().flat_map(Service::origin_tls);
         let files = own.flat_map(Tls::paths).chain(of_origins.flat_map(OriginTls::paths));
         let admin = config.admin_tls.iter().flat_map(|tls| [&tls.files.chain, &tls.files.key]);
-        Self(files.chain(admin.map(PathBuf::as_path)).map(stamp).collect())
+        let files = files.chain(admin.map(PathBuf::as_path));
+        Self(files.map(|path| (path.to_owned(), stamp(path))).collect())
+    }
+
+    /// Looks at the files again. Returns whether one has changed.
+    pub(crate) fn refresh(&mut self) -> bool {
+        let mut has_changed = false;
+        for (path, seen) in &mut self.0 {
+            let now = stamp(path);
+            has_changed |= *seen != now;
+            *seen = now;
+        }
+        has_changed
     }
 }
 

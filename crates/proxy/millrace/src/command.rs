@@ -17,10 +17,10 @@ use crate::{
 /// A wrong option or file, or the error of the command.
 pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), ProgramError> {
     match config::command(words)? {
-        Command::Serve(raw) => serve(ConfigSource::CommandLine(raw)),
-        Command::Run { file, overrides } => serve(ConfigSource::File { file, overrides }),
+        Command::Serve(raw) => serve(ConfigSource::of_command_line(raw)),
+        Command::Run { file, overrides } => serve(ConfigSource::of_file(file, overrides)),
         Command::Check { file, overrides, has_test_orders } => {
-            let source = ConfigSource::File { file: file.clone(), overrides };
+            let source = ConfigSource::of_file(file.clone(), overrides);
             let config = source.read()?;
             preflight::check(&config, source.options())?;
             privileges::check_state_folders(&config, &file)?;

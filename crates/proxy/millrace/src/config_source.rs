@@ -3,13 +3,23 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, RawConfig};
 
+use crate::certificates::FileStamps;
+use crate::threads::lock;
 use crate::{certificates, congestion, preflight, users};
 
-/// The source of a configuration.
-pub(crate) enum ConfigSource {
+/// The source of a configuration, and the files that the last reading of it named.
+pub(crate) struct ConfigSource {
+    place: Place,
+    /// The certificates as they were before they were last read, whether they were accepted or not.
+    files: Mutex<FileStamps>,
+}
+
+/// Where a configuration is.
+enum Place {
     /// A configuration file.
     File {
         /// The path of the file.
@@ -22,18 +32,35 @@ pub(crate) enum ConfigSource {
 }
 
 impl ConfigSource {
+    /// Returns the source of a configuration file. `overrides` are options of the command line,
+    /// which take precedence.
+    pub(crate) fn of_file(file: PathBuf, overrides: RawConfig) -> Self {
+        Self { place: Place::File { file, overrides }, files: Mutex::default() }
+    }
+
+    /// Returns the source of a configuration by options of the command line.
+    pub(crate) fn of_command_line(options: RawConfig) -> Self {
+        Self { place: Place::CommandLine(options), files: Mutex::default() }
+    }
+
+    /// Looks at the certificates. Returns whether one has changed since the last look or the last
+    /// reading, whichever was later. A file that changes during a reading has changed afterwards.
+    pub(crate) fn find_changed_files(&self) -> bool {
+        lock(&self.files).refresh()
+    }
+
     /// Returns the path of the configuration, if it is a file.
     pub(crate) fn file(&self) -> Option<&Path> {
-        match self {
-            Self::File { file, .. } => Some(file),
-            Self::CommandLine(_) => None,
+        match &self.place {
+            Place::File { file, .. } => Some(file),
+            Place::CommandLine(_) => None,
         }
     }
 
     /// Returns the options of the command line.
     pub(crate) fn options(&self) -> &RawConfig {
-        match self {
-            Self::File { overrides: options, .. } | Self::CommandLine(options) => options,
+        match &self.place {
+            Place::File { overrides: options, .. } | Place::CommandLine(options) => options,
         }
     }
 
@@ -67,9 +94,9 @@ impl ConfigSource {
     /// # Errors
     /// The first error, on one line.
     pub(crate) fn read(&self) -> Result<Config, ConfigError> {
-        match self {
-            Self::File { file, overrides } => load(&self.read_file(file, overrides)?),
-            Self::CommandLine(raw) => load(raw),
+        match &self.place {
+            Place::File { file, overrides } => self.load(&self.read_file(file, overrides)?),
+            Place::CommandLine(raw) => self.load(raw),
         }
     }
 
@@ -83,13 +110,43 @@ impl ConfigSource {
         let text = String::from_utf8(bytes).map_err(|_| self.unreadable("is not UTF-8"))?;
         config::parse_toml(&self.name(), &text, overrides)
     }
+
+    /// Builds a configuration, and reads the files that it names.
+    fn load(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
+        let mut config = config::from_raw(raw)?;
+        *lock(&self.files) = FileStamps::of(&config);
+        users::load(&mut config, raw)?;
+        certificates::load(&mut config, raw)?;
+        congestion::check(&config, raw)?;
+        Ok(config)
+    }
 }
 
-/// Builds a configuration, and reads the files that it names.
-fn load(raw: &RawConfig) -> Result<Config, ConfigError> {
-    let mut config = config::from_raw(raw)?;
-    users::load(&mut config, raw)?;
-    certificates::load(&mut config, raw)?;
-    congestion::check(&config, raw)?;
-    Ok(config)
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use millrace_config::Command;
+    use std::ffi::OsString;
+
+    #[test]
+    fn files_that_change_after_they_were_read_are_found_once() {
+        let path = std::env::temp_dir().join(format!("millrace-source-{}", std::process::id()));
+        fs::write(&path, "no certificate").unwrap();
+        let file = path.display();
+        let words = format!(
+            "millrace boost --origin=http://a --listen=tls://[::1]:1 --certificate={file} --key={file}"
+        );
+        let words = words.split(' ').map(OsString::from);
+        let Ok(Command::Serve(options)) = config::command(words) else { panic!() };
+        let source = ConfigSource::of_command_line(options);
+        assert!(source.read().is_err());
+        assert!(!source.find_changed_files());
+        fs::write(&path, "another text").unwrap();
+        assert!(source.find_changed_files() && !source.find_changed_files());
+        fs::remove_file(&path).unwrap();
+        assert!(source.read().is_err() && !source.find_changed_files());
+        fs::write(&path, "no certificate").unwrap();
+        assert!(source.find_changed_files());
+        fs::remove_file(&path).unwrap();
+    }
 }

@@ -42,7 +42,7 @@ pub(crate) fn run() -> Result<(), ProgramError> {
     let Command::Serve(options) = config::command(words.map(OsString::from))? else {
         unreachable!("boost serves");
     };
-    let source = ConfigSource::CommandLine(options);
+    let source = ConfigSource::of_command_line(options);
     let running = Running::start(source.read()?, source, false)?;
     // The site starts after `Running::start`, which blocks signals, because the threads of the site
     // inherit the blocked signals.

@@ -187,10 +187,8 @@ impl Running {
             observe(&self.shared.counters);
             self.feed_watchdog();
             self.tickets.rotate_if_due(&self.shared);
-            if watch.poll_changed(&self.active_config) && draining.is_none() {
-                console::log("certificate files have changed");
-                // `reload` has logged its result.
-                let _ = self.reload(false);
+            if watch.take_due(&self.active_config) {
+                self.reload_changed_files(draining.is_some());
             }
             match signal {
                 Some(Signal::HangUp) => {
@@ -328,6 +326,16 @@ impl Running {
         }
         self.succession.systemd.ready("serving");
         outcome
+    }
+
+    /// Reloads if certificates were replaced. During an upgrade a reload would be refused: the
+    /// change is found after its end.
+    fn reload_changed_files(&self, is_draining: bool) {
+        if !is_draining && !self.is_upgrading() && self.active_config.find_changed_files() {
+            console::log("certificate files have changed");
+            // `reload` has logged its result.
+            let _ = self.reload(false);
+        }
     }
 
     /// Makes all workers drain. Returns the deadline for their end.
