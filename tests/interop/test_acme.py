@@ -7,6 +7,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import ssl
@@ -211,6 +212,16 @@ class Orders(AcmeCase):
         (line,) = [line for line in proxy.lines if "failed" in line]
         refused = f"account failed: cannot reach {pebble.directory}: Connection refused"
         self.assertIn(refused, line)
+
+    def test_a_replaced_authority_is_trusted(self):
+        """acme-ca has another authority at first. The files are watched."""
+        pebble, ca = self.pebble(), self.folder / "replaced.pem"
+        shutil.copy(tls.Authority(self.folder).path, ca)
+        proxy = self.start(pebble, "--limit", "certificate_check_ms=100", ca=ca)
+        self.wait_until("a failure", lambda: any("cannot reach" in line for line in proxy.lines))
+        self.assertIsNone(self.certificate(pebble))
+        shutil.copy(pebble.ca, ca)
+        self.await_certificate(proxy, pebble)
 
     def test_the_start_prints_the_address_and_the_order(self):
         pebble = self.pebble()

@@ -415,7 +415,9 @@ impl Tls {
         let own = configured.flat_map(|files| [&files.chain, &files.key]);
         let rules = self.client_certificates.iter();
         let of_clients = rules.flat_map(|it| it.authorities.iter().chain(&it.revocation_lists));
-        own.chain(of_clients).chain(&self.ticket_files).map(PathBuf::as_path)
+        let of_acme =
+            self.acme.iter().flat_map(|acme| acme.ca.iter().chain(&acme.external_account));
+        own.chain(of_clients).chain(&self.ticket_files).chain(of_acme).map(PathBuf::as_path)
     }
 }
 

@@ -147,9 +147,6 @@ fn tls_files(config: &Config) -> Vec<&Path> {
     let mut files = Vec::new();
     for tls in config.services.iter().filter_map(|service| service.tls.as_ref()) {
         files.extend(tls.paths());
-        if let Some(acme) = &tls.acme {
-            files.extend(acme.ca.iter().chain(&acme.external_account).map(PathBuf::as_path));
-        }
     }
     if let Some(tls) = &config.admin_tls {
         files.extend([tls.files.chain.as_path(), &tls.files.key]);
