@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use millrace_engine::LogSink;
 use millrace_proxy::SharedState;
-use millrace_proxy::counters::{CounterKind, Counters, PerReason, PerStatus};
+use millrace_proxy::counters::{CounterKind, Counters, PerReason, PerStatus, PerTlsError};
 use millrace_proxy::reason::Reason;
 use millrace_proxy::shared_health::OriginStatus;
 use millrace_store::Cache;
@@ -254,6 +254,14 @@ const FAILED_HANDSHAKES: Metric = counter(
     "TLS handshakes of clients that failed.",
 );
 
+/// The metrics of failures of TLS by reason, and their counters.
+const TLS_FAILURE_METRICS: [TlsFailureMetric; 2] = [
+    (FAILED_HANDSHAKES, |counters| &counters.tls_handshakes_failed),
+    (FAILED_SESSIONS, |counters| &counters.tls_sessions_failed),
+];
+
+type TlsFailureMetric = (Metric, fn(&Counters) -> &PerTlsError);
+
 const FAILED_SESSIONS: Metric = counter(
     "millrace_tls_sessions_failed",
     &["reason"],
@@ -266,14 +274,10 @@ struct TlsFailureCollector(Arc<SharedState>);
 
 impl Collector for TlsFailureCollector {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let handshakes = |counters: &Counters, kind| counters.tls_handshakes_failed.get(kind);
-        let sessions = |counters: &Counters, kind| counters.tls_sessions_failed.get(kind);
-        let metrics: [(_, fn(&Counters, TlsErrorKind) -> u64); 2] =
-            [(&FAILED_HANDSHAKES, handshakes), (&FAILED_SESSIONS, sessions)];
-        for (metric, value) in metrics {
+        for (metric, of) in TLS_FAILURE_METRICS {
             let mut family = metric.describe(&mut encoder)?;
             for &kind in TlsErrorKind::ALL {
-                let sum: u64 = self.0.counters.iter().map(|counters| value(counters, kind)).sum();
+                let sum: u64 = self.0.counters.iter().map(|counters| of(counters).get(kind)).sum();
                 let labels = [("reason", kind.word())];
                 encode(sum, metric.kind, family.encode_family(&labels)?)?;
             }
