@@ -1,6 +1,7 @@
 """How TLS connections begin and end at a tls:// listener: cut and foreign ClientHellos, key updates,
 close_notify, its absence, and resets."""
 
+import contextlib
 import hashlib
 import json
 import os
@@ -8,6 +9,7 @@ import socket
 import ssl
 import subprocess
 import threading
+import time
 import unittest.mock
 
 from support import pattern, websocket, wire
@@ -15,6 +17,28 @@ from support.secure import NAME, Connection, SecureCase, everything, one_byte_ea
 from support.server import Listener
 
 GET = f"GET /bytes/5 HTTP/1.1\r\nHost: {NAME}\r\n\r\n".encode()
+
+
+class Halves(Listener):
+    """Passes a connection on to a port of 127.0.0.1, and the client's bytes in halves."""
+
+    def __init__(self, target):
+        self.target = target
+        super().__init__()
+
+    def serve(self, client):
+        with socket.create_connection(("127.0.0.1", self.target)) as server:
+            threading.Thread(target=self._forward, args=(client, server), daemon=True).start()
+            while data := server.recv(65536):
+                client.sendall(data)
+
+    @staticmethod
+    def _forward(client, server):
+        with contextlib.suppress(OSError):
+            while data := client.recv(65536):
+                for half in (data[: len(data) // 2], data[len(data) // 2 :]):
+                    server.sendall(half)
+                    time.sleep(0.1)
 
 
 class Target(Listener):
@@ -249,6 +273,28 @@ class PartsOfRecords(Case):
                     self.assertEqual(client.read_response().status, 200)
                 self.assertEqual(client.read_response().status, 408)
         self.assertEqual(self.reasons(proxy), [None, "head-timed-out"] * 2)
+
+    def test_key_updates_in_halves_extend_no_deadline(self):
+        """An idle connection is closed, although parts of records arrive all the time."""
+        proxy = self.start("--limit", "head_ms=1000", "--limit", "idle_ms=1500")
+        relay = Halves(proxy.address[1])
+        self.addCleanup(relay.stop)
+        client = subprocess.Popen(
+            ["openssl", "s_client", "-connect", f"127.0.0.1:{relay.port}", "-servername",
+             NAME, "-tls1_3", "-quiet", "-no_ign_eof"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )
+        self.addCleanup(client.stdout.close)
+        self.addCleanup(client.kill)
+        client.stdin.write(GET)
+        client.stdin.flush()
+        self.assertEqual(client.stdout.read(12), b"HTTP/1.1 200")
+        with contextlib.suppress(BrokenPipeError):
+            for _ in range(30):
+                client.stdin.write(b"k\n")
+                client.stdin.flush()
+                time.sleep(0.3)
+        self.assertIsNotNone(client.poll(), "the connection is open after 30 updates")
 
     def test_parts_of_records_take_no_memory_from_others(self):
         """Clients that hold all memory of the worker by parts of records make room for others."""

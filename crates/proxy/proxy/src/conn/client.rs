@@ -37,23 +37,29 @@ pub(crate) fn handle_completion<E: Engine>(
     };
     let uploading = || first.filter(uploads).map(EventTarget::Exchange);
     match completion {
-        Completion::Received(result) => match conn.wire.complete_receive(engine, result) {
-            None => {
-                conn.follow_records(engine.now());
-                None
-            }
-            Some(ReceiveResult::Bytes) if conn.is_closing() => {
+        Completion::Received(result) => match conn.wire.complete_receive(engine, result)? {
+            ReceiveResult::Bytes if conn.is_closing() => {
                 conn.is_quiet = false;
                 conn.wire.recv_buffer.consume(conn.wire.recv_buffer.bytes().len());
                 receive(core, key);
                 None
             }
-            Some(ReceiveResult::Bytes) => {
+            ReceiveResult::Bytes => {
                 Some((uploading().unwrap_or(EventTarget::Conn(key)), Event::ClientReadable))
             }
-            Some(ended) => {
-                let uploading = uploading();
-                handle_end(core, key, ended, uploading)
+            ReceiveResult::End if conn.state == ConnState::Busy => {
+                // A client may end its direction once its request is whole, and wait for the
+                // response.
+                Some((uploading()?, Event::ClientEnded))
+            }
+            ReceiveResult::Broken if first.is_some() => {
+                Some((EventTarget::Exchange(first?), Event::End(Reason::ClientClosed)))
+            }
+            // The client may still read what is on its way to it.
+            ReceiveResult::End if conn.state == ConnState::ResetPending => None,
+            ReceiveResult::End | ReceiveResult::Broken => {
+                close_by_client(core, key);
+                None
             }
         },
         Completion::Readable => {
@@ -75,31 +81,6 @@ pub(crate) fn handle_completion<E: Engine>(
             Some((EventTarget::Exchange(first?), event))
         }
         other => unreachable!("no client connection requests {other:?}"),
-    }
-}
-
-/// Handles the end of the stream from a client, or a broken connection. `uploading` is the exchange
-/// that waits for bytes of the client.
-fn handle_end<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    received: ReceiveResult,
-    uploading: Option<EventTarget>,
-) -> Option<(EventTarget, Event)> {
-    let conn = core.conn(key);
-    let is_broken = received == ReceiveResult::Broken;
-    match (conn.state, conn.pipeline.first()) {
-        // A client may end its direction once its request is whole, and wait for the response.
-        (ConnState::Busy, _) if !is_broken => Some((uploading?, Event::ClientEnded)),
-        (_, Some(first)) if is_broken => {
-            Some((EventTarget::Exchange(first), Event::End(Reason::ClientClosed)))
-        }
-        // The client may still read the bytes that are on their way to it.
-        (ConnState::ResetPending, _) if !is_broken => None,
-        _ => {
-            close_by_client(core, key);
-            None
-        }
     }
 }
 
@@ -137,9 +118,7 @@ pub(crate) fn handle_timer<E: Engine>(
 ) -> Option<(EventTarget, Event)> {
     let Core { engine, conns, snapshot, snapshots, timers, .. } = core;
     let (now, check) = (engine.now(), snapshots.client_timer_max);
-    let conn = conns.get_mut(key)?;
-    // A part of a record may have come with the last bytes of a request or of the handshake.
-    conn.follow_records(now);
+    let conn = conns.get(key)?;
     if conn.state == ConnState::ResetPending {
         reset_or_wait(core, key);
         return None;
@@ -149,7 +128,8 @@ pub(crate) fn handle_timer<E: Engine>(
             if matches!(
                 conn.state,
                 ConnState::Handshake | ConnState::New | ConnState::RequestHeader
-            ) {
+            ) || conn.has_part_of_request()
+            {
                 timers.set(conn.timer, now + check);
                 return Some((EventTarget::Conn(key), Event::TimedOut));
             }

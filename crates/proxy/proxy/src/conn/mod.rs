@@ -87,18 +87,11 @@ impl Conn {
         self.since = now;
     }
 
-    /// Enters the state that fits after TLS records without plaintext. A part of a record begins a
-    /// request header, as a part of a plain one does. If it turns out to be another message of TLS,
-    /// no request has begun.
-    #[cold]
-    pub(crate) fn follow_records(&mut self, now: Instant) {
-        match self.wire.holds_part_of_record() {
-            true if self.is_idle() => self.set_state(ConnState::RequestHeader, now),
-            false if self.state == ConnState::RequestHeader && self.wire.recv_buffer.is_empty() => {
-                self.set_state(ConnState::Idle, now);
-            }
-            _ => {}
-        }
+    /// Returns whether a part of a request header has arrived: bytes of it, or a part of the TLS
+    /// record that may have them.
+    pub(crate) fn has_part_of_request(&self) -> bool {
+        let waits = self.is_idle() || self.state == ConnState::RequestHeader;
+        waits && (!self.wire.recv_buffer.is_empty() || self.wire.part_since().is_some())
     }
 
     /// Returns whether a response of this exchange may be sent now: the exchange is the first, and
@@ -123,7 +116,9 @@ impl Conn {
         matches!(self.state, ConnState::Lingering | ConnState::ResetPending)
     }
 
-    /// Returns the deadline of the present state. `None` while an exchange is in progress.
+    /// Returns the deadline of the present state. `None` while an exchange is in progress. On an
+    /// idle connection a part of a TLS record has the time of a request header, but extends no
+    /// deadline: it may be another message of TLS, and any number of those may follow.
     pub(crate) fn deadline(&self, limits: &Limits) -> Option<Instant> {
         let wait = match self.state {
             ConnState::ProxyHeader | ConnState::New | ConnState::RequestHeader => limits.head_ms,
@@ -132,7 +127,14 @@ impl Conn {
             ConnState::Lingering | ConnState::ResetPending => limits.linger_ms,
             ConnState::Busy => return None,
         };
-        Some(self.since + Duration::from_millis(wait))
+        let deadline = self.since + Duration::from_millis(wait);
+        Some(match (self.state, self.wire.part_since()) {
+            (ConnState::Idle, Some(part_since)) => {
+                let begun = part_since.max(self.since);
+                deadline.min(begun + Duration::from_millis(limits.head_ms))
+            }
+            _ => deadline,
+        })
     }
 }
 

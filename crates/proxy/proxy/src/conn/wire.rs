@@ -17,7 +17,8 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 
 use millrace_engine::{
-    Buffer, Charge, Engine, Error, Fd, HeldBytes, PathEstimate, SharedBytes, ShutdownHow, Token,
+    Buffer, Charge, Engine, Error, Fd, HeldBytes, Instant, PathEstimate, SharedBytes, ShutdownHow,
+    Token,
 };
 use millrace_splice::{FillResult, Pipe};
 use millrace_tls::{ClientHello, Session, TlsError};
@@ -121,9 +122,9 @@ impl Wire {
         self.secure.as_deref()
     }
 
-    /// Returns whether a TLS record has arrived in part.
-    pub(crate) fn holds_part_of_record(&self) -> bool {
-        self.tls().is_some_and(|tls| tls.session().held_bytes() > 0)
+    /// Returns since when a TLS record has arrived only in part; `None` if none has.
+    pub(crate) fn part_since(&self) -> Option<Instant> {
+        self.tls().and_then(SecureLayer::part_since)
     }
 
     /// Returns why the session has failed; `None` on a plain connection.

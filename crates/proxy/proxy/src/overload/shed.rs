@@ -170,7 +170,7 @@ fn holds_memory<E: Engine>(core: &Core<E>, key: Key) -> bool {
     let holds = |conn: &Conn| {
         conn.pipeline.first().is_some()
             || !conn.wire.recv_buffer.is_empty()
-            || conn.wire.holds_part_of_record()
+            || conn.wire.part_since().is_some()
     };
     core.conns.get(key).is_some_and(holds)
 }

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use millrace_engine::{Buffer, Charge, Engine};
+use millrace_engine::{Buffer, Charge, Engine, Instant};
 use millrace_tls::{ClientHello, Session, TlsError};
 
 use crate::secure::client_certificate::VerifiedClient;
@@ -13,8 +13,9 @@ use crate::secure::client_certificate::VerifiedClient;
 pub(crate) struct SecureLayer {
     session: Session,
     buffers: Rc<RefCell<SecureBuffers>>,
-    /// The charge for the bytes that the session holds; `None` while it holds none.
-    held: Option<Charge>,
+    /// The charge for the part of a record that the session holds, and since when it holds one;
+    /// `None` while it holds none.
+    held: Option<(Charge, Instant)>,
     /// A seal has failed: the session has ended, or its keys are used up.
     has_failed: bool,
     /// The maximum of the latest receive, which is repeated if it yields no plaintext.
@@ -139,14 +140,21 @@ impl SecureLayer {
 
     /// Returns how many held bytes are not charged to the budget.
     pub(crate) fn uncharged(&self) -> usize {
-        let charged = self.held.as_ref().map_or(0, Charge::bytes);
+        let charged = self.held.as_ref().map_or(0, |(charge, _)| charge.bytes());
         self.session.held_bytes().saturating_sub(charged)
+    }
+
+    /// Returns since when the session holds parts of records without a break.
+    pub(crate) fn part_since(&self) -> Option<Instant> {
+        self.held.as_ref().map(|(_, since)| *since)
     }
 
     /// Charges the budget for the bytes that the session holds.
     fn charge_held<E: Engine>(&mut self, engine: &E) {
         let held = self.session.held_bytes();
-        self.held = (held > 0).then(|| engine.budget().charge(held));
+        let since = self.part_since();
+        self.held = (held > 0)
+            .then(|| (engine.budget().charge(held), since.unwrap_or_else(|| engine.now())));
     }
 
     /// Returns whether bytes could not be sealed. Nothing can be sent any more.

@@ -119,7 +119,7 @@ fn begin<E: Engine>(
 /// connection closes without a response: a client that is just sending a request would take it for
 /// the response to that request.
 fn refuse_overdue<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
-    if core.conn(conn_key).state != ConnState::RequestHeader {
+    if !core.conn(conn_key).has_part_of_request() {
         client::finish(core, conn_key);
         return NextStep::Wait;
     }
