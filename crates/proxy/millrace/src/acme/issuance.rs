@@ -10,7 +10,7 @@ use instant_acme::{
     AuthorizationStatus, ChallengeStatus, ChallengeType, Error, Order, OrderStatus,
 };
 use millrace_proxy::SharedState;
-use millrace_tls::Certificate;
+use millrace_tls::{Certificate, Provider};
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
 
 use super::challenge::{ActiveChallenge, HttpChallenges};
@@ -173,20 +173,34 @@ impl Issuance<'_> {
 
     /// Checks that a chain fits the key, has all names, and is valid now.
     fn check(&self, chain: &str, key: &KeyPair) -> Result<(), StepFailure> {
-        let failed = |problem: &dyn Display| {
-            StepFailure::new(Step::Install, &format!("the ordered certificate {problem}"))
-        };
-        let key = key.serialize_pem();
-        let provider = &self.shared.tls_provider;
-        let certificate = Certificate::from_pem(chain.as_bytes(), key.as_bytes(), provider)
-            .and_then(|it| it.check_time(millrace_sys::time_of_day()).map(|()| it))
-            .map_err(|error| failed(&error))?;
-        let lacks = |name: &&String| !certificate.names().contains(name);
-        match self.names.iter().find(lacks) {
-            Some(name) => Err(failed(&format!("is not valid for {name}"))),
-            None => Ok(()),
-        }
+        let now = millrace_sys::time_of_day();
+        check_chain(chain, key, self.names, now, &self.shared.tls_provider)
     }
+}
+
+/// Checks that a chain fits the key, has all `names`, and is valid at the time `now` since 1970.
+fn check_chain(
+    chain: &str,
+    key: &KeyPair,
+    names: &[String],
+    now: Duration,
+    provider: &Provider,
+) -> Result<(), StepFailure> {
+    let failed = |problem: &dyn Display, is_certificate_refused| StepFailure {
+        is_certificate_refused,
+        ..StepFailure::new(Step::Install, &format!("the ordered certificate {problem}"))
+    };
+    let key = key.serialize_pem();
+    let certificate = Certificate::from_pem(chain.as_bytes(), key.as_bytes(), provider)
+        .map_err(|error| failed(&error, true))?;
+    if let Some(name) = names.iter().find(|name| !certificate.names().contains(name)) {
+        return Err(failed(&format!("is not valid for {name}"), true));
+    }
+    certificate.check_time(now).map_err(|error| {
+        // With a clock that is behind, each new order would have this problem, too.
+        let becomes_valid = certificate.check_time(now.max(certificate.not_before())).is_ok();
+        failed(&error, !becomes_valid)
+    })
 }
 
 /// Returns the name of a kind of challenge.
@@ -197,5 +211,38 @@ pub(super) fn word(kind: &ChallengeType) -> &str {
         ChallengeType::Dns01 => "dns-01",
         ChallengeType::Unknown(name) => name,
         _ => "another challenge",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use millrace_tls::Aead;
+    use rcgen::date_time_ymd;
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_is_not_valid_yet_is_not_refused() {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(["a.test".to_owned()]).unwrap();
+        (params.not_before, params.not_after) =
+            (date_time_ymd(2020, 1, 1), date_time_ymd(2020, 4, 1));
+        let chain = params.self_signed(&key).unwrap().pem();
+        let provider = Provider::new(Aead::fastest());
+        // The day 18,262 since 1970 is the first one of 2020.
+        let check = |name: &str, key: &KeyPair, day: u64| {
+            let now = Duration::from_secs(day * 86_400);
+            check_chain(&chain, key, &[name.to_owned()], now, &provider)
+                .map_err(|failure| (failure.text, failure.is_certificate_refused))
+        };
+        let text = |problem: &str| format!("the ordered certificate {problem}");
+        assert_eq!(check("a.test", &key, 18_262), Ok(()));
+        let early = (text("is not valid before 2 days from now"), false);
+        assert_eq!(check("a.test", &key, 18_260), Err(early));
+        assert_eq!(check("a.test", &key, 18_362), Err((text("expired 9 days ago"), true)));
+        // Another fault remains when the certificate becomes valid.
+        assert_eq!(check("b.test", &key, 18_260), Err((text("is not valid for b.test"), true)));
+        let other = KeyPair::generate().unwrap();
+        assert!(check("a.test", &other, 18_260).is_err_and(|(_, is_refused)| is_refused));
     }
 }

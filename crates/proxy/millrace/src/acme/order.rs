@@ -7,7 +7,7 @@
 //!
 //! The URL of an order is stored before its first challenge, with the key of the certificate. Only
 //! an order that the authority has ended, or whose certificate is refused, is given up, so there is
-//! never a second one.
+//! never a second one. A certificate that is not valid yet is not refused: the clock may be wrong.
 
 use instant_acme::{
     Account, CertificateIdentifier, Error, Identifier, NewOrder, Order, OrderStatus,
@@ -61,7 +61,7 @@ impl OrderContext<'_> {
             self.folder.write(&self.files.certificate, &content).map_err(state)
         });
         // The authority would return the same refused chain each time.
-        let is_refused = ended.as_ref().is_err_and(|failure| failure.step == Step::Install);
+        let is_refused = ended.as_ref().is_err_and(|failure| failure.is_certificate_refused);
         if order.state().status == OrderStatus::Invalid || is_refused || ended.is_ok() {
             self.forget_order()?;
         }

@@ -64,13 +64,15 @@ pub(super) struct StepFailure {
     /// Whether the authority does not know the account, for example because it was restored from an
     /// older state.
     pub(super) is_account_unknown: bool,
+    /// Whether the issued certificate can never be used, so that only another order helps.
+    pub(super) is_certificate_refused: bool,
 }
 
 impl StepFailure {
     pub(super) fn new(step: Step, problem: &dyn Display) -> Self {
         // The text may be from an authority.
         let text = printable(&problem.to_string(), TEXT_CHARACTERS_MAX);
-        Self { step, text, is_account_unknown: false }
+        Self { step, text, is_account_unknown: false, is_certificate_refused: false }
     }
 
     /// Returns the failure of a call of the authority.
