@@ -122,7 +122,8 @@ fn read_ordered(path: &Path, provider: &Provider) -> Option<Certificate> {
 }
 
 /// Returns the stored certificate with most of the names of `acme`, so that a changed list of
-/// names, or another authority, interrupts the service of no name.
+/// names, or another authority, interrupts the service of no name. The certificates of the
+/// configured authority come first: those of another one may be for tests.
 fn find_substitute(
     acme: &Acme,
     content: &AcmeContent,
@@ -137,7 +138,10 @@ fn find_substitute(
         .filter(|path| path.extension().is_some_and(|ending| ending == "pem"))
         .filter_map(|path| read_ordered(&path, provider).map(|certificate| (path, certificate)))
         .filter(|(_, certificate)| certificate.check_time(now).is_ok() && names(certificate) > 0)
-        .max_by_key(|(_, certificate)| (names(certificate), certificate.not_after()))
+        .max_by_key(|(path, certificate)| {
+            let is_own = state::is_of_authority(path, acme);
+            (is_own, names(certificate), certificate.not_after())
+        })
 }
 
 /// The state folder without a service manager that sets one.
@@ -565,6 +569,21 @@ mod tests {
         let content = AcmeContent { folder: folder.to_owned(), roots, external_account: None };
         tls.acme.as_mut().unwrap().content = Some(content);
         config
+    }
+
+    #[test]
+    fn a_certificate_of_the_configured_authority_comes_first() {
+        let name = format!("millrace-authorities-{}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        let mut config = config(&folder, "--server-name=a.test --server-name=b.test");
+        let staging = "a.test@acme-staging-v02.api.letsencrypt.org_directory.pem";
+        store(&folder, staging, &["a.test", "b.test"], 2200);
+        let real = "a.test@acme-v02.api.letsencrypt.org_directory.pem";
+        let real = store(&folder, real, &["a.test"], 2100);
+        load_ordered(&mut config);
+        std::fs::remove_dir_all(folder).unwrap();
+        assert_eq!(config.services[0].tls.as_ref().unwrap().files[0].chain, real);
     }
 
     #[test]

@@ -158,8 +158,7 @@ pub(super) struct FileNames {
 impl FileNames {
     /// Returns the names for a certificate.
     pub(super) fn of(acme: &Acme) -> Self {
-        let authority = acme.directory.strip_prefix("https://").unwrap_or(&acme.directory);
-        let authority = plain(authority);
+        let authority = authority(acme);
         let first = &acme.names[0];
         let names = match acme.names.len() {
             1 => plain(first),
@@ -179,6 +178,17 @@ impl FileNames {
 /// Returns the path of the file with the ordered certificate in the state folder `folder`.
 pub(crate) fn certificate_path(folder: &Path, acme: &Acme) -> PathBuf {
     folder.join(FileNames::of(acme).certificate)
+}
+
+/// Returns whether the name of a file is that of a certificate by the authority of `acme`.
+pub(crate) fn is_of_authority(path: &Path, acme: &Acme) -> bool {
+    let end = format!("@{}.pem", authority(acme));
+    path.file_name().and_then(|name| name.to_str()).is_some_and(|name| name.ends_with(&end))
+}
+
+/// Returns the directory of the authority as a part of a file name.
+fn authority(acme: &Acme) -> String {
+    plain(acme.directory.strip_prefix("https://").unwrap_or(&acme.directory))
 }
 
 /// Replaces the characters that a file name should not contain. A long text ends in a checksum.
