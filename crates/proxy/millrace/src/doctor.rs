@@ -14,7 +14,7 @@ use millrace_splice::limits::PIPE_BYTES;
 use millrace_tls::Aead;
 use uselect::{Backend, Tracker};
 
-use crate::acme::report;
+use crate::acme::{self, report};
 use crate::engines::{self, Engine, Engine::Epoll, EngineSelection};
 use crate::finding::{Finding, Severity};
 use crate::privileges;
@@ -201,7 +201,7 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
     };
     let connections = config.limits.connections;
     let files = disk_files(config);
-    let others = DESCRIPTORS_OTHER + files;
+    let others = DESCRIPTORS_OTHER + files + acme::http_descriptors_max(config, most);
     let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + others;
     if most < DESCRIPTORS_OTHER {
         return Finding::new("descriptors", Severity::Fatal, value, "too few to open sockets");
@@ -290,7 +290,7 @@ fn pipes(
     bodies: &splice_thresholds::ThresholdSelection,
 ) -> Finding {
     let workers = config.workers as u64;
-    let descriptors = descriptors_per_worker(config.workers, disk_files(config));
+    let descriptors = descriptors_per_worker(config.workers, config);
     let all = workers * pipes_max(&bodies.thresholds, workers, descriptors);
     let bytes = all * PIPE_BYTES as u64;
     let value = format!(

@@ -16,6 +16,7 @@ use millrace_engine::{
 use millrace_proxy::{Setup, SharedState, Worker};
 use millrace_splice::Thresholds;
 
+use crate::acme;
 use crate::active_config::ActiveConfig;
 use crate::disks::DiskWaker;
 use crate::engines::Engine;
@@ -67,7 +68,7 @@ impl WorkerPool {
                 &[],
             )),
             verifier: VerifierThread::start()?,
-            descriptors: descriptors_per_worker(count, disk_files(&config)),
+            descriptors: descriptors_per_worker(count, &config),
             thresholds,
             listeners_at_start: config.listeners.len(),
             budget_bytes: (config.pool_bytes() / count as u64) as usize,
@@ -341,15 +342,20 @@ pub(crate) fn disk_files(config: &Config) -> u64 {
     disks.map(|disk| disk::limits::files(disk.bytes)).sum()
 }
 
-/// Returns the number of descriptors that each of `workers` may open. Those that are open now and
-/// the `files` of disks are subtracted first. A reserved ring is subtracted twice: as an open
-/// descriptor and in [`DESCRIPTORS_PER_ENGINE`]. So with engine uring each worker has one
-/// descriptor less than it could have.
-pub(crate) fn descriptors_per_worker(workers: usize, files: u64) -> u64 {
-    let workers = workers as u64;
+/// Returns the number of descriptors that each of `workers` may open. Those that are open now, and
+/// those for files of disks and for connections of acme-http, are subtracted first. A reserved ring
+/// is subtracted twice: as an open descriptor and in [`DESCRIPTORS_PER_ENGINE`]. So with engine
+/// uring each worker has one descriptor less than it could have.
+pub(crate) fn descriptors_per_worker(workers: usize, config: &Config) -> u64 {
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
-    let taken = open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE;
-    share(millrace_sys::descriptor_limit().saturating_sub(taken), workers, files)
+    let limit = millrace_sys::descriptor_limit();
+    share(left(limit, open, workers as u64, config), workers as u64, disk_files(config))
+}
+
+/// Returns the number of descriptors that are left for workers and files of disks.
+fn left(limit: u64, open: u64, workers: u64, config: &Config) -> u64 {
+    let http = acme::http_descriptors_max(config, limit);
+    limit.saturating_sub(open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE + http)
 }
 
 /// Returns each worker's share of `left` descriptors. If there are few, clients come before files:
@@ -369,5 +375,18 @@ mod tests {
         assert_eq!(share(1000, 2, 2000), 250);
         assert_eq!(share(0, 2, 2000), 1);
         assert_eq!(disk::limits::files(100 << 30), 1025);
+    }
+
+    #[test]
+    fn connections_of_acme_http_reduce_the_share_of_the_workers() {
+        let left = |words: &str| {
+            let words = format!(
+                "boost --origin=http://a --listen=tls://[::1]:1 --acme=a@b --server-name=a {words}"
+            );
+            let config = millrace_config::from_arguments(words.split_whitespace()).unwrap();
+            left(400, 20, 2, &config)
+        };
+        assert_eq!(left("--acme-http=off"), 400 - 20 - 32 - 4);
+        assert_eq!(left("--acme-http=[::1]:80"), 400 - 20 - 32 - 4 - 50);
     }
 }

@@ -24,10 +24,10 @@ use crate::threads::spawn;
 
 /// Time from accepting a connection to the end of its response.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
-/// Limit of the connections that are served at the same time. A new one evicts the oldest one.
-const CONNECTIONS_MAX: usize = 256;
-/// Limit of the threads, with those of evicted connections.
-const THREADS_MAX: usize = 320;
+/// Limit of the threads, one for each connection, with those of evicted connections.
+const THREADS_MAX: u64 = 320;
+/// The part of the process's descriptors that connections use at most: 1 / this.
+const DESCRIPTORS_DIVISOR: u64 = 8;
 /// The connections that are accepted at an address before the next look at the others.
 const ACCEPTS_PER_TURN: usize = 64;
 /// Time between attempts to accept while the process has no free descriptor.
@@ -112,7 +112,8 @@ impl HttpListeners {
     }
 
     fn accept(self, poller: &Poller, challenges: &Arc<HttpChallenges>) {
-        let limit = Arc::new(ConnectionLimit::new(CONNECTIONS_MAX, THREADS_MAX));
+        let (connections, threads) = limits(millrace_sys::descriptor_limit());
+        let limit = Arc::new(ConnectionLimit::new(connections as usize, threads as usize));
         let mut events = Events::new(self.0.len() + 1);
         let mut wait_ms_max = None;
         loop {
@@ -143,6 +144,21 @@ fn open_one(config: &Config, address: SocketAddr, is_takeover: bool) -> Result<O
         }
     }
     millrace_sys::listen_tcp(address, true)
+}
+
+/// Returns the limits of connections and of threads of a process with this limit of descriptors.
+/// 256 connections are served at the same time at most. A new one evicts the oldest one.
+fn limits(descriptors: u64) -> (u64, u64) {
+    let threads = (descriptors / DESCRIPTORS_DIVISOR).clamp(2, THREADS_MAX);
+    (threads * 4 / 5, threads)
+}
+
+/// Returns the most descriptors that the connections of a configuration use, in a process with this
+/// limit of descriptors.
+pub(crate) fn descriptors_max(config: &Config, limit: u64) -> u64 {
+    let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
+    let has_http = services.any(|tls| tls.acme.as_ref().is_some_and(|acme| acme.http.is_some()));
+    if has_http { limits(limit).1 } else { 0 }
 }
 
 /// Returns the port of the listener with TLS of a service.
@@ -282,6 +298,13 @@ mod tests {
         let parsed = head.parse(request.as_bytes(), &mut HeadScan::default(), &limits);
         assert!(parsed.unwrap().is_some());
         respond(&head, &HttpChallenges::default(), port)
+    }
+
+    #[test]
+    fn connections_use_a_part_of_the_descriptors() {
+        assert_eq!(limits(1 << 20), (256, 320));
+        assert_eq!(limits(400), (40, 50));
+        assert_eq!(limits(8), (1, 2));
     }
 
     #[test]

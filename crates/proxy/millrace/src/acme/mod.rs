@@ -44,7 +44,7 @@ use status::AcmeCounters;
 use test_order::{NO_CERTIFICATE, OTHER_ORDERS, TestResult};
 use thread::Worker;
 
-pub(crate) use http_listener::HttpListeners;
+pub(crate) use http_listener::{HttpListeners, descriptors_max as http_descriptors_max};
 
 /// The orders of certificates of a process.
 pub(crate) struct AcmeOrders {
