@@ -393,23 +393,23 @@ impl OptionRow {
             .detail(
                 "Targets given as addresses are then denied, except those of allow-target. The \
                  addresses of an allowed name still have to pass the other rules. A CONNECT tunnel \
-                 whose TLS ClientHello asks for another name (SNI) that is not allowed, or cannot \
-                 be read, is closed.",
+                 whose TLS ClientHello asks for another name (SNI) that is not allowed, offers \
+                 early data, or cannot be read, is closed.",
             ),
         row(Forward, Targets, "deny-domain", ValueType::DomainPattern, "(none)")
             .repeatable(DOMAINS_MAX)
             .summary("Never let clients reach these host names; overrides allow-domain")
             .detail(
                 "The search list of resolv.conf(5) is then not applied to any name. A CONNECT \
-                 tunnel whose TLS ClientHello asks for a denied name (SNI), or cannot be read, is \
-                 closed.",
+                 tunnel whose TLS ClientHello asks for a denied name (SNI), offers early data, or \
+                 cannot be read, is closed.",
             ),
         row(Forward, Targets, "sni-must-match", ValueType::Switch, "off")
             .summary("Let clients open CONNECT tunnels only for TLS to the requested host name")
             .detail(
                 "A tunnel is closed if its first bytes are no TLS ClientHello, or if the \
-                 ClientHello asks for no name (SNI) or for another name than CONNECT; with an \
-                 encrypted ClientHello (ECH), its outer name counts. A CONNECT to an address \
+                 ClientHello offers early data, or asks for no name (SNI) or for another name than \
+                 CONNECT; with an encrypted ClientHello (ECH), its outer name counts. A CONNECT to an address \
                  never matches.",
             ),
         row(Service, Access, "trust", ValueType::Cidr, "(none)")
