@@ -293,6 +293,26 @@ class Replaced(Case):
         self.use(last)
         self.wait_for(running, last)
 
+    def test_replaced_files_are_noticed_after_another_refusal(self):
+        """A mistake elsewhere in the configuration refuses the reload. When it is corrected, the
+        certificate of that time is served without a signal."""
+        self.write()
+        written = self.config.read_text()
+        running = self.millrace("run", self.config)
+        for mistake, refusal in [('memory = "300M"', "memory"), ("no-such = 1", "no-such")]:
+            with self.subTest(mistake):
+                self.config.write_text(f"{mistake}\n{written}")
+                pair = self.authority.issue(f"DNS:{NAME}")
+                self.use(pair)
+                self.wait_until(
+                    "it is refused",
+                    lambda: any(
+                        "reload refused" in line and refusal in line for line in running.lines
+                    ),
+                )
+                self.config.write_text(written)
+                self.wait_for(running, pair)
+
     def test_a_command_line_reads_replaced_files_again(self):
         """Without a signal, and at SIGHUP. A bad certificate is refused, and the old one serves
         on. All of it works after root was given up, too."""

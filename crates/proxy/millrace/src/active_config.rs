@@ -101,9 +101,9 @@ impl ActiveConfig {
         self.lock().config.clone()
     }
 
-    /// Looks at the certificates: see [`ConfigSource::find_changed_files`].
-    pub(crate) fn find_changed_files(&self) -> bool {
-        self.source.find_changed_files()
+    /// Checks the certificates: see [`ConfigSource::have_files_changed`].
+    pub(crate) fn have_files_changed(&self) -> bool {
+        self.source.have_files_changed()
     }
 
     /// Returns the counters of reloads.
@@ -168,7 +168,7 @@ impl ActiveConfig {
     }
 
     fn apply_source(&self) -> Result<u64, String> {
-        let mut requested = self.source.read_again().map_err(|error| error.to_string())?;
+        let (mut requested, files) = self.source.read_again().map_err(|error| error.to_string())?;
         let mut state = self.lock();
         certificates::keep_ordered(&mut requested, &state.config);
         config::check_reload(&self.source.name(), &state.requested, &requested)
@@ -191,6 +191,7 @@ impl ActiveConfig {
             change.undo();
             return Err(format!("cannot start the thread of the access log: {error}"));
         }
+        self.source.set_files_in_force(files);
         Ok(state.activate(config, requested, change, &lock(&self.observers)))
     }
 

@@ -437,7 +437,7 @@ fn time_of_day() -> Duration {
 }
 
 /// The certificates, keys, ticket keys and lists of a configuration, for clients and for origins,
-/// as they were at the last look.
+/// as they were at one time.
 #[derive(Default)]
 pub(crate) struct FileStamps(Vec<(PathBuf, Option<Stamp>)>);
 
@@ -445,7 +445,7 @@ pub(crate) struct FileStamps(Vec<(PathBuf, Option<Stamp>)>);
 type Stamp = (u64, u64, u64, i64, i64);
 
 impl FileStamps {
-    /// Looks at the files of `config`. The thread that orders certificates looks at those itself.
+    /// Checks the files of `config`. The thread that orders certificates checks those itself.
     pub(crate) fn of(config: &Config) -> Self {
         let own = config.services.iter().filter_map(|service| service.tls.as_ref());
         let of_origins = config.services.iter().flat_map(Service::origin_tls);
@@ -455,15 +455,17 @@ impl FileStamps {
         Self(files.map(|path| (path.to_owned(), stamp(path))).collect())
     }
 
-    /// Looks at the files again. Returns whether one has changed.
-    pub(crate) fn refresh(&mut self) -> bool {
-        let mut has_changed = false;
-        for (path, seen) in &mut self.0 {
-            let now = stamp(path);
-            has_changed |= *seen != now;
-            *seen = now;
-        }
-        has_changed
+    /// Checks the files again. Returns whether one has changed.
+    pub(crate) fn have_changed(&self) -> bool {
+        self.0.iter().any(|(path, seen)| *seen != stamp(path))
+    }
+
+    /// Replaces these files by files that were refused. The others of these stay, as they are now:
+    /// the configuration in force has them.
+    pub(crate) fn set_refused(&mut self, refused: Self) {
+        self.0.retain(|(path, _)| !refused.0.iter().any(|(other, _)| other == path));
+        self.0.iter_mut().for_each(|(path, seen)| *seen = stamp(path));
+        self.0.extend(refused.0);
     }
 }
 

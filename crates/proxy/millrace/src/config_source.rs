@@ -11,10 +11,12 @@ use crate::certificates::FileStamps;
 use crate::threads::lock;
 use crate::{certificates, congestion, preflight, users};
 
-/// The source of a configuration, and the files that the last reading of it named.
+/// The source of a configuration, and the files that the configuration in force named.
 pub(crate) struct ConfigSource {
     place: Place,
-    /// The certificates as they were before they were last read, whether they were accepted or not.
+    /// The certificates as they were before they were read for the configuration in force, or were
+    /// themselves refused. A reload that is refused for another reason leaves them as they are: the
+    /// next check finds a replaced certificate again.
     files: Mutex<FileStamps>,
 }
 
@@ -43,10 +45,15 @@ impl ConfigSource {
         Self { place: Place::CommandLine(options), files: Mutex::default() }
     }
 
-    /// Looks at the certificates. Returns whether one has changed since the last look or the last
-    /// reading, whichever was later. A file that changes during a reading has changed afterwards.
-    pub(crate) fn find_changed_files(&self) -> bool {
-        lock(&self.files).refresh()
+    /// Checks the certificates. Returns whether one has changed since those in force were read, or
+    /// since it was refused. A file that changes during a reading has changed afterwards.
+    pub(crate) fn have_files_changed(&self) -> bool {
+        lock(&self.files).have_changed()
+    }
+
+    /// Notes the files of the configuration that is now in force.
+    pub(crate) fn set_files_in_force(&self, files: FileStamps) {
+        *lock(&self.files) = files;
     }
 
     /// Returns the path of the configuration, if it is a file.
@@ -70,17 +77,18 @@ impl ConfigSource {
     }
 
     /// Reads the configuration for a reload. Unlike [`ConfigSource::read`] it refuses a pipe, whose
-    /// writer it would have to wait for.
+    /// writer it would have to wait for. Returns the files with the configuration, for
+    /// [`ConfigSource::set_files_in_force`].
     ///
     /// # Errors
     /// Those of [`ConfigSource::read`]; a path that is not a regular file.
-    pub(crate) fn read_again(&self) -> Result<Config, ConfigError> {
+    pub(crate) fn read_again(&self) -> Result<(Config, FileStamps), ConfigError> {
         match self.file().map(fs::metadata) {
             Some(Ok(found)) if !found.is_file() => Err(self.unreadable("is not a regular file")),
             _ => {
-                let config = self.read()?;
+                let (config, files) = self.load()?;
                 preflight::check_folders(&config, self.options())?;
-                Ok(config)
+                Ok((config, files))
             }
         }
     }
@@ -89,15 +97,14 @@ impl ConfigSource {
         ConfigError::rule(self.name(), wrong.to_string(), "a readable file")
     }
 
-    /// Builds the configuration, and reads the files that it names.
+    /// Builds the configuration for a start, and reads the files that it names.
     ///
     /// # Errors
     /// The first error, on one line.
     pub(crate) fn read(&self) -> Result<Config, ConfigError> {
-        match &self.place {
-            Place::File { file, overrides } => self.load(&self.read_file(file, overrides)?),
-            Place::CommandLine(raw) => self.load(raw),
-        }
+        let (config, files) = self.load()?;
+        self.set_files_in_force(files);
+        Ok(config)
     }
 
     /// Reads and parses the file.
@@ -112,13 +119,23 @@ impl ConfigSource {
     }
 
     /// Builds a configuration, and reads the files that it names.
-    fn load(&self, raw: &RawConfig) -> Result<Config, ConfigError> {
+    fn load(&self) -> Result<(Config, FileStamps), ConfigError> {
+        match &self.place {
+            Place::File { file, overrides } => self.load_raw(&self.read_file(file, overrides)?),
+            Place::CommandLine(raw) => self.load_raw(raw),
+        }
+    }
+
+    fn load_raw(&self, raw: &RawConfig) -> Result<(Config, FileStamps), ConfigError> {
         let mut config = config::from_raw(raw)?;
-        *lock(&self.files) = FileStamps::of(&config);
+        let files = FileStamps::of(&config);
         users::load(&mut config, raw)?;
-        certificates::load(&mut config, raw)?;
+        if let Err(error) = certificates::load(&mut config, raw) {
+            lock(&self.files).set_refused(files);
+            return Err(error);
+        }
         congestion::check(&config, raw)?;
-        Ok(config)
+        Ok((config, files))
     }
 }
 
@@ -129,7 +146,7 @@ mod tests {
     use std::ffi::OsString;
 
     #[test]
-    fn files_that_change_after_they_were_read_are_found_once() {
+    fn refused_certificates_are_found_when_they_change() {
         let path = std::env::temp_dir().join(format!("millrace-source-{}", std::process::id()));
         fs::write(&path, "no certificate").unwrap();
         let file = path.display();
@@ -140,13 +157,13 @@ mod tests {
         let Ok(Command::Serve(options)) = config::command(words) else { panic!() };
         let source = ConfigSource::of_command_line(options);
         assert!(source.read().is_err());
-        assert!(!source.find_changed_files());
+        assert!(!source.have_files_changed());
         fs::write(&path, "another text").unwrap();
-        assert!(source.find_changed_files() && !source.find_changed_files());
+        assert!(source.have_files_changed());
         fs::remove_file(&path).unwrap();
-        assert!(source.read().is_err() && !source.find_changed_files());
+        assert!(source.read().is_err() && !source.have_files_changed());
         fs::write(&path, "no certificate").unwrap();
-        assert!(source.find_changed_files());
+        assert!(source.have_files_changed());
         fs::remove_file(&path).unwrap();
     }
 }

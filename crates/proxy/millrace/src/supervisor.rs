@@ -331,7 +331,7 @@ impl Running {
     /// Reloads if certificates were replaced. During an upgrade a reload would be refused: the
     /// change is found after its end.
     fn reload_changed_files(&self, is_draining: bool) {
-        if !is_draining && !self.is_upgrading() && self.active_config.find_changed_files() {
+        if !is_draining && !self.is_upgrading() && self.active_config.have_files_changed() {
             console::log("certificate files have changed");
             // `reload` has logged its result.
             let _ = self.reload(false);
