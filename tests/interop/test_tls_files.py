@@ -2,7 +2,9 @@
 replacement under load, their expiry, and their permissions."""
 
 import os
+import pathlib
 import pwd
+import re
 import shutil
 import signal
 import ssl
@@ -466,6 +468,28 @@ class Permissions(Case):
             lambda: any(f"key {self.key}: Permission denied" in x for x in running.lines),
         )
         self.assertEqual(self.serial(running), self.serial_of(self.pair))
+
+    def test_unreachable_files_have_not_changed(self):
+        """The user of the service may not enter the folder of the files: nothing is reloaded until
+        it may, and until they are readable."""
+        self.use(self.pair, pwd.getpwnam("nobody").pw_uid)
+        self.write(user="nobody")
+        self.config.chmod(0o644)
+        self.folder.chmod(0o700)
+        running = self.millrace("run", self.config)
+        before = self.wake_ups(running)
+        self.wait_until("several checks are done", lambda: self.wake_ups(running) > before + 4)
+        self.assertEqual([x for x in running.lines if "have changed" in x or "refused" in x], [])
+        self.folder.chmod(0o755)
+        self.wait_until(
+            "it is reloaded", lambda: any("2 is in force" in line for line in running.lines)
+        )
+
+    def wake_ups(self, proxy):
+        """Returns how often the main thread has slept. While nothing else happens, it wakes up only
+        to check the files."""
+        status = pathlib.Path(f"/proc/{proxy.process.pid}/status").read_text()
+        return int(re.search(r"^voluntary_ctxt_switches:\s+(\d+)$", status, re.MULTILINE)[1])
 
     def test_the_automatic_user_stays_root_for_it(self):
         self.write(user="auto")

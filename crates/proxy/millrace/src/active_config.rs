@@ -125,6 +125,7 @@ impl ActiveConfig {
         let abstract_sockets = systemd.uses_abstract_socket();
         let confinement =
             privileges::drop_privileges(&self.config(), file, engine, abstract_sockets)?;
+        self.source.forget_unreachable_files();
         self.confinement.set(confinement).expect("privileges are given up once");
         Ok(())
     }

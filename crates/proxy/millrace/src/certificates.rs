@@ -460,6 +460,14 @@ impl FileStamps {
         self.0.iter().any(|(path, seen)| *seen != stamp(path))
     }
 
+    /// Notes that files which this process can no longer reach are missing from now on: it has
+    /// changed its user.
+    pub(crate) fn forget_unreachable(&mut self) {
+        for (path, seen) in &mut self.0 {
+            *seen = seen.filter(|_| stamp(path).is_some());
+        }
+    }
+
     /// Replaces these files by files that were refused. The others of these stay, as they are now:
     /// the configuration in force has them.
     pub(crate) fn set_refused(&mut self, refused: Self) {

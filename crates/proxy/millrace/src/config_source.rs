@@ -51,6 +51,12 @@ impl ConfigSource {
         lock(&self.files).have_changed()
     }
 
+    /// Notes that the process has changed its user, who may not reach every file. A file that only
+    /// became unreachable has not changed.
+    pub(crate) fn forget_unreachable_files(&self) {
+        lock(&self.files).forget_unreachable();
+    }
+
     /// Notes the files of the configuration that is now in force.
     pub(crate) fn set_files_in_force(&self, files: FileStamps) {
         *lock(&self.files) = files;
@@ -163,6 +169,13 @@ mod tests {
         fs::remove_file(&path).unwrap();
         assert!(source.read().is_err() && !source.have_files_changed());
         fs::write(&path, "no certificate").unwrap();
+        assert!(source.have_files_changed());
+        assert!(source.read().is_err());
+        fs::remove_file(&path).unwrap();
+        source.forget_unreachable_files();
+        assert!(!source.have_files_changed());
+        fs::write(&path, "another text").unwrap();
+        source.forget_unreachable_files();
         assert!(source.have_files_changed());
         fs::remove_file(&path).unwrap();
     }
