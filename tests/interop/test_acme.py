@@ -440,7 +440,8 @@ class Owners(AcmeCase):
         self.write(config, pebble)
         expected = (
             f"millrace: acme-dir {folder} belongs to 12345, and millrace runs as root: no certificate"
-            f" can be renewed (expected: chown -R root {folder}, or --user 12345:12346)"
+            f" can be renewed (expected: chown -R root {folder}, or --user 12345:12346 with"
+            " keys that it may read)"
         )
         for command in (["run"], ["check"], ["check", "--acme"]):
             done = subprocess.run(

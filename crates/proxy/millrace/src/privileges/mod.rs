@@ -134,7 +134,7 @@ fn check_owners(config: &Config, owner: Identity) -> Result<(), ProgramError> {
         };
         return Err(ProgramError::System(format!(
             "acme-dir {folder} belongs to {other}, and millrace runs as {own}: no certificate can be \
-             renewed (expected: chown -R {own} {folder}, or --user {user})"
+             renewed (expected: chown -R {own} {folder}, or --user {user} with keys that it may read)"
         )));
     }
     Ok(())
