@@ -53,7 +53,7 @@ pub enum Command {
 /// The option of `check` for test orders.
 pub(super) const TEST_ORDERS: &str = "acme";
 pub(super) const TEST_ORDERS_HELP: &str =
-    "Place a test order for each certificate by ACME and print the result instead";
+    "Place a test order for each ACME certificate, print the results";
 
 /// Reads a command line whose first word is the name of the program.
 pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
