@@ -409,8 +409,8 @@ impl OptionRow {
             .detail(
                 "A tunnel is closed if its first bytes are no TLS ClientHello, or if the \
                  ClientHello offers early data, or asks for no name (SNI) or for another name than \
-                 CONNECT; with an encrypted ClientHello (ECH), its outer name counts. A CONNECT to an address \
-                 never matches.",
+                 CONNECT; with an encrypted ClientHello (ECH), its outer name counts. A CONNECT to \
+                 an address never matches.",
             ),
         row(Service, Access, "trust", ValueType::Cidr, "(none)")
             .repeatable(1024)
