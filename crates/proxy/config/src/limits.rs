@@ -102,7 +102,7 @@ limits! {
     /// Client connections of the process whose TLS handshake is in progress; divided among the
     /// workers. A further connection to a `tls://` address is closed at once.
     handshakes: 16384 in 1..=1000000 "connections";
-    /// Interval at which the files of certificates and keys are looked at. If one has changed, the
+    /// Interval at which the files of certificates and keys are checked. If one has changed, the
     /// configuration is reloaded.
     certificate_check_ms: 60000 in 100..=86400000 "milliseconds";
     /// Wait after the first failed order of a certificate by ACME. It doubles with each further

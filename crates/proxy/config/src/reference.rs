@@ -127,8 +127,8 @@ once.
 .B SIGHUP
 Read the file of
 .B millrace run
-again, and the files of certificates and users that it or the command line names, and apply them
-without closing connections; also reopen the access log. If a file is invalid,
+again, and the files of certificates and users that this file or the command line names. Apply them
+without closing connections, and reopen the access log. If a file is invalid,
 or changes a setting that a reload cannot apply, millrace prints one line on standard error and keeps
 its configuration.
 ";
