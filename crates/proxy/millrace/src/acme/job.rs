@@ -73,13 +73,14 @@ impl Job {
 
 #[cfg(test)]
 pub(super) mod tests {
+    use millrace_config::Config;
     use millrace_tls::{Aead, Provider, Roots};
     use rcgen::{CertificateParams, KeyPair};
 
     use super::*;
 
     /// Returns a certificate and its PEM.
-    fn certificate() -> (Certificate, String) {
+    pub(in crate::acme) fn certificate() -> (Certificate, String) {
         let key = KeyPair::generate().unwrap();
         let params = CertificateParams::new(["a.test".to_owned()]).unwrap();
         let pem = format!("{}{}", key.serialize_pem(), params.self_signed(&key).unwrap().pem());
@@ -87,12 +88,16 @@ pub(super) mod tests {
         (Certificate::from_pem(pem.as_bytes(), pem.as_bytes(), &provider).unwrap(), pem)
     }
 
-    /// Returns a job.
-    pub(in crate::acme) fn job() -> Job {
+    /// Returns the configuration of [`job`], without the content of files.
+    pub(in crate::acme) fn config() -> Config {
         let words =
             "boost --origin=http://a --listen=tls://[::1]:1 --acme=a@b --server-name=a.test";
-        let config = millrace_config::from_arguments(words.split(' ')).unwrap();
-        let mut acme = config.services[0].tls.as_ref().unwrap().acme.clone().unwrap();
+        millrace_config::from_arguments(words.split(' ')).unwrap()
+    }
+
+    /// Returns a job.
+    pub(in crate::acme) fn job() -> Job {
+        let mut acme = config().services[0].tls.as_ref().unwrap().acme.clone().unwrap();
         let (_, pem) = certificate();
         let roots = Roots::from_pem(pem.as_bytes()).unwrap();
         acme.content = Some(AcmeContent { folder: "/a".into(), roots, external_account: None });

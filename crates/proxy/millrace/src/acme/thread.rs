@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
+use millrace_config::Config;
 use millrace_proxy::SharedState;
 use millrace_proxy::access_log::Dates;
 use millrace_tls::Certificate;
@@ -177,10 +178,7 @@ impl Worker {
             },
         };
         if stored.is_none() && job.failures == 0 {
-            let names = job.names();
-            console::log(&format!(
-                "acme: ordering a certificate for {names}; handshakes fail until then"
-            ));
+            console::log(&order_message(&self.active_config.config(), job));
         }
         context.obtain(stored.as_ref())?;
         (job.ordered, job.plan) = (Some(Instant::now()), None);
@@ -257,10 +255,7 @@ impl Worker {
     /// Returns whether the services of a job have this certificate, or are gone.
     fn is_in_force(&self, certificate: &Certificate, job: &Job) -> bool {
         let config = self.active_config.config();
-        let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
-        let service = services.find(|tls| tls.acme.as_ref() == Some(&job.acme));
-        let present = service.map(|tls| tls.certificates.as_deref().and_then(<[_]>::first));
-        present.is_none_or(|present| present == Some(certificate))
+        certificate_in_force(&config, job).is_none_or(|present| present == Some(certificate))
     }
 
     /// Returns the time until the certificate has to be renewed, or until the authority has to be
@@ -294,6 +289,23 @@ impl Worker {
     }
 }
 
+/// Returns the certificate that a service of a job has, if any; `None` if there is no such service.
+fn certificate_in_force<'a>(config: &'a Config, job: &Job) -> Option<Option<&'a Certificate>> {
+    let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
+    let service = services.find(|tls| tls.acme.as_ref() == Some(&job.acme));
+    service.map(|tls| tls.certificates.as_deref().and_then(<[_]>::first))
+}
+
+/// Returns the message about the first order of a job. A certificate for other names, or of another
+/// authority, may serve until then.
+fn order_message(config: &Config, job: &Job) -> String {
+    let until_then = match certificate_in_force(config, job) {
+        Some(None) => "; handshakes fail until then",
+        _ => "",
+    };
+    format!("acme: ordering a certificate for {}{until_then}", job.names())
+}
+
 /// Returns the job of an order that is not over. A test order would replace its challenges, also
 /// one of another job with the same names.
 fn order_in_progress(jobs: &[Job]) -> Option<&Job> {
@@ -303,8 +315,18 @@ fn order_in_progress(jobs: &[Job]) -> Option<&Job> {
 #[cfg(test)]
 mod tests {
     use super::super::challenge::ActiveChallenge;
-    use super::super::job::tests::job;
+    use super::super::job::tests::{certificate, config, job};
     use super::*;
+
+    #[test]
+    fn handshakes_fail_only_without_a_certificate() {
+        let (mut config, mut job) = (config(), job());
+        job.acme.content = None;
+        let order = "acme: ordering a certificate for a.test";
+        assert_eq!(order_message(&config, &job), format!("{order}; handshakes fail until then"));
+        config.services[0].tls.as_mut().unwrap().certificates = Some([certificate().0].into());
+        assert_eq!(order_message(&config, &job), order);
+    }
 
     #[test]
     fn an_order_of_any_job_is_in_progress() {
