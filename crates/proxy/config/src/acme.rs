@@ -95,9 +95,11 @@ pub(super) fn build(
     }
     let http = http.unwrap_or_else(|| default_http(listeners));
     if let Some(address) = http.filter(|address| is_listened_on(*address, listeners)) {
-        let place = format!("{} {address}", values.name_of("acme-http"));
+        let option = values.name_of("acme-http");
+        let place = format!("{option} {address}");
         let problem = format!("is also in {}", values.name_of("listen"));
-        let expected = "remove it there; acme-http redirects to https itself";
+        let expected =
+            format!("{option} off, or no such listener; acme-http redirects to https itself");
         return Err(ConfigError::rule(place, problem, expected));
     }
     let content = None;
@@ -226,7 +228,8 @@ mod tests {
             ("--server-name=a", "--server-name: has no effect without --acme"),
             (
                 "--listen=tls://[::1]:1 --listen=[::]:80 --acme=a@b --server-name=b",
-                "--acme-http [::1]:80: is also in --listen (expected: remove it there; acme-http",
+                "--acme-http [::1]:80: is also in --listen (expected: --acme-http off, or no \
+                 such listener; acme-http redirects to https itself)",
             ),
             (
                 "--listen=tls://[::1]:1 --acme-http=[::1]:1 --acme=a@b --server-name=b",
