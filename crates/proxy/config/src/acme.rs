@@ -212,6 +212,9 @@ mod tests {
         assert_eq!(acme.names, ["b.example"]);
         assert_eq!(acme.http, Some("[::1]:80".parse().unwrap()));
         assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
+        let both = boost(&format!("--listen=tls://0.0.0.0:443 {words}")).unwrap();
+        let acme = both.services[0].tls.as_ref().unwrap().acme.as_ref().unwrap();
+        assert_eq!(acme.http, Some("0.0.0.0:80".parse().unwrap()));
         let all = format!(
             "{words} --acme-directory=https://a:1/dir --acme-ca=ca --acme-dir=/d --acme-http=off \
              --acme-profile=short --acme-eab=eab --server-name=c.example --server-name=b.example"
