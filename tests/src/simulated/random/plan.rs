@@ -473,6 +473,18 @@ impl RandomScenario {
             && origins.iter().all(|origin| self.has_clean_connections(*origin))
     }
 
+    /// Returns whether the workers end before the limit of a drain. A request whose client has
+    /// closed its connection may still wait for an origin then: for TCP that client may only have
+    /// ended its direction.
+    pub fn drains_in_time(&self) -> bool {
+        let closes =
+            |request: &Request| request.breaks.is_some_and(|it| it.how == BreakKind::Close);
+        let mut requests = self.connections.iter().flat_map(|connection| &connection.requests);
+        let is_left_alone = requests.any(closes)
+            && self.origins.iter().any(|it| it.behaviour == OriginBehaviour::NeverReads);
+        self.difficulty != Difficulty::Hard && !is_left_alone
+    }
+
     fn has_tls_fault(&self, connection: &Connection) -> bool {
         match connection.tls.fault {
             None => false,

@@ -21,7 +21,7 @@ use super::findings::{Coverage, Failure};
 use super::model::{ExchangeModel, Moment, WaitLimits};
 use super::names::{PlannedNameServer, name_of};
 use super::origin::RandomOrigin;
-use super::plan::{Difficulty, DisabledFault, NameBehaviour, OperatorEvent, RandomScenario};
+use super::plan::{DisabledFault, NameBehaviour, OperatorEvent, RandomScenario};
 
 /// The outcome of a scenario.
 #[derive(Clone, Debug)]
@@ -268,7 +268,7 @@ struct RandomRun {
     shared: Arc<SharedState>,
     actors: RandomActors,
     model: ExchangeModel,
-    difficulty: Difficulty,
+    drains_in_time: bool,
 }
 
 impl RandomRun {
@@ -335,7 +335,7 @@ impl RandomRun {
                 over: Rc::new(Cell::new(false)),
             },
             model,
-            difficulty: scenario.difficulty,
+            drains_in_time: scenario.drains_in_time(),
         })
     }
 
@@ -385,7 +385,7 @@ impl RandomRun {
         let flags: Vec<_> = self.workers.iter().map(|worker| worker.ended.clone()).collect();
         let ended = &mut |_: &World| flags.iter().all(|ended| ended.get());
         self.run(world, drain, ended);
-        if !self.has_ended() && self.difficulty != Difficulty::Hard {
+        if !self.has_ended() && self.drains_in_time {
             return Err(self.failure("undrained", "the workers do not drain".to_owned()));
         }
         // The operator checks the time that this takes.
