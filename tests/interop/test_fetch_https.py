@@ -95,7 +95,7 @@ class FetchHttps(SecureCase):
         proxy = self.forward()
         response = self.get(proxy, self.url())
         self.assertEqual(response.status, 400)
-        self.assertIn(b"only http:// URLs and CONNECT", response.body)
+        self.assertIn(b"https:// URLs only with fetch-https", response.body)
         self.assertEqual(self.shop.names, [])
 
     def test_the_listener_decides_nothing(self):

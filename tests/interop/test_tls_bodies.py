@@ -134,6 +134,7 @@ class Downloads(SecureCase):
 
     def test_a_plain_and_a_tls_listener_of_one_service(self):
         proxy = self.secure_boost(self.source.url, "--listen", "127.0.0.1:0")
+        self.wait_until("both listeners are open", lambda: len(proxy.addresses) == 2)
         plain = proxy.addresses[1].rpartition(":")
         for length in SIZES[:-1]:
             self.fetch(self.connect(proxy), "chunked", length)
