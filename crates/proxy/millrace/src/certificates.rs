@@ -121,9 +121,9 @@ fn read_ordered(path: &Path, provider: &Provider) -> Option<Certificate> {
     Certificate::from_pem(&pem, &pem, provider).ok()
 }
 
-/// Returns the stored certificate with most of the names of `acme`, so that a changed list of
-/// names, or another authority, interrupts the service of no name. The certificates of the
-/// configured authority come first: those of another one may be for tests.
+/// Returns the stored certificate with most of the names of `acme`, so that these names are served
+/// while a certificate for a changed list of names, or of another authority, is ordered. The
+/// certificates of the configured authority come first: those of another one may be for tests.
 fn find_substitute(
     acme: &Acme,
     content: &AcmeContent,
@@ -460,16 +460,16 @@ impl FileStamps {
         self.0.iter().any(|(path, seen)| *seen != stamp(path))
     }
 
-    /// Notes that files which this process can no longer reach are missing from now on: it has
-    /// changed its user.
+    /// Records files as missing that this process can no longer reach because it has changed its
+    /// user.
     pub(crate) fn forget_unreachable(&mut self) {
         for (path, seen) in &mut self.0 {
             *seen = seen.filter(|_| stamp(path).is_some());
         }
     }
 
-    /// Replaces these files by files that were refused. The others of these stay, as they are now:
-    /// the configuration in force has them.
+    /// Adds the files of a refused configuration with their stamps. The files of the configuration
+    /// in force are still checked, from their present state on.
     pub(crate) fn set_refused(&mut self, refused: Self) {
         self.0.retain(|(path, _)| !refused.0.iter().any(|(other, _)| other == path));
         self.0.iter_mut().for_each(|(path, seen)| *seen = stamp(path));

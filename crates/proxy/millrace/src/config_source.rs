@@ -51,8 +51,8 @@ impl ConfigSource {
         lock(&self.files).have_changed()
     }
 
-    /// Notes that the process has changed its user, who may not reach every file. A file that only
-    /// became unreachable has not changed.
+    /// Counts files as unchanged that the process can no longer reach because it has changed its
+    /// user.
     pub(crate) fn forget_unreachable_files(&self) {
         lock(&self.files).forget_unreachable();
     }
