@@ -132,7 +132,8 @@ class Secure(ChromiumCase):
         self.assertFalse(found[0][2])
         records = self.records(self.proxy, self.log)
         self.assertEqual({each["tls_version"] for each in records}, {f"TLSv{version}"})
-        self.assertEqual({each["resumed"] for each in records}, {False, True})
+        # The browser may use a later connection for its first request, and the first one for none.
+        self.assertIn(True, {each["resumed"] for each in records})
 
     def test_tls_1_2(self):
         self.check_version("1.2", X25519, "--ssl-version-max=tls1.2")
