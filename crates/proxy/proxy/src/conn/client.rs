@@ -125,19 +125,12 @@ pub(crate) fn handle_timer<E: Engine>(
     }
     match conn.deadline(snapshot.limits()) {
         Some(deadline) if deadline <= now => {
-            if matches!(
-                conn.state,
-                ConnState::Handshake | ConnState::New | ConnState::RequestHeader
-            ) || conn.has_part_of_request()
-            {
-                timers.set(conn.timer, now + check);
-                return Some((EventTarget::Conn(key), Event::TimedOut));
+            if conn.is_closing() {
+                close(core, key);
+                return None;
             }
-            match conn.is_closing() {
-                true => close(core, key),
-                false => finish(core, key),
-            }
-            None
+            timers.set(conn.timer, now + check);
+            Some((EventTarget::Conn(key), Event::TimedOut))
         }
         Some(deadline) => {
             timers.set(conn.timer, deadline.min(now + check));

@@ -115,9 +115,9 @@ fn begin<E: Engine>(
     }
 }
 
-/// Refuses a request header that took too long to arrive. If no byte of it has arrived, the
-/// connection closes without a response: a client that is just sending a request would take it for
-/// the response to that request.
+/// Refuses a request header that took too long to arrive. If no byte of it has arrived, also on an
+/// idle connection, the connection closes without a response: a client that is just sending a
+/// request would take it for the response to that request.
 fn refuse_overdue<E: Engine>(core: &mut Core<E>, conn_key: Key) -> NextStep {
     if !core.conn(conn_key).has_part_of_request() {
         client::finish(core, conn_key);
