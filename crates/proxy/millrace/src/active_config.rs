@@ -101,9 +101,9 @@ impl ActiveConfig {
         self.lock().config.clone()
     }
 
-    /// Checks the certificates: see [`ConfigSource::have_files_changed`].
+    /// Returns whether a certificate has changed: see [`ConfigSource::files`].
     pub(crate) fn have_files_changed(&self) -> bool {
-        self.source.have_files_changed()
+        self.source.files().have_changed()
     }
 
     /// Returns the counters of reloads.
@@ -125,7 +125,7 @@ impl ActiveConfig {
         let abstract_sockets = systemd.uses_abstract_socket();
         let confinement =
             privileges::drop_privileges(&self.config(), file, engine, abstract_sockets)?;
-        self.source.forget_unreachable_files();
+        self.source.files().forget_unreachable();
         self.confinement.set(confinement).expect("privileges are given up once");
         Ok(())
     }
@@ -192,7 +192,7 @@ impl ActiveConfig {
             change.undo();
             return Err(format!("cannot start the thread of the access log: {error}"));
         }
-        self.source.set_files_in_force(files);
+        *self.source.files() = files;
         Ok(state.activate(config, requested, change, &lock(&self.observers)))
     }
 

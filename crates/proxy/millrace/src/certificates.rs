@@ -455,7 +455,8 @@ impl FileStamps {
         Self(files.map(|path| (path.to_owned(), stamp(path))).collect())
     }
 
-    /// Checks the files again. Returns whether one has changed.
+    /// Checks the files again. Returns whether one has changed since it was read for the
+    /// configuration in force, or refused.
     pub(crate) fn have_changed(&self) -> bool {
         self.0.iter().any(|(path, seen)| *seen != stamp(path))
     }

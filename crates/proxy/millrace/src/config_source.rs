@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, RawConfig};
 
@@ -45,21 +45,10 @@ impl ConfigSource {
         Self { place: Place::CommandLine(options), files: Mutex::default() }
     }
 
-    /// Checks the certificates. Returns whether one has changed since those in force were read, or
-    /// since it was refused. A file that changes during a reading has changed afterwards.
-    pub(crate) fn have_files_changed(&self) -> bool {
-        lock(&self.files).have_changed()
-    }
-
-    /// Counts files as unchanged that the process can no longer reach because it has changed its
-    /// user.
-    pub(crate) fn forget_unreachable_files(&self) {
-        lock(&self.files).forget_unreachable();
-    }
-
-    /// Notes the files of the configuration that is now in force.
-    pub(crate) fn set_files_in_force(&self, files: FileStamps) {
-        *lock(&self.files) = files;
+    /// Returns the stamps by which changed certificates are found, locked. A file that changes
+    /// during a reading has changed afterwards.
+    pub(crate) fn files(&self) -> MutexGuard<'_, FileStamps> {
+        lock(&self.files)
     }
 
     /// Returns the path of the configuration, if it is a file.
@@ -83,8 +72,8 @@ impl ConfigSource {
     }
 
     /// Reads the configuration for a reload. Unlike [`ConfigSource::read`] it refuses a pipe, whose
-    /// writer it would have to wait for. Returns the files with the configuration, for
-    /// [`ConfigSource::set_files_in_force`].
+    /// writer it would have to wait for. Returns also the stamps of the files, to store in
+    /// [`ConfigSource::files`] once the configuration is in force.
     ///
     /// # Errors
     /// Those of [`ConfigSource::read`]; a path that is not a regular file.
@@ -109,7 +98,7 @@ impl ConfigSource {
     /// The first error, on one line.
     pub(crate) fn read(&self) -> Result<Config, ConfigError> {
         let (config, files) = self.load()?;
-        self.set_files_in_force(files);
+        *self.files() = files;
         Ok(config)
     }
 
@@ -137,7 +126,7 @@ impl ConfigSource {
         let files = FileStamps::of(&config);
         users::load(&mut config, raw)?;
         if let Err(error) = certificates::load(&mut config, raw) {
-            lock(&self.files).set_refused(files);
+            self.files().set_refused(files);
             return Err(error);
         }
         congestion::check(&config, raw)?;
@@ -163,20 +152,20 @@ mod tests {
         let Ok(Command::Serve(options)) = config::command(words) else { panic!() };
         let source = ConfigSource::of_command_line(options);
         assert!(source.read().is_err());
-        assert!(!source.have_files_changed());
+        assert!(!source.files().have_changed());
         fs::write(&path, "another text").unwrap();
-        assert!(source.have_files_changed());
+        assert!(source.files().have_changed());
         fs::remove_file(&path).unwrap();
-        assert!(source.read().is_err() && !source.have_files_changed());
+        assert!(source.read().is_err() && !source.files().have_changed());
         fs::write(&path, "no certificate").unwrap();
-        assert!(source.have_files_changed());
+        assert!(source.files().have_changed());
         assert!(source.read().is_err());
         fs::remove_file(&path).unwrap();
-        source.forget_unreachable_files();
-        assert!(!source.have_files_changed());
+        source.files().forget_unreachable();
+        assert!(!source.files().have_changed());
         fs::write(&path, "another text").unwrap();
-        source.forget_unreachable_files();
-        assert!(source.have_files_changed());
+        source.files().forget_unreachable();
+        assert!(source.files().have_changed());
         fs::remove_file(&path).unwrap();
     }
 }
