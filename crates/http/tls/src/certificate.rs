@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
+use rustls::{Error, InconsistentKeys};
 use x509_parser::asn1_rs::Any;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
@@ -48,21 +49,12 @@ impl Certificate {
         key: &[u8],
         provider: &Provider,
     ) -> Result<Self, CertificateError> {
-        let chain = pem::certificates(chain).map_err(CertificateError::Chain)?;
-        let key = pem::private_key(key).map_err(CertificateError::Key)?;
-        let parsed = parse(&chain).map_err(CertificateError::Chain)?;
-        let facts = Facts::of(&parsed[0]).map_err(CertificateError::Chain)?;
-        check_keys(&parsed).and_then(|()| check_order(&parsed)).map_err(CertificateError::Chain)?;
-        let issuer_validity = parsed.get(1).map(Validity::of);
-        let missing_issuer = parsed.last().and_then(Issuer::of_last);
-        let certified = CertifiedKey::from_der(chain, key, provider.crypto());
-        let certified = certified.map_err(|error| match error {
-            rustls::Error::InconsistentKeys(_) => CertificateError::Mismatch,
-            // No other key has this error: the PEM file was parsed before.
-            rustls::Error::General(_) => CertificateError::Key(UNSUPPORTED_KEY.into()),
-            error => CertificateError::Key(format!("cannot be used: {error}")),
-        })?;
-        Ok(Self { key: Arc::new(certified), facts, issuer_validity, missing_issuer })
+        let certificate = Self::for_challenge(chain, key, provider)?;
+        match certificate.key.keys_match() {
+            Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certificate),
+            Err(Error::InconsistentKeys(_)) => Err(CertificateError::Mismatch),
+            Err(error) => Err(CertificateError::Key(format!("cannot be used: {error}"))),
+        }
     }
 
     /// Parses a chain and its key like [`Certificate::from_pem`], without checking that they fit:
@@ -70,7 +62,7 @@ impl Certificate {
     /// extension.
     ///
     /// # Errors
-    /// If one of them is not PEM or cannot be used.
+    /// If one of them is not PEM, or has a wrong or a weak key.
     pub fn for_challenge(
         chain: &[u8],
         key: &[u8],
@@ -80,10 +72,17 @@ impl Certificate {
         let key = pem::private_key(key).map_err(CertificateError::Key)?;
         let parsed = parse(&chain).map_err(CertificateError::Chain)?;
         let facts = Facts::of(&parsed[0]).map_err(CertificateError::Chain)?;
+        check_keys(&parsed).and_then(|()| check_order(&parsed)).map_err(CertificateError::Chain)?;
+        let issuer_validity = parsed.get(1).map(Validity::of);
+        let missing_issuer = parsed.last().and_then(Issuer::of_last);
         let key = provider.crypto().key_provider.load_private_key(key);
-        let key = key.map_err(|error| CertificateError::Key(format!("cannot be used: {error}")))?;
+        let key = key.map_err(|error| match error {
+            // No other key has this error: the PEM file was parsed before.
+            Error::General(_) => CertificateError::Key(UNSUPPORTED_KEY.into()),
+            error => CertificateError::Key(format!("cannot be used: {error}")),
+        })?;
         let key = Arc::new(CertifiedKey::new(chain, key));
-        Ok(Self { key, facts, issuer_validity: None, missing_issuer: None })
+        Ok(Self { key, facts, issuer_validity, missing_issuer })
     }
 
     /// Returns the DNS names for which the certificate is valid, in lower case; `*.NAME` is a
