@@ -83,24 +83,40 @@ pub fn peek(bytes: &[u8]) -> Peek {
 ///
 /// Without it, rustls would read all records again after each byte of a client that sends a long
 /// ClientHello slowly, in records of one byte: 0.1 ms for each, as much as a handshake.
-fn lacks_bytes(mut bytes: &[u8]) -> bool {
-    let (mut header, mut received) = ([0; 4], 0);
-    while let [kind, _, _, high, low, rest @ ..] = bytes {
-        let length = usize::from(u16::from_be_bytes([*high, *low]));
-        if *kind != HANDSHAKE_RECORD || length == 0 || length > RECORD_BYTES_MAX {
-            return false;
+fn lacks_bytes(bytes: &[u8]) -> bool {
+    join_records(bytes).is_some_and(|(message, _)| message.len() < message_bytes(&message))
+}
+
+/// Joins the whole records at the beginning of `bytes` to the first message, as far as it has
+/// arrived. Returns also the bytes behind these records. `None` if the message cannot become a
+/// ClientHello that rustls reads.
+pub(crate) fn join_records(mut bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut message = Vec::new();
+    while message.len() < message_bytes(&message)
+        && let Some((kind, length, rest)) = split_header(bytes)
+    {
+        if kind != HANDSHAKE_RECORD || length == 0 || length > RECORD_BYTES_MAX {
+            return None;
         }
         let Some((content, after)) = rest.split_at_checked(length) else { break };
-        let begin = &mut header[received.min(4)..];
-        let count = begin.len().min(length);
-        begin[..count].copy_from_slice(&content[..count]);
-        received += length;
+        message.extend_from_slice(content);
         bytes = after;
     }
-    let [kind, size @ ..] = header;
-    let size = size.iter().fold(0, |size, byte| size << 8 | usize::from(*byte));
-    let is_hello = received == 0 || kind == CLIENT_HELLO && size <= MESSAGE_BYTES_MAX;
-    is_hello && received < header.len() + size
+    let is_hello = message.first().is_none_or(|kind| *kind == CLIENT_HELLO);
+    (is_hello && message_bytes(&message) <= MESSAGE_BYTES_MAX).then_some((message, bytes))
+}
+
+/// Splits the header of a record into its type and the length of the content, which follows in the
+/// bytes behind it.
+pub(crate) fn split_header(bytes: &[u8]) -> Option<(u8, usize, &[u8])> {
+    let ([kind, _, _, high, low], rest) = bytes.split_first_chunk()?;
+    Some((*kind, u16::from_be_bytes([*high, *low]).into(), rest))
+}
+
+/// Returns the size of a handshake message with its header, of which `message` has the beginning.
+pub(crate) fn message_bytes(message: &[u8]) -> usize {
+    let size = message.get(1..4).unwrap_or_default();
+    4 + size.iter().fold(0, |size, byte| size << 8 | usize::from(*byte))
 }
 
 fn failed(error: TlsError) -> Peek {
@@ -159,7 +175,7 @@ pub(crate) const HANDSHAKE_RECORD: u8 = 22;
 
 /// The most bytes of a plain record that rustls reads (RFC 8446 section 5.1), and of a message.
 const RECORD_BYTES_MAX: usize = 16 * 1024;
-const MESSAGE_BYTES_MAX: usize = 0xffff;
+const MESSAGE_BYTES_MAX: usize = 4 + 0xffff;
 
 /// The first bytes of other records: ChangeCipherSpec, alert, application data. GnuTLS accepts a
 /// ClientHello behind the first one, and Go behind a warning.

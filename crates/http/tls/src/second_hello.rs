@@ -1,7 +1,10 @@
 //! The second ClientHello of a connection, which a server requests by a HelloRetryRequest (RFC 8446
 //! section 4.1.4). It is in the clear like the first one, and several servers take the name in it.
 
-use crate::hello::{CLIENT_HELLO, HANDSHAKE_RECORD, HELLO_BYTES_MAX, Sniffed, sniff};
+use crate::hello::{
+    CLIENT_HELLO, HANDSHAKE_RECORD, HELLO_BYTES_MAX, Sniffed, join_records, message_bytes, sniff,
+    split_header,
+};
 
 /// The bytes of a client behind its first ClientHello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,16 +24,9 @@ pub enum AfterHello {
 
 /// Returns what follows the ClientHello at the beginning of `bytes`, which [`sniff`] has read.
 pub fn after_hello(bytes: &[u8]) -> AfterHello {
-    let (mut rest, mut message) = (bytes, Vec::new());
-    while message.is_empty() || message.len() < message_bytes(&message) {
-        let Some((HANDSHAKE_RECORD, content, after)) = split_record(rest) else {
-            return AfterHello::Unrequested;
-        };
-        message.extend_from_slice(content);
-        rest = after;
-    }
+    let Some((message, rest)) = join_records(bytes) else { return AfterHello::Unrequested };
     match skip_changes(rest).first() {
-        _ if message.len() > message_bytes(&message) => AfterHello::Unrequested,
+        _ if message.len() != message_bytes(&message) => AfterHello::Unrequested,
         _ if offers_early_data(&message) => AfterHello::EarlyData,
         None => AfterHello::Nothing,
         Some(&HANDSHAKE_RECORD) => AfterHello::Unrequested,
@@ -90,8 +86,7 @@ pub fn sniff_second(bytes: &[u8]) -> Sniffed {
 /// With TLS 1.2 the record may have an encrypted message, which begins with any byte, but is never
 /// shorter than these six bytes: type, size, and version.
 fn is_hello(record: &[u8]) -> Option<bool> {
-    let (header, content) = record.split_at_checked(HEADER_BYTES)?;
-    let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+    let (_, length, content) = split_header(record)?;
     match content.get(..length.min(6))? {
         [kind, size, _, _, major, _] => Some(*kind == CLIENT_HELLO && *size < 4 && *major == 3),
         short => Some(short.first().is_none_or(|kind| *kind == CLIENT_HELLO)),
@@ -100,28 +95,13 @@ fn is_hello(record: &[u8]) -> Option<bool> {
 
 /// Skips whole records that may precede a second ClientHello.
 fn skip_changes(mut bytes: &[u8]) -> &[u8] {
-    while let Some((kind, _, after)) = split_record(bytes)
+    while let Some((kind, length, rest)) = split_header(bytes)
         && CHANGES.contains(&kind)
+        && let Some(after) = rest.get(length..)
     {
         bytes = after;
     }
     bytes
-}
-
-/// Splits a whole record into its type, its content, and the bytes behind it.
-fn split_record(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
-    let (header, rest) = bytes.split_at_checked(HEADER_BYTES)?;
-    let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
-    let (content, after) = rest.split_at_checked(length)?;
-    Some((header[0], content, after))
-}
-
-/// Returns the size of a handshake message with its header, of which `message` has the beginning.
-fn message_bytes(message: &[u8]) -> usize {
-    let size = message
-        .get(1..4)
-        .map_or(0, |size| size.iter().fold(0, |size, byte| size << 8 | usize::from(*byte)));
-    4 + size
 }
 
 /// The types of records that servers skip before a second ClientHello: ChangeCipherSpec, which TLS
@@ -129,8 +109,6 @@ fn message_bytes(message: &[u8]) -> usize {
 const CHANGES: [u8; 2] = [20, 21];
 /// The number of the extension early_data (RFC 8446 section 4.2).
 const EARLY_DATA: u16 = 42;
-/// The bytes before the content of a record: type, version, and length.
-const HEADER_BYTES: usize = 5;
 
 #[cfg(test)]
 mod tests {
