@@ -12,7 +12,9 @@
 use millrace_config::LogFormat;
 use millrace_engine::{Engine, Key};
 use millrace_http1::{Framing, Host, destination};
-use millrace_tls::{AfterHello, HELLO_BYTES_MAX, Sniffed, after_hello, sniff, sniff_second};
+use millrace_tls::{
+    AfterHello, ClientHello, HELLO_BYTES_MAX, Sniffed, after_hello, sniff, sniff_second,
+};
 
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::hello_peek::HelloPeek;
@@ -75,12 +77,14 @@ pub(crate) fn peek<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress 
         return TransferProgress::Waiting;
     }
     let may_continue = held.is_empty() || pending.awaits_second() && has_ended;
-    let sniffed = match sniffed {
-        Sniffed::Incomplete if may_continue => Sniffed::Other,
-        Sniffed::Incomplete => Sniffed::Unreadable,
-        sniffed => sniffed,
+    let found = match sniffed {
+        Sniffed::Hello(hello) if awaits_second => Found::FirstHello(hello),
+        Sniffed::Hello(hello) => Found::LastHello(hello),
+        Sniffed::Other => Found::Other,
+        Sniffed::Incomplete if may_continue => Found::Other,
+        Sniffed::Incomplete | Sniffed::Unreadable => Found::Unreadable(Reason::SniUnreadable),
     };
-    decide(core, key, sniffed, Reason::SniUnreadable, awaits_second)
+    decide(core, key, found)
 }
 
 /// Examines the first bytes of a tunnel. Returns also whether a second ClientHello may follow that
@@ -103,36 +107,39 @@ fn sniff_first(held: &[u8], checks: bool) -> (Sniffed, bool) {
 /// Ends the peek because the ClientHello was not whole in time.
 #[inline(never)]
 pub(crate) fn time_out_peek<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    decide(core, key, Sniffed::Unreadable, Reason::SniTimedOut, false)
+    decide(core, key, Found::Unreadable(Reason::SniTimedOut))
 }
 
-/// Continues the tunnel, or fails with the reason to close it. `unreadable` is that of a
-/// ClientHello that cannot be read; it closes the tunnel only if names are checked. With
-/// `awaits_second`, the bytes at hand are sent and the next ones are examined.
-fn decide<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    sniffed: Sniffed,
-    unreadable: Reason,
-    awaits_second: bool,
-) -> TransferProgress {
+/// The result of a peek.
+enum Found {
+    /// The first ClientHello. The next bytes are examined, too.
+    FirstHello(ClientHello),
+    /// The last ClientHello that is examined.
+    LastHello(ClientHello),
+    /// A ClientHello that cannot be read. If names are checked, the tunnel closes for this reason.
+    Unreadable(Reason),
+    /// Anything else.
+    Other,
+}
+
+/// Continues the tunnel, or fails with the reason to close it.
+fn decide<E: Engine>(core: &mut Core<E>, key: Key, found: Found) -> TransferProgress {
+    let awaits_second = matches!(found, Found::FirstHello(_));
     let exchange = core.exchange(key);
     let filter = exchange.snapshot().target_filter(exchange.service);
     let requested = destination(&exchange.request).ok().and_then(|it| it.authority);
     let host = requested.map_or(Host::Name(b""), |authority| authority.host);
     let first = exchange.peek.as_ref().filter(|peek| peek.awaits_second());
     let first_name = first.and_then(|peek| peek.server_name()).map(str::to_owned);
-    let (server_name, checked) = match sniffed {
-        Sniffed::Unreadable if filter.checks_server_names() => (first_name, Err(unreadable)),
-        Sniffed::Hello(hello) => {
+    let (server_name, checked) = match found {
+        Found::Unreadable(reason) if filter.checks_server_names() => (first_name, Err(reason)),
+        Found::FirstHello(hello) | Found::LastHello(hello) => {
             let checked = filter.check_server_name(host, hello.server_name.as_deref());
             (hello.server_name, checked)
         }
         // The name in the first ClientHello has been checked.
         _ if first.is_some() => (first_name, Ok(())),
-        Sniffed::Unreadable | Sniffed::Other | Sniffed::Incomplete => {
-            (None, filter.check_server_name(host, None))
-        }
+        Found::Unreadable(_) | Found::Other => (None, filter.check_server_name(host, None)),
     };
     if let Err(reason) = checked {
         exchange.peek = Some(Box::new(HelloPeek::Refused { server_name }));
