@@ -7,7 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, RawConfig};
 
-use crate::certificates::FileStamps;
+use crate::file_stamps::FileStamps;
 use crate::threads::lock;
 use crate::{certificates, congestion, preflight, users};
 

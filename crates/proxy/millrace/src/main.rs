@@ -19,6 +19,7 @@ mod demo_site;
 mod disks;
 mod doctor;
 mod engines;
+mod file_stamps;
 mod finding;
 mod health_checks;
 mod hot_bodies;
