@@ -592,6 +592,9 @@ impl Wire {
 /// The most bytes of a session, such as replies to KeyUpdates, that wait for a peer.
 const OWN_BYTES_MAX: usize = 8 * 1024;
 
+/// The most parts of a send with shared bytes, as for [`Engine::send_shared`].
+const SHARED_PARTS_MAX: usize = 16;
+
 /// The connection's own bytes. Boxed, since most connections have none.
 #[derive(Debug, Default)]
 struct OwnBytes {
@@ -614,8 +617,10 @@ impl<E: Engine> TransferSink<E> for Wire {
     #[inline]
     fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn SharedBytes) {
         if self.secure.is_some() {
-            let parts: Vec<&[u8]> = parts.iter().copied().chain([shared.bytes()]).collect();
-            return self.seal(engine, &parts);
+            let mut all: [&[u8]; SHARED_PARTS_MAX] = [&[]; SHARED_PARTS_MAX];
+            all[..parts.len()].copy_from_slice(parts);
+            all[parts.len()] = shared.bytes();
+            return self.seal(engine, &all[..=parts.len()]);
         }
         self.send_after_own(parts, |fd, parts, token| engine.send_shared(fd, parts, shared, token));
     }
