@@ -8,7 +8,7 @@ use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use millrace_sim::Faults;
+use millrace_sim::{Faults, World};
 use millrace_tests::scenario::Scenario;
 use millrace_tests::{real, simulated};
 
@@ -149,6 +149,67 @@ fn wrong_expectations_fail() {
     );
     let scenario = Scenario::parse("right", &text).unwrap();
     assert!(simulated::play(&scenario, 1, Faults::Benign).is_ok());
+}
+
+/// Returns the capacities among these with which `text` fails. A peer over TLS that pauses has full
+/// buffers then, and at some capacities all bytes but the announced end of the stream fit.
+fn failing_capacities(text: &str, capacities: std::ops::Range<usize>) -> Vec<usize> {
+    let scenario = Scenario::parse("full buffers", text).expect("the scenario is valid");
+    let fails = |capacity: &usize| {
+        let seed = *capacity as u64;
+        let world = World::new(seed, Faults::None);
+        let mut plan = world.plan();
+        plan.streams.send_capacity = *capacity;
+        plan.streams.receive_capacity = 1024;
+        world.set_plan(plan);
+        simulated::play_in(&world, &scenario, seed, Faults::None).is_err()
+    };
+    capacities.filter(fails).collect()
+}
+
+#[test]
+fn the_announced_end_of_a_body_reaches_a_client_with_full_buffers() {
+    let get = r#"send "GET / HTTP/1.0\r\nHost: a.test\r\n\r\n""#;
+    // At larger capacities the connection is closed before the client sends close_notify, which
+    // resets it.
+    for (limits, pause, capacities) in [
+        ("--limit linger_ms=0", "pause 20000", 1150..1250),
+        ("", "pause 20000", 1150..1250),
+        ("", "pause 1000\n  finish\n  pause 1000", 1150..1225),
+    ] {
+        let text = format!(
+            "proxy boost --origin {{o1}} {limits}\n\
+             origin o1 unix\n  accept\n  expect request GET /\n  \
+             send \"HTTP/1.0 200 OK\\r\\n\\r\\n\" pattern 2000 1\n  close\n\
+             client c1\n  {get}\n  {pause}\n  \
+             expect response 200\n    framing close\n    body pattern 2000 1\n  expect end\n"
+        );
+        let failing = failing_capacities(&text, capacities);
+        assert!(failing.is_empty(), "{failing:?}\n{text}");
+    }
+}
+
+#[test]
+fn the_announced_end_of_a_tunnel_reaches_an_origin_with_full_buffers() {
+    let text = r#"
+proxy boost --origin http://{o1}
+origin o1
+  accept
+    expect header of request GET /
+    send "HTTP/1.1 101 Switching Protocols\r\nUpgrade: a\r\nConnection: Upgrade\r\n\r\n"
+    finish
+    pause 20000
+    expect bytes pattern 2000 1
+    expect end
+client c1
+  send "GET / HTTP/1.1\r\nHost: a.test\r\nUpgrade: a\r\nConnection: Upgrade\r\n\r\n"
+  expect header of response 101
+  expect end
+  send pattern 2000 1
+  finish
+"#;
+    let failing = failing_capacities(text, 900..1200);
+    assert!(failing.is_empty(), "{failing:?}");
 }
 
 #[test]

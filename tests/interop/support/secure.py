@@ -15,8 +15,10 @@ class Connection(wire.Connection):
     """A TLS connection over a socket. Sealed bytes are collected in memory, and `pieces`, if set,
     cuts it into the pieces that are sent. `saved` resumes the session of another connection."""
 
-    def __init__(self, address, context, *, name=NAME, pieces=None, saved=None, before=b""):
-        super().__init__(address)
+    def __init__(
+        self, address, context, *, name=NAME, pieces=None, saved=None, before=b"", **buffers
+    ):
+        super().__init__(address, **buffers)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.received, self.sealed, self.pieces = ssl.MemoryBIO(), ssl.MemoryBIO(), pieces
         self.tls = context.wrap_bio(

@@ -76,10 +76,11 @@ impl WaitLimits {
         let ms = |ms: u64| Duration::from_millis(ms) + slack;
         let tries = limits.retries + 1;
         // The proxy checks the pace of a client each time a limit expires. One byte at the
-        // beginning of such a period extends it by another one. The factors allow for that.
+        // beginning of such a period extends it by another one. The announced end of a response has
+        // the same limit as its bytes. The factors allow for that.
         let exchange = limits.head_ms
             + 2 * limits.body_ms
-            + 3 * limits.send_ms
+            + 5 * limits.send_ms
             + limits.connect_ms
             + tries * (limits.name_ms + limits.connect_ms + limits.first_byte_ms)
             + limits.response_ms

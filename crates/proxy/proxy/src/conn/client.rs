@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Buffer, CompletionEvent as Completion, Engine, Instant, Key};
+use millrace_engine::{Buffer, CompletionEvent as Completion, Engine, Error, Instant, Key};
 use millrace_tls::TlsErrorKind;
 
 use crate::conn::{Conn, ConnState, wire::ReceiveResult};
@@ -55,8 +55,7 @@ pub(crate) fn handle_completion<E: Engine>(
             ReceiveResult::Broken if first.is_some() => {
                 Some((EventTarget::Exchange(first?), Event::End(Reason::ClientClosed)))
             }
-            // The client may still read what is on its way to it.
-            ReceiveResult::End if conn.state == ConnState::ResetPending => None,
+            ReceiveResult::End if conn.has_pending_end() => None,
             ReceiveResult::End | ReceiveResult::Broken => {
                 close_by_client(core, key);
                 None
@@ -71,8 +70,11 @@ pub(crate) fn handle_completion<E: Engine>(
             Some((uploading?, Event::ClientReadable))
         }
         Completion::Sent(result) => {
-            let result = conn.wire.complete_send(result)?;
-            let event = if result.is_ok() { Event::ClientSent } else { Event::ClientFailed };
+            let Some(of_exchange) = conn.wire.complete_send(result) else {
+                continue_end(core, key, result);
+                return None;
+            };
+            let event = if of_exchange.is_ok() { Event::ClientSent } else { Event::ClientFailed };
             Some((EventTarget::Exchange(first?), event))
         }
         Completion::Spliced(result) => {
@@ -81,6 +83,15 @@ pub(crate) fn handle_completion<E: Engine>(
             Some((EventTarget::Exchange(first?), event))
         }
         other => unreachable!("no client connection requests {other:?}"),
+    }
+}
+
+/// Continues the end of a connection whose own bytes were sent.
+fn continue_end<E: Engine>(core: &mut Core<E>, key: Key, sent: Result<(), Error>) {
+    match sent {
+        _ if core.conn(key).state != ConnState::Ending => {}
+        Ok(()) => linger(core, key),
+        Err(_) => close(core, key),
     }
 }
 
@@ -126,7 +137,10 @@ pub(crate) fn handle_timer<E: Engine>(
     match conn.deadline(snapshot.limits()) {
         Some(deadline) if deadline <= now => {
             if conn.is_closing() {
-                close(core, key);
+                match conn.state {
+                    ConnState::Ending => close_or_wait(core, key),
+                    _ => close(core, key),
+                }
                 return None;
             }
             timers.set(conn.timer, now + check);
@@ -209,6 +223,9 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     let now = engine.now();
     let linger = Duration::from_millis(snapshot.limits().linger_ms);
     let Some(conn) = conns.get_mut(key) else { return };
+    if conn.wire.tls().is_some() && !conn.wire.finish(engine) {
+        return await_end(core, key);
+    }
     if conn.wire.has_ended() || linger.is_zero() {
         return close(core, key);
     }
@@ -228,21 +245,43 @@ pub(crate) fn finish<E: Engine>(core: &mut Core<E>, key: Key) {
     }
 }
 
-/// Closes a secured connection. If the kernel does not take the announced end at once, the
-/// connection lingers until then, and at most `linger_ms`: without the announcement, a body that
-/// ends with the connection would look cut.
+/// Closes a secured connection once the kernel has taken its announced end.
 #[inline(never)]
 fn finish_secured<E: Engine>(core: &mut Core<E>, key: Key) {
-    let Core { engine, conns, timers, snapshot, .. } = core;
+    let Core { engine, conns, .. } = core;
     let Some(conn) = conns.get_mut(key) else { return };
-    let linger = Duration::from_millis(snapshot.limits().linger_ms);
-    if linger.is_zero() || conn.wire.finish(engine) {
+    match conn.wire.finish(engine) {
+        true => close(core, key),
+        false => await_end(core, key),
+    }
+}
+
+/// Waits until the kernel takes the announced end of a secured connection, which then lingers. The
+/// client may have ended its stream.
+fn await_end<E: Engine>(core: &mut Core<E>, key: Key) {
+    let Core { engine, conns, timers, snapshot, .. } = core;
+    let now = engine.now();
+    let Some(conn) = conns.get_mut(key) else { return };
+    conn.set_state(ConnState::Ending, now);
+    conn.undelivered = conn.wire.undelivered(engine);
+    conn.wire.recv_buffer.clear(engine);
+    timers.set(conn.timer, now + Duration::from_millis(snapshot.limits().send_ms));
+    receive(core, key);
+}
+
+/// Closes a connection whose client has not acknowledged bytes at the minimum rate over `send_ms`,
+/// although its announced end waits for that.
+fn close_or_wait<E: Engine>(core: &mut Core<E>, key: Key) {
+    let Core { engine, conns, snapshot, timers, .. } = core;
+    let (now, limits) = (engine.now(), snapshot.limits());
+    let Some(conn) = conns.get_mut(key) else { return };
+    let undelivered = conn.wire.undelivered(engine);
+    let taken = conn.undelivered.saturating_sub(undelivered);
+    if !meets_rate(taken.into(), now.since(conn.since), limits.rate_bytes_per_second) {
         return close(core, key);
     }
-    let now = engine.now();
-    conn.set_state(ConnState::Lingering, now);
-    timers.set(conn.timer, now + linger);
-    receive(core, key);
+    (conn.undelivered, conn.since) = (undelivered, now);
+    timers.set(conn.timer, now + Duration::from_millis(limits.send_ms));
 }
 
 /// Sends no further bytes, and resets the connection once the client has everything that was sent.

@@ -19,9 +19,9 @@ use millrace_config::limits::Limits;
 /// The state of a client connection.
 ///
 /// ```text
-/// accept ─> ProxyHeader ─> Handshake ─> New ─> RequestHeader ─> Busy ─> Lingering, ResetPending
-///                                                    ^            │                     │
-///                                                   Idle <────────┘                  closed
+/// accept ─> ProxyHeader ─> Handshake ─> New ─> RequestHeader ─> Busy ─> ResetPending ─> closed
+///                                                    ^            │                       ^
+///                                                   Idle <────────┴──> Ending ─> Lingering
 /// ```
 ///
 /// Connections without a PROXY header or without TLS skip `ProxyHeader` or `Handshake`. A header
@@ -40,6 +40,10 @@ pub(crate) enum ConnState {
     RequestHeader,
     /// At least one exchange is in progress.
     Busy,
+    /// The last response was sent, and the kernel has not taken the announced end of the secured
+    /// stream. Without it, a body that ends with the connection would look cut. Received bytes are
+    /// discarded.
+    Ending,
     /// The last response was sent. Received bytes are discarded, so that the client can read the
     /// response before a reset reaches it (RFC 9112 section 9.6).
     Lingering,
@@ -66,10 +70,10 @@ pub(crate) struct Conn {
     pub(crate) state: ConnState,
     /// Whether a client with a pending reset has sent nothing since its timer was set.
     pub(crate) is_quiet: bool,
-    /// The bytes that a client with a pending reset had not acknowledged at `since`.
+    /// The bytes that a client with a pending end or reset had not acknowledged at `since`.
     pub(crate) undelivered: u32,
-    /// When `state` began. While a reset is pending, this time moves on whenever a check finds that
-    /// the client acknowledges bytes at the minimum rate.
+    /// When `state` began. While an end or a reset is pending, this time moves on whenever a check
+    /// finds that the client acknowledges bytes at the minimum rate.
     pub(crate) since: Instant,
     pub(crate) timer: TimerId,
     pub(crate) pipeline: Pipeline,
@@ -113,7 +117,13 @@ impl Conn {
 
     /// Returns whether the client gets no further response and its bytes are discarded.
     pub(crate) fn is_closing(&self) -> bool {
-        matches!(self.state, ConnState::Lingering | ConnState::ResetPending)
+        matches!(self.state, ConnState::Ending | ConnState::Lingering | ConnState::ResetPending)
+    }
+
+    /// Returns whether the connection ends only after the client has taken bytes. A client that has
+    /// ended its stream may still read them.
+    pub(crate) fn has_pending_end(&self) -> bool {
+        matches!(self.state, ConnState::Ending | ConnState::ResetPending)
     }
 
     /// Returns the deadline of the present state. `None` while an exchange is in progress. On an
@@ -124,6 +134,7 @@ impl Conn {
             ConnState::ProxyHeader | ConnState::New | ConnState::RequestHeader => limits.head_ms,
             ConnState::Handshake => limits.handshake_ms,
             ConnState::Idle => limits.idle_ms,
+            ConnState::Ending => limits.send_ms,
             ConnState::Lingering | ConnState::ResetPending => limits.linger_ms,
             ConnState::Busy => return None,
         };

@@ -96,8 +96,13 @@ fn handle_sent<E: Engine>(
             let is_finished = try_finish_upload(engine, exchanges, conns, key);
             (!is_finished).then_some((EventTarget::Exchange(key), Event::OriginSent))
         }
-        // The connection's own bytes were sent. Or a fill receives the response, which arrived
-        // before this report.
+        (Some(ConnectionUser::Exchange(key)), None) => {
+            // A tunnel may wait until the announced end of its direction is sent.
+            let exchange = exchanges.get(key)?;
+            let awaits_end = exchange.is_tunnel && exchange.upload.has_ended();
+            awaits_end.then_some((EventTarget::Exchange(key), Event::OriginSent))
+        }
+        // A fill receives the response, which arrived before this report.
         (Some(_), _) => None,
         (None, _) => {
             if result.is_err() {

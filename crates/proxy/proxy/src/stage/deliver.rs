@@ -40,6 +40,8 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         },
         Event::OriginEnded => download::handle_origin_end(core, key),
         Event::OriginBroke => TransferProgress::Failed(Reason::ResponseCut),
+        // The origin's kernel has taken the announced end of a tunnel's direction.
+        Event::OriginSent if core.exchange(key).upload.has_ended() => TransferProgress::Ended,
         Event::OriginSent => upload::pump(core, key, false),
         Event::OriginSpliced(count) => upload::handle_spliced(core, key, count),
         Event::OriginFailed => upload::handle_origin_failure(core, key),
@@ -148,12 +150,23 @@ fn finish<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     if !exchange.download.has_ended() {
         NextStep::Wait
     } else if exchange.has_finished_upload() {
-        NextStep::Advance(Stage::Log)
+        match !exchange.is_tunnel || has_ended_origin(core, key) {
+            true => NextStep::Advance(Stage::Log),
+            false => NextStep::Wait,
+        }
     } else if !exchange.is_tunnel && is_upload_pointless(exchange) {
         end::complete(core, key)
     } else {
         NextStep::Wait
     }
+}
+
+/// Ends the stream of a tunnel to its origin. Returns whether the kernel has taken the announced
+/// end. If a secured connection closed before, the origin would take the tunnel for cut.
+#[inline(never)]
+fn has_ended_origin<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    let ExchangeParts { engine, origin, .. } = core.parts(key);
+    origin.is_none_or(|origin| origin.wire.tls().is_none() || origin.wire.finish(engine))
 }
 
 /// Returns whether the rest of the upload can be dropped after an early response. An origin that
