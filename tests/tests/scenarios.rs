@@ -190,6 +190,39 @@ fn the_announced_end_of_a_body_reaches_a_client_with_full_buffers() {
 }
 
 #[test]
+fn a_client_without_the_end_of_its_stream_is_not_shed_first() {
+    let text = r#"
+proxy boost --origin http://{o1} --workers 1 --limit connections=3
+origin o1
+  accept
+    expect request GET /
+    send "HTTP/1.0 200 OK\r\n\r\n" pattern 2000 1
+    close
+client c1
+  send "GET / HTTP/1.0\r\nHost: a.test\r\n\r\n"
+  signal sent
+  pause 4000
+  expect response 200
+    framing close
+    body pattern 2000 1
+  expect end
+  signal served
+client slow1 when sent
+  send "GET / HTTP/1.1\r\nHost: a.test\r\nX-"
+  await served
+client slow2 when sent
+  send "GET / HTTP/1.1\r\nHost: a.test\r\nX-"
+  await served
+client late when sent
+  pause 2000
+  send "GET / HTTP/1.1\r\nHost: a.test\r\nX-"
+  await served
+"#;
+    let failing = failing_capacities(text, 1150..1250);
+    assert!(failing.is_empty(), "{failing:?}");
+}
+
+#[test]
 fn the_announced_end_of_a_tunnel_reaches_an_origin_with_full_buffers() {
     let text = r#"
 proxy boost --origin http://{o1}

@@ -42,14 +42,14 @@ impl Certificate {
     /// Parses a chain, with the certificate of the server first, and its key. Both are PEM.
     ///
     /// # Errors
-    /// If one of them is not PEM, has a wrong or a weak key, or if they do not fit together. The
-    /// times of validity are not checked: see [`Certificate::check_time`].
+    /// As [`Certificate::without_match`], and if the key does not fit. The times of validity are
+    /// not checked: see [`Certificate::check_time`].
     pub fn from_pem(
         chain: &[u8],
         key: &[u8],
         provider: &Provider,
     ) -> Result<Self, CertificateError> {
-        let certificate = Self::for_challenge(chain, key, provider)?;
+        let certificate = Self::without_match(chain, key, provider)?;
         match certificate.key.keys_match() {
             Ok(()) | Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(certificate),
             Err(Error::InconsistentKeys(_)) => Err(CertificateError::Mismatch),
@@ -62,8 +62,8 @@ impl Certificate {
     /// extension.
     ///
     /// # Errors
-    /// If one of them is not PEM, or has a wrong or a weak key.
-    pub fn for_challenge(
+    /// If one of them is not PEM or has a wrong or a weak key, or if the chain is in a wrong order.
+    pub fn without_match(
         chain: &[u8],
         key: &[u8],
         provider: &Provider,

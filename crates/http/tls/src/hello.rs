@@ -91,7 +91,7 @@ fn lacks_bytes(bytes: &[u8]) -> bool {
 /// arrived. Returns also the bytes behind these records. `None` if the message cannot become a
 /// ClientHello that rustls reads.
 pub(crate) fn join_records(mut bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let mut message = Vec::new();
+    let mut message = Vec::with_capacity(bytes.len());
     while message.len() < message_bytes(&message)
         && let Some((kind, length, rest)) = split_header(bytes)
     {

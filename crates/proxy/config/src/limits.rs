@@ -113,7 +113,8 @@ limits! {
     /// Time without a byte of a request body. After it, the client gets a 408 response, and the
     /// connections are closed.
     body_ms: 30000 in 100..=3600000 "milliseconds";
-    /// Time in which a client accepts no byte of its response. After it, the connection is reset.
+    /// Time in which a client accepts no byte of its response. After it, the connection is reset,
+    /// or closed if only the announced end of a TLS stream is unsent.
     send_ms: 60000 in 100..=3600000 "milliseconds";
     /// Least rate at which a client has to send a body or receive a response, averaged over each
     /// period of `body_ms` or `send_ms` in which millrace waited for it. A slower client is treated

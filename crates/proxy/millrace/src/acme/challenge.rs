@@ -93,6 +93,6 @@ fn certificate(shared: &SharedState, name: &str, digest: &[u8]) -> Result<Certif
     let key = KeyPair::generate().map_err(failed)?;
     let chain = params.self_signed(&key).map_err(failed)?;
     let (chain, key) = (chain.pem(), key.serialize_pem());
-    Certificate::for_challenge(chain.as_bytes(), key.as_bytes(), &shared.tls_provider)
+    Certificate::without_match(chain.as_bytes(), key.as_bytes(), &shared.tls_provider)
         .map_err(|error| format!("the challenge certificate {error}"))
 }

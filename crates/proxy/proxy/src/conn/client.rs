@@ -178,7 +178,9 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
             return Some(Event::TimedOut);
         }
         if deadline <= now {
-            return Some(Event::End(Reason::TunnelIdle));
+            // Without a transfer, only the announced end of the stream to the origin is unsent.
+            let is_over = exchange.upload.has_ended() && exchange.download.has_ended();
+            return Some(if is_over { Event::TimedOut } else { Event::End(Reason::TunnelIdle) });
         }
         timers.set(client.timer, deadline.min(hello.unwrap_or(latest)).min(latest));
         return None;
@@ -231,7 +233,9 @@ pub(crate) fn linger<E: Engine>(core: &mut Core<E>, key: Key) {
     }
     conn.set_state(ConnState::Lingering, now);
     conn.wire.recv_buffer.clear(engine);
-    conn.wire.shutdown(engine);
+    if conn.wire.tls().is_none() {
+        conn.wire.shutdown(engine);
+    }
     timers.set(conn.timer, now + linger);
     receive(core, key);
 }

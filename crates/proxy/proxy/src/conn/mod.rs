@@ -25,7 +25,8 @@ use millrace_config::limits::Limits;
 /// ```
 ///
 /// Connections without a PROXY header or without TLS skip `ProxyHeader` or `Handshake`. A header
-/// that arrives in one receive skips `RequestHeader`.
+/// that arrives in one receive skips `RequestHeader`. Only a secured connection whose end the
+/// kernel does not take at once passes `Ending`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum ConnState {
     /// The PROXY protocol header has to come first.

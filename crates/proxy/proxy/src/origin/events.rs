@@ -100,7 +100,11 @@ fn handle_sent<E: Engine>(
             // A tunnel may wait until the announced end of its direction is sent.
             let exchange = exchanges.get(key)?;
             let awaits_end = exchange.is_tunnel && exchange.upload.has_ended();
-            awaits_end.then_some((EventTarget::Exchange(key), Event::OriginSent))
+            let event = match result {
+                Ok(()) => Event::OriginSent,
+                Err(error) => event_of_failure(exchange, error),
+            };
+            awaits_end.then_some((EventTarget::Exchange(key), event))
         }
         // A fill receives the response, which arrived before this report.
         (Some(_), _) => None,

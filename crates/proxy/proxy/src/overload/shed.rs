@@ -21,7 +21,7 @@ use crate::origin::close::close;
 use crate::overload::capacity::{self, client_connections, descriptors_used, is_short_of_memory};
 use crate::overload::{PATIENCE_SERVED, UnmetDemand};
 use crate::secure::failure;
-use crate::transfer::TransferState;
+use crate::transfer::{TransferState, meets_rate};
 
 /// An iteration over the clients to shed, one after the other.
 ///
@@ -197,9 +197,13 @@ fn stalled_clients<E: Engine>(core: &Core<E>) -> (Vec<(ShedPriority, Key)>, usiz
     for (key, conn) in core.conns.iter() {
         let first =
             conn.pipeline.first().and_then(|first| core.exchanges.get(first)).map(Box::as_ref);
-        let unsent = conn.wire.unsent(&core.engine);
+        let unsent = match conn.state {
+            ConnState::Ending => conn.wire.undelivered(&core.engine) as usize,
+            _ => conn.wire.unsent(&core.engine),
+        };
         let Some(stalled_time) = stalled_time(conn, first, unsent, now) else { continue };
-        let is_closing = conn.is_closing();
+        // A client whose end is not sent would take its response for cut.
+        let is_closing = conn.is_closing() && conn.state != ConnState::Ending;
         if stalled_time >= core.overload.grace {
             stalled.push(((is_closing, stalled_time), key));
         } else {
@@ -227,11 +231,20 @@ fn stalled_time(
             (stalled_exchange_time(exchange, unsent, now)?, PATIENCE_SERVED)
         }
         (ConnState::Busy, None) => return None,
+        (ConnState::Ending, _) => (stalled_end_time(conn, unsent, now)?, PATIENCE_SERVED),
         (ConnState::New, _) => (now.since(conn.since), PATIENCE_SERVED),
         (ConnState::Idle, _) => (now.since(conn.since), PATIENCE_IDLE),
         _ => (now.since(conn.since), 1),
     };
     Some(stalled_time / patience)
+}
+
+/// Returns how long a client has been stalled to which the end of its stream cannot be sent yet;
+/// `None` if it keeps `PACE`.
+fn stalled_end_time(conn: &Conn, undelivered: usize, now: Instant) -> Option<Duration> {
+    let elapsed = now.since(conn.since);
+    let taken = (conn.undelivered as usize).saturating_sub(undelivered) as u64;
+    (!meets_rate(taken, elapsed, PACE)).then_some(elapsed)
 }
 
 /// Returns how long an exchange has waited for its client; `None` while it waits for its origin.

@@ -78,11 +78,11 @@ pub(crate) fn peek<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress 
     }
     let may_continue = held.is_empty() || pending.awaits_second() && has_ended;
     let found = match sniffed {
-        Sniffed::Hello(hello) if awaits_second => Found::FirstHello(hello),
-        Sniffed::Hello(hello) => Found::LastHello(hello),
-        Sniffed::Other => Found::Other,
-        Sniffed::Incomplete if may_continue => Found::Other,
-        Sniffed::Incomplete | Sniffed::Unreadable => Found::Unreadable(Reason::SniUnreadable),
+        Sniffed::Hello(hello) if awaits_second => PeekResult::FirstHello(hello),
+        Sniffed::Hello(hello) => PeekResult::LastHello(hello),
+        Sniffed::Other => PeekResult::Other,
+        Sniffed::Incomplete if may_continue => PeekResult::Other,
+        Sniffed::Incomplete | Sniffed::Unreadable => PeekResult::Unreadable(Reason::SniUnreadable),
     };
     decide(core, key, found)
 }
@@ -107,11 +107,11 @@ fn sniff_first(held: &[u8], checks: bool) -> (Sniffed, bool) {
 /// Ends the peek because the ClientHello was not whole in time.
 #[inline(never)]
 pub(crate) fn time_out_peek<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    decide(core, key, Found::Unreadable(Reason::SniTimedOut))
+    decide(core, key, PeekResult::Unreadable(Reason::SniTimedOut))
 }
 
 /// The result of a peek.
-enum Found {
+enum PeekResult {
     /// The first ClientHello. The next bytes are examined, too.
     FirstHello(ClientHello),
     /// The last ClientHello that is examined.
@@ -123,8 +123,8 @@ enum Found {
 }
 
 /// Continues the tunnel, or fails with the reason to close it.
-fn decide<E: Engine>(core: &mut Core<E>, key: Key, found: Found) -> TransferProgress {
-    let awaits_second = matches!(found, Found::FirstHello(_));
+fn decide<E: Engine>(core: &mut Core<E>, key: Key, found: PeekResult) -> TransferProgress {
+    let awaits_second = matches!(found, PeekResult::FirstHello(_));
     let exchange = core.exchange(key);
     let filter = exchange.snapshot().target_filter(exchange.service);
     let requested = destination(&exchange.request).ok().and_then(|it| it.authority);
@@ -132,14 +132,16 @@ fn decide<E: Engine>(core: &mut Core<E>, key: Key, found: Found) -> TransferProg
     let first = exchange.peek.as_ref().filter(|peek| peek.awaits_second());
     let first_name = first.and_then(|peek| peek.server_name()).map(str::to_owned);
     let (server_name, checked) = match found {
-        Found::Unreadable(reason) if filter.checks_server_names() => (first_name, Err(reason)),
-        Found::FirstHello(hello) | Found::LastHello(hello) => {
+        PeekResult::Unreadable(reason) if filter.checks_server_names() => (first_name, Err(reason)),
+        PeekResult::FirstHello(hello) | PeekResult::LastHello(hello) => {
             let checked = filter.check_server_name(host, hello.server_name.as_deref());
             (hello.server_name, checked)
         }
         // The name in the first ClientHello has been checked.
         _ if first.is_some() => (first_name, Ok(())),
-        Found::Unreadable(_) | Found::Other => (None, filter.check_server_name(host, None)),
+        PeekResult::Unreadable(_) | PeekResult::Other => {
+            (None, filter.check_server_name(host, None))
+        }
     };
     if let Err(reason) = checked {
         exchange.peek = Some(Box::new(HelloPeek::Refused { server_name }));
