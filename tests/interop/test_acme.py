@@ -295,6 +295,26 @@ class Orders(AcmeCase):
         failures = [line for line in proxy.lines if "install failed: the ordered" in line]
         self.assertEqual(len(failures), 2, proxy.lines)
 
+    def test_an_error_has_the_status_of_its_response(self):
+        """The authority forgets the first order after its challenges began. A problem needs no
+        status, and some errors have no problem."""
+        problem = b'{"type": "urn:test", "detail": "gone"}'
+        for status, body in ((403, problem), (404, problem), (404, b"<html>")):
+            with self.subTest(status=status, body=body):
+                pebble, seen = self.pebble(f"pebble-{status}-{len(body)}"), []
+
+                def edit(path, *parts, status=status, body=body, seen=seen):
+                    if path.startswith("/my-order/"):
+                        seen.append(path)
+                        if path == seen[0]:
+                            return status, parts[1], body
+                    return parts
+
+                proxy = self.start(pebble, directory=self.editor(pebble, edit))
+                self.await_certificate(proxy, pebble)
+                self.assertEqual(pebble.count("Added order"), 2)
+                self.assertEqual(proxy.stop(), 0)
+
     def test_a_failure_is_one_line_and_a_wait(self):
         pebble = self.pebble()
         pebble.kill()

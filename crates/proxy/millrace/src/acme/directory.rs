@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Method, Request, Response, Uri};
 use http_body::Body;
-use instant_acme::{BodyWrapper, BytesResponse, HttpClient};
+use instant_acme::{BodyWrapper, BytesResponse, HttpClient, Problem};
 use millrace_config::AcmeContent;
 use millrace_http1::{Method as Http1Method, ResponseHead, response_framing};
 use millrace_tls::{
@@ -108,6 +108,7 @@ impl DirectoryClient {
             .map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
         let body = connection.read_framed_body(framing, BODY_BYTES_MAX)?;
         check_nonce_url(&body)?;
+        let body = if head.status() < 400 { body } else { problem(&body, head.status()) };
         let mut response = to_response(&head)?;
         *lock(&self.retry_after) = response.headers().get("retry-after").and_then(|value| {
             let seconds = value.to_str().ok()?.trim().parse().ok()?;
@@ -176,6 +177,18 @@ fn check_nonce_url(body: &[u8]) -> Result<()> {
     }
 }
 
+/// Returns the body of an error response as a problem document with the status of the response.
+/// `instant_acme` reports only the document, in which the status is optional and advisory (RFC 9457
+/// section 3.1.2).
+fn problem(body: &[u8], status: u16) -> Vec<u8> {
+    let mut document = match serde_json::from_slice::<Problem>(body) {
+        Ok(_) => serde_json::from_slice(body).expect("the problem is JSON"),
+        Err(_) => serde_json::json!({"detail": format!("HTTP status {status} without a problem")}),
+    };
+    document["status"] = status.into();
+    document.to_string().into_bytes()
+}
+
 fn to_response(head: &ResponseHead) -> Result<Response<()>> {
     let mut response = Response::builder().status(head.status());
     for field in head.fields() {
@@ -232,6 +245,20 @@ mod tests {
         assert_eq!(within(later, || Ok(1)).unwrap(), 1);
         let failed = within::<()>(later, || Err(ErrorKind::NotFound.into()));
         assert_eq!(failed.unwrap_err().kind(), ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn an_error_has_the_status_of_its_response() {
+        for (body, status, detail) in [
+            (r#"{"detail": "a"}"#, 404, "a"),
+            (r#"{"status": 500, "detail": "a"}"#, 403, "a"),
+            (r#"{"status": "404", "detail": "a"}"#, 403, "HTTP status 403 without a problem"),
+            (r#"["a"]"#, 404, "HTTP status 404 without a problem"),
+            ("<html>", 503, "HTTP status 503 without a problem"),
+        ] {
+            let found: Problem = serde_json::from_slice(&problem(body.as_bytes(), status)).unwrap();
+            assert_eq!((found.status, found.detail.as_deref()), (Some(status), Some(detail)));
+        }
     }
 
     #[test]
