@@ -82,6 +82,17 @@ class AcmeCase(InteropCase):
         ]
         config.write_text("\n".join(lines) + "\n")
 
+    def write_without_acme(self, config, pebble, *process):
+        """Writes such a file with a certificate of another authority."""
+        self.write(config, pebble, "off", *process)
+        chain, key = tls.Authority(self.folder).issue(f"DNS:{NAME}")
+        key.chmod(0o600)
+        lines = config.read_text().splitlines()
+        lines = [line for line in lines if not line.startswith(("acme", "server"))]
+        at = lines.index("[boost]") + 1
+        lines[at:at] = [f'certificate = "{chain}"', f'key = "{key}"']
+        config.write_text("\n".join(lines))
+
     def certificate(self, pebble, name=NAME, trusted=None):
         """Returns the certificate that a new client gets, as DER; None if there is none. `trusted`
         has the roots to verify it by."""
@@ -367,16 +378,9 @@ class TestOrders(AcmeCase):
 
     def test_a_running_process_without_acme_is_reported(self):
         pebble = self.pebble()
-        self.configure(pebble)
-        with_acme = self.config.read_text()
-        chain, key = tls.Authority(self.folder).issue(f"DNS:{NAME}")
-        key.chmod(0o600)
-        lines = [line for line in with_acme.splitlines() if not line.startswith(("acme", "server"))]
-        at = lines.index("[boost]") + 1
-        lines[at:at] = [f'certificate = "{chain}"', f'key = "{key}"']
-        self.config.write_text("\n".join(lines))
+        self.write_without_acme(self.config, pebble, f'admin = "unix:{self.admin}"')
         self.millrace("run", self.config)
-        self.config.write_text(with_acme)
+        self.configure(pebble)
         expected = ["millrace: the running configuration orders no certificate"]
         self.assertEqual(self.check(), (1, [], expected))
 
@@ -472,6 +476,68 @@ class Owners(AcmeCase):
         os.chown(folder, 0, 0)
         done = subprocess.run([program(), "check", config], capture_output=True, timeout=60)
         self.assertEqual(done.returncode, 0, done.stderr)
+
+
+class Reloads(AcmeCase):
+    def setUp(self):
+        super().setUp()
+        self.config = self.folder / "millrace.toml"
+
+    def reload(self, proxy, *expected):
+        """Reloads, and waits until each of these texts is in a new line."""
+        before = len(proxy.lines)
+        proxy.process.send_signal(signal.SIGHUP)
+
+        def has_all():
+            lines = proxy.lines[before:]
+            return all(any(text in line for line in lines) for text in expected)
+
+        try:
+            self.wait_until("the lines", has_all)
+        except AssertionError:
+            raise AssertionError((expected, proxy.lines[before:]))
+
+    def test_acme_http_is_opened_and_closed(self):
+        pebble = self.pebble()
+        ports = (pebble.http_port, free_port())
+        first, second = (f"127.0.0.1:{port}" for port in ports)
+
+        def served():
+            """Returns which of the ports are open, and redirect."""
+            found = []
+            for port in ports:
+                try:
+                    with socket.create_connection(("127.0.0.1", port), 30) as client:
+                        client.sendall(b"GET http://a.test/b HTTP/1.1\r\nHost: c\r\n\r\n")
+                        found.append(client.recv(1000).startswith(b"HTTP/1.1 301 "))
+                except ConnectionRefusedError:
+                    found.append(False)
+            return found
+
+        self.write(self.config, pebble, first)
+        proxy = self.millrace("run", self.config)
+        certificate = self.await_certificate(proxy, pebble)
+        self.assertEqual(served(), [True, False])
+        self.write(self.config, pebble, second)
+        self.reload(proxy, f"acme-http at {second}", f"acme-http no longer at {first}")
+        self.assertEqual(served(), [False, True])
+        self.write(self.config, pebble)
+        self.reload(proxy, f"acme-http no longer at {second}")
+        self.assertEqual(served(), [False, False])
+        with socket.create_server(("127.0.0.1", ports[1])):
+            self.write(self.config, pebble, second)
+            self.reload(proxy, f"{second}: address already in use; only tls-alpn-01 remains")
+        self.write(self.config, pebble, "127.0.0.1:81")
+        low = "ports below 1024 need CAP_NET_BIND_SERVICE"
+        until = "only tls-alpn-01 remains until a restart or an upgrade"
+        self.reload(proxy, f"cannot listen on 127.0.0.1:81: not permitted ({low}); {until}")
+        self.write(self.config, pebble, first)
+        self.reload(proxy, f"acme-http at {first}")
+        self.assertEqual(served(), [True, False])
+        self.assertEqual(self.certificate(pebble), certificate)
+        self.write_without_acme(self.config, pebble)
+        self.reload(proxy, f"acme-http no longer at {first}")
+        self.assertEqual(served(), [False, False])
 
 
 class Failures(AcmeCase):
@@ -623,18 +689,6 @@ class Renewals(AcmeCase):
         ((mark, value, failure),) = report()
         self.assertEqual((mark, value), ("note", "MISSING"))
         self.assertIn(f"certificate for {NAME}: account failed: ", failure)
-
-    def test_a_reload_reports_that_acme_http_is_not_opened(self):
-        pebble, config = self.pebble(), self.folder / "millrace.toml"
-        self.write(config, pebble)
-        proxy = self.millrace("run", config)
-        first = self.await_certificate(proxy, pebble)
-        address = f"127.0.0.1:{pebble.http_port}"
-        self.write(config, pebble, http=address)
-        proxy.process.send_signal(signal.SIGHUP)
-        expected = f"millrace: acme-http {address}: only an upgrade or a restart opens the address"
-        self.wait_until("the line", lambda: expected in proxy.lines)
-        self.assertEqual(self.certificate(pebble), first)
 
     def test_a_successor_continues_the_orders(self):
         pebble = self.pebble(validity=8)

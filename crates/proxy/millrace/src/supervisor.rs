@@ -27,7 +27,7 @@ use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_store::HotCopies;
 use millrace_sys::{Signal, Signals};
 
-use crate::acme::{AcmeOrders, HttpListeners};
+use crate::acme::{AcmeOrders, HttpListeners, OpenTime};
 use crate::active_config::{self, ActiveConfig};
 use crate::admin::{AccessRules, Admin, AdminListeners, Hooks, Token};
 use crate::config_source::ConfigSource;
@@ -111,7 +111,8 @@ impl Running {
         let start =
             ActiveConfig::open(requested_config, config, source, inherited, state.0, state.1)?;
         let (active_config, sockets) = (Arc::new(start.0), start.1);
-        let http = HttpListeners::open(&active_config.config(), takeover.is_some());
+        let open_time = if takeover.is_some() { OpenTime::Takeover } else { OpenTime::Start };
+        let http = HttpListeners::open(&active_config.config(), open_time);
         let prefault = drop_privileges(&active_config, engine.engine, &systemd, &log)
             .and_then(|()| uselectd_watch::start_for(engine.engine))
             .and_then(|()| cache::start_prefault(shared.cache.as_ref()))

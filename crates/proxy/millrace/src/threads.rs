@@ -9,10 +9,10 @@ use crate::program_error::ProgramError;
 ///
 /// # Errors
 /// If the kernel refuses the thread.
-pub(crate) fn spawn(
+pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
-    body: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, ProgramError> {
+    body: impl FnOnce() -> T + Send + 'static,
+) -> Result<JoinHandle<T>, ProgramError> {
     let thread = Builder::new().name(name.to_owned()).spawn(body);
     thread.map_err(|error| ProgramError::System(format!("cannot start thread {name}: {error}")))
 }

@@ -10,7 +10,7 @@ use millrace_proxy::SharedState;
 use super::challenge::HttpChallenges;
 use super::challenge_listener;
 use super::control::{orders_checksum, settings};
-use super::http_listener::HttpListeners;
+use super::http_listener::{HttpListeners, OpenTime};
 use super::test_order::{TestOrder, TestResult, joined};
 use crate::admin::{ORDERS_PARAMETER, TEST_ORDERS_PATH};
 use crate::program_error::ProgramError;
@@ -65,7 +65,7 @@ fn by_this_process(config: &Config) -> Result<TestResult, ProgramError> {
     let shared = SharedState::new(1, "check".to_owned(), None, None, |_| {}, None);
     let http = Arc::<HttpChallenges>::default();
     challenge_listener::start(config, &shared)?;
-    let _http_thread = HttpListeners::open(config, false).start(&http)?;
+    let _http_thread = HttpListeners::open(config, OpenTime::Start).start(&http)?;
     let sleep = |wait| {
         std::thread::sleep(wait);
         false

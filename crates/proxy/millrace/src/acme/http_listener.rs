@@ -52,35 +52,52 @@ struct HttpListener {
     https_port: u16,
 }
 
+/// When addresses are opened.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum OpenTime {
+    /// At a start, or for test orders.
+    Start,
+    /// In a process that takes over from a running one, which may have the addresses open, too.
+    Takeover,
+    /// By a reload, after the process has dropped its privileges.
+    Reload,
+}
+
 /// The accepting thread. Dropping this ends it and closes the addresses.
 pub(super) struct HttpThread {
-    thread: Option<JoinHandle<()>>,
+    thread: Option<JoinHandle<HttpListeners>>,
     stop: EventFd,
 }
 
 impl HttpListeners {
     /// Opens the addresses of a configuration. An address that cannot be opened is reported in one
-    /// line: tls-alpn-01 needs none. With `is_takeover` the running process may have it open, too.
-    pub(crate) fn open(config: &Config, is_takeover: bool) -> Self {
-        let mut opened: Vec<HttpListener> = Vec::new();
-        for (index, service) in config.services.iter().enumerate() {
-            let acme = service.tls.as_ref().and_then(|tls| tls.acme.as_ref());
-            let Some(address) = acme.and_then(|acme| acme.http) else { continue };
-            if opened.iter().any(|listener| listener.address == address) {
+    /// line: tls-alpn-01 needs none.
+    pub(crate) fn open(config: &Config, time: OpenTime) -> Self {
+        let mut listeners = Self::default();
+        listeners.update(config, time);
+        listeners
+    }
+
+    /// Closes the addresses that a configuration does not have, and opens like
+    /// [`HttpListeners::open`] those that are not open yet.
+    pub(super) fn update(&mut self, config: &Config, time: OpenTime) {
+        let wanted = wanted(config);
+        self.0.retain(|open| wanted.iter().any(|(address, _)| *address == open.address));
+        for (address, https_port) in wanted {
+            if let Some(open) = self.0.iter_mut().find(|open| open.address == address) {
+                open.https_port = https_port;
                 continue;
             }
-            match open_one(config, address, is_takeover) {
-                Ok(socket) => {
-                    let https_port = https_port(config, index);
-                    opened.push(HttpListener { address, socket, https_port });
-                }
+            match open_one(config, address, time == OpenTime::Takeover) {
+                Ok(socket) => self.0.push(HttpListener { address, socket, https_port }),
                 Err(error) => {
+                    let may_be_allowed = time == OpenTime::Reload && error == Errno::ACCESS;
+                    let until = if may_be_allowed { " until a restart or an upgrade" } else { "" };
                     let error = listen_error(&address, error);
-                    console::log(&format!("acme-http: {error}; only tls-alpn-01 remains"));
+                    console::log(&format!("acme-http: {error}; only tls-alpn-01 remains{until}"));
                 }
             }
         }
-        Self(opened)
     }
 
     /// Returns the open addresses as configured.
@@ -111,7 +128,7 @@ impl HttpListeners {
         Ok(Some(HttpThread { thread: Some(thread), stop }))
     }
 
-    fn accept(self, poller: &Poller, challenges: &Arc<HttpChallenges>) {
+    fn accept(self, poller: &Poller, challenges: &Arc<HttpChallenges>) -> Self {
         let (connections, threads) = limits(millrace_sys::descriptor_limit());
         let limit = Arc::new(ConnectionLimit::new(connections as usize, threads as usize));
         let mut events = Events::new(self.0.len() + 1);
@@ -124,7 +141,7 @@ impl HttpListeners {
             let waits = self.0.iter().filter_map(|it| it.accept_some(challenges, &limit));
             wait_ms_max = waits.min();
             if is_ended {
-                return;
+                return self;
             }
         }
     }
@@ -159,6 +176,19 @@ pub(crate) fn descriptors_max(config: &Config, limit: u64) -> u64 {
     let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
     let has_http = services.any(|tls| tls.acme.as_ref().is_some_and(|acme| acme.http.is_some()));
     if has_http { limits(limit).1 } else { 0 }
+}
+
+/// Returns the addresses of a configuration, each with the port of its listener with TLS.
+pub(super) fn wanted(config: &Config) -> Vec<(SocketAddr, u16)> {
+    let mut wanted: Vec<(SocketAddr, u16)> = Vec::new();
+    for (index, service) in config.services.iter().enumerate() {
+        let acme = service.tls.as_ref().and_then(|tls| tls.acme.as_ref());
+        let Some(address) = acme.and_then(|acme| acme.http) else { continue };
+        if wanted.iter().all(|(other, _)| *other != address) {
+            wanted.push((address, https_port(config, index)));
+        }
+    }
+    wanted
 }
 
 /// Returns the port of the listener with TLS of a service.
@@ -208,12 +238,22 @@ impl HttpListener {
     }
 }
 
+impl HttpThread {
+    /// Ends the thread. Returns its listeners, which are still open.
+    pub(super) fn end(mut self) -> HttpListeners {
+        self.join().expect("the thread runs until this is dropped")
+    }
+
+    fn join(&mut self) -> Option<HttpListeners> {
+        self.stop.signal();
+        let thread = self.thread.take()?;
+        Some(thread.join().expect("a thread that panics ends the process"))
+    }
+}
+
 impl Drop for HttpThread {
     fn drop(&mut self) {
-        self.stop.signal();
-        if let Some(thread) = self.thread.take() {
-            thread.join().expect("a thread that panics ends the process");
-        }
+        drop(self.join());
     }
 }
 

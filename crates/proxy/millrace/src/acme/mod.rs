@@ -39,12 +39,12 @@ use crate::threads::{lock, spawn};
 
 use challenge::HttpChallenges;
 use control::{Control, orders_checksum, settings};
-use http_listener::HttpThread;
+use http_listener::{HttpThread, wanted};
 use status::AcmeCounters;
 use test_order::{NO_CERTIFICATE, OTHER_ORDERS, TestResult};
 use thread::Worker;
 
-pub(crate) use http_listener::{HttpListeners, descriptors_max as http_descriptors_max};
+pub(crate) use http_listener::{HttpListeners, OpenTime, descriptors_max as http_descriptors_max};
 
 /// The orders of certificates of a process.
 pub(crate) struct AcmeOrders {
@@ -54,8 +54,8 @@ pub(crate) struct AcmeOrders {
     supervisor: SupervisorHandle,
     http: Arc<HttpChallenges>,
     counters: Arc<AcmeCounters>,
-    /// The addresses for http-01 of the first configuration.
-    http_addresses: Vec<SocketAddr>,
+    /// The HTTP listeners that the last configuration wants.
+    http_wanted: Mutex<Vec<(SocketAddr, u16)>>,
     /// The thread of the HTTP listeners, which runs until this is dropped.
     http_thread: Mutex<Option<HttpThread>>,
 }
@@ -84,14 +84,14 @@ impl AcmeOrders {
             supervisor,
             http,
             counters: Arc::default(),
-            http_addresses: http_addresses(&active_config.config()),
+            http_wanted: Mutex::new(wanted(&active_config.config())),
             http_thread: Mutex::new(http_thread),
         });
         orders.apply(&active_config.config())?;
         let observer = Arc::clone(&orders);
         active_config.on_change(move |config| {
-            if let Err(error) = observer.apply(config) {
-                console::log(&error.to_string());
+            for result in [observer.update_http(config), observer.apply(config)] {
+                _ = result.inspect_err(|error| console::log(&error.to_string()));
             }
         });
         Ok(orders)
@@ -137,11 +137,6 @@ impl AcmeOrders {
 
     /// Applies a configuration. Starts the thread with the first one that needs it.
     fn apply(&self, config: &Config) -> Result<(), ProgramError> {
-        let addresses = http_addresses(config);
-        for address in addresses.iter().filter(|it| !self.http_addresses.contains(it)) {
-            let when = "only an upgrade or a restart opens the address";
-            console::log(&format!("acme-http {address}: {when}"));
-        }
         let mut state = self.control.lock();
         state.has_changed = true;
         self.control.wake.notify_all();
@@ -161,8 +156,26 @@ impl AcmeOrders {
         state.has_thread = true;
         Ok(())
     }
-}
 
-fn http_addresses(config: &Config) -> Vec<SocketAddr> {
-    settings(config).filter_map(|acme| acme.http).collect()
+    /// Opens and closes HTTP listeners, unless `config` wants the same as the last one.
+    fn update_http(&self, config: &Config) -> Result<(), ProgramError> {
+        let mut thread = lock(&self.http_thread);
+        let wanted = wanted(config);
+        let last = std::mem::replace(&mut *lock(&self.http_wanted), wanted.clone());
+        if last == wanted || self.control.lock().is_stopped {
+            return Ok(());
+        }
+        let mut listeners = thread.take().map(HttpThread::end).unwrap_or_default();
+        let before: Vec<_> = listeners.addresses().collect();
+        listeners.update(config, OpenTime::Reload);
+        let after: Vec<_> = listeners.addresses().collect();
+        for address in before.iter().filter(|address| !after.contains(address)) {
+            console::log(&format!("acme-http no longer at {address}"));
+        }
+        for address in after.iter().filter(|address| !before.contains(address)) {
+            console::log(&format!("acme-http at {address}"));
+        }
+        *thread = listeners.start(&self.http)?;
+        Ok(())
+    }
 }
