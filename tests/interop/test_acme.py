@@ -539,6 +539,30 @@ class Reloads(AcmeCase):
         self.reload(proxy, f"acme-http no longer at {first}")
         self.assertEqual(served(), [False, False])
 
+    def test_the_first_acme_creates_its_folder(self):
+        pebble, off = self.pebble(), 'sandbox = "off"'
+        self.write_without_acme(self.config, pebble, off)
+        proxy = self.millrace("run", self.config)
+        first = self.certificate(pebble)
+        self.write(self.config, pebble, "off", off)
+        good = self.config.read_text()
+        self.config.write_text(good.replace(str(pebble.folder / "acme"), "/proc/none/acme"))
+        self.reload(proxy, "reload refused: acme-dir /proc/none/acme: cannot be created: ")
+        self.config.write_text(good)
+        self.reload(proxy, "configuration 2 is in force")
+        self.await_certificate(proxy, pebble, other_than=first)
+        self.assertEqual((pebble.folder / "acme").stat().st_mode & 0o777, 0o700)
+
+    def test_the_first_acme_in_a_sandbox_is_refused(self):
+        pebble = self.pebble()
+        reads = f'sandbox-folder = "{pebble.ca.parent}"'
+        self.write_without_acme(self.config, pebble, reads)
+        proxy = self.millrace("run", self.config)
+        self.write(self.config, pebble, "off", reads)
+        calls = "the sandbox of the process does not include the system calls for acme"
+        self.reload(proxy, f"reload refused: {calls} (restart or upgrade to use it)")
+        self.assertFalse((pebble.folder / "acme").exists())
+
 
 class Failures(AcmeCase):
     def with_each(self, cases, run):

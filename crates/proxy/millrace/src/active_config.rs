@@ -175,7 +175,7 @@ impl ActiveConfig {
         config::check_reload(&self.source.name(), &state.requested, &requested)
             .map_err(|error| error.to_string())?;
         if let Some(confinement) = self.confinement() {
-            confinement.check(&requested, self.source.file())?;
+            confinement.prepare(&requested, self.source.file())?;
         }
         if !state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
             return Err("a worker does not read its messages".to_owned());

@@ -43,6 +43,8 @@ struct Sandbox {
     files: Result<u32, Errno>,
     /// Whether system calls are filtered, or why not.
     calls: Result<(), Errno>,
+    /// Whether the system calls include those for written files.
+    has_stores: bool,
     /// The permissions below each folder, by canonical paths.
     grants: Vec<(PathBuf, Grant)>,
 }
@@ -73,8 +75,7 @@ pub(crate) fn drop_privileges(
     let identity = user::choose(&config.user, &paths)?;
     let owner = identity.unwrap_or_else(Identity::current);
     make_disks(config, owner)?;
-    check_owners(config, owner)?;
-    make_state_folders(config, owner)?;
+    prepare_state_folders(config, owner)?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
     match millrace_confine::drop_privileges(identity, !low_ports_open.is_empty()) {
         // A service manager may have filtered this system call. The process is not root, so it
@@ -115,6 +116,15 @@ pub(crate) fn file_notes(config: &Config, file: &Path) -> Vec<String> {
 pub(crate) fn check_state_folders(config: &Config, file: &Path) -> Result<(), ProgramError> {
     let later = user::later(&config.user, &Paths::from_config(config, Some(file)));
     later.map_or(Ok(()), |owner| check_owners(config, owner))
+}
+
+/// Prepares the state folders of ACME for a process that runs as `owner`: creates missing ones.
+///
+/// # Errors
+/// The first folder that is private to another user or cannot be created.
+fn prepare_state_folders(config: &Config, owner: Identity) -> Result<(), ProgramError> {
+    check_owners(config, owner)?;
+    make_state_folders(config, owner)
 }
 
 /// Checks that no state folder of ACME is private to another user than `owner`.
@@ -192,7 +202,7 @@ fn restrict(
         stores: paths.has_stores(),
     };
     let calls = millrace_confine::restrict_syscalls(also);
-    Ok(Sandbox { files, calls, grants: paths::canonical(grants) })
+    Ok(Sandbox { files, calls, has_stores: also.stores, grants: paths::canonical(grants) })
 }
 
 impl Confinement {
@@ -216,12 +226,21 @@ impl Confinement {
         format!("{user}; {files}; {calls}")
     }
 
-    /// Checks that the remaining rights suffice for another configuration. Call this before a
-    /// reload.
+    /// Prepares a reload: checks that the remaining rights suffice for another configuration, and
+    /// creates its missing state folders of ACME.
     ///
     /// # Errors
     /// The first thing that is not allowed, as a sentence.
-    pub(crate) fn check(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
+    pub(crate) fn prepare(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
+        self.check(config, file)?;
+        prepare_state_folders(config, Identity::current()).map_err(|error| error.to_string())
+    }
+
+    /// Checks that the remaining rights suffice for another configuration.
+    ///
+    /// # Errors
+    /// The first thing that is not allowed, as a sentence.
+    fn check(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
         let mut new = low_ports(config).filter(|port| !self.low_ports_open.contains(port));
         if let Some(port) = new.next().filter(|_| self.capabilities & NET_BIND_SERVICE == 0) {
             return Err(format!(
@@ -230,8 +249,18 @@ impl Confinement {
                 first_free_port()
             ));
         }
-        let Some(Sandbox { files: Ok(_), grants, .. }) = &self.sandbox else { return Ok(()) };
-        if let Some(path) = Paths::from_config(config, file).find_outside(grants) {
+        let Some(sandbox) = &self.sandbox else { return Ok(()) };
+        let paths = Paths::from_config(config, file);
+        // The process would be killed.
+        if sandbox.calls.is_ok() && paths.has_stores() && !sandbox.has_stores {
+            return Err("the sandbox of the process does not include the system calls for acme \
+                        (restart or upgrade to use it)"
+                .to_owned());
+        }
+        if sandbox.files.is_err() {
+            return Ok(());
+        }
+        if let Some(path) = paths.find_outside(&sandbox.grants) {
             return Err(format!(
                 "the sandbox of the process does not include {} (add it by sandbox-folder, and restart \
                  or upgrade)",
@@ -276,7 +305,7 @@ mod tests {
 
     fn confinement(config: &Config) -> Confinement {
         let grants = paths::canonical(Paths::from_config(config, None).grants(false));
-        let sandbox = Sandbox { files: Ok(7), calls: Ok(()), grants };
+        let sandbox = Sandbox { files: Ok(7), calls: Ok(()), has_stores: false, grants };
         Confinement {
             user: "user web".to_owned(),
             capabilities: 0,
