@@ -10,6 +10,7 @@ use x509_parser::asn1_rs::Any;
 use x509_parser::extensions::{GeneralName, ParsedExtension};
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
+use x509_parser::x509::X509Version;
 
 use crate::error::{CertificateError, days_text};
 use crate::hello::normal_name;
@@ -71,6 +72,7 @@ impl Certificate {
         let chain = pem::certificates(chain).map_err(CertificateError::Chain)?;
         let key = pem::private_key(key).map_err(CertificateError::Key)?;
         let parsed = parse(&chain).map_err(CertificateError::Chain)?;
+        check_version(&parsed[0]).map_err(CertificateError::Chain)?;
         let facts = Facts::of(&parsed[0]).map_err(CertificateError::Chain)?;
         check_keys(&parsed).and_then(|()| check_order(&parsed)).map_err(CertificateError::Chain)?;
         let issuer_validity = parsed.get(1).map(Validity::of);
@@ -261,6 +263,18 @@ fn parse<'a>(chain: &'a [CertificateDer<'_>]) -> Result<Vec<X509Certificate<'a>>
     chain.iter().enumerate().map(parse).collect()
 }
 
+/// Checks that a certificate can have names. Only those of version 3 can.
+fn check_version(certificate: &X509Certificate<'_>) -> Result<(), String> {
+    match certificate.version() {
+        X509Version::V3 => Ok(()),
+        version => Err(format!(
+            "has X.509 version {}, and version 3 is needed: openssl x509 -req makes it with \
+             -extfile FILE and subjectAltName=DNS:NAME in that file",
+            version.0 + 1
+        )),
+    }
+}
+
 /// Checks that the chain has no RSA key that clients reject.
 fn check_keys(chain: &[X509Certificate<'_>]) -> Result<(), String> {
     for (index, certificate) in chain.iter().enumerate() {
@@ -358,7 +372,9 @@ mod tests {
         let convert_pkcs7 =
             "is PKCS#7; convert it with: openssl pkcs7 -print_certs -in FILE -out FILE.pem";
         let weak = "has a weak RSA key of 1024 bits in certificate 1 (expected: 2048 or more)";
-        let cases: [(&[u8], &str); 8] = [
+        let version = "has X.509 version 1, and version 3 is needed: openssl x509 -req makes it with \
+                       -extfile FILE and subjectAltName=DNS:NAME in that file";
+        let cases: [(&[u8], &str); 9] = [
             (key, "contains no certificate"),
             (b"text", "is not PEM: it has no certificate"),
             (cut.as_bytes(), "is not complete PEM: -----END CERTIFICATE----- is missing"),
@@ -367,6 +383,7 @@ mod tests {
             (&PKCS12, PKCS12_PROBLEM),
             (pkcs7.as_bytes(), convert_pkcs7),
             (WEAK.as_bytes(), weak),
+            (VERSION_1.as_bytes(), version),
         ];
         for (file, expected) in cases {
             assert_eq!(problem(file, key), ("chain", expected.to_owned()));
@@ -453,6 +470,19 @@ A1UdEQQQMA6CDHdlYWsuZXhhbXBsZTANBgkqhkiG9w0BAQsFAAOBgQDAptgZPMaa
 OEj+JDaX8aovg8jnbbO9oeDheqqVW/jHle7MjJJx0sdA6/toyTHPcq0jVHJK8nKT
 tTn7/KLmqXWJJR9bZHrLmKkOVwr9z8ZVzMB7/Tx4qzqMjh7njE6dbSL3tyazQZ1Z
 DbNwH9F5byqTn3uD9dkzsd0N6j45/t/kXg==
+-----END CERTIFICATE-----
+";
+
+    /// A certificate of version 1, made by openssl x509 -req without extensions.
+    const VERSION_1: &str = "\
+-----BEGIN CERTIFICATE-----
+MIIBKDCBzwIUHicDLKnAQaNyYHaQVrjia2yD7qMwCgYIKoZIzj0EAwIwFjEUMBIG
+A1UEAwwLb2xkLmV4YW1wbGUwIBcNMjYxMTI3MDA1MTIzWhgPMjEyNjExMDMwMDUx
+MjNaMBYxFDASBgNVBAMMC29sZC5leGFtcGxlMFkwEwYHKoZIzj0CAQYIKoZIzj0D
+AQcDQgAE2stbcrghorQRJb2yJKnU9vpyFwibyS77pPAfdscqdQ9HjyBomK7PyT9/
+pBGq9Z1RWhwETz4a4kC/ihVR8pqcJDAKBggqhkjOPQQDAgNIADBFAiBhP7Q3RlHK
+LwemZnu0OTUtfyb0NrGTeoAaOfgS7N77QQIhAJN6r5OlmJzxSLj5xoxUqVe2j0/f
+idRhCR4fQ80ybZTr
 -----END CERTIFICATE-----
 ";
 }
