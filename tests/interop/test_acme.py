@@ -699,10 +699,19 @@ class Renewals(AcmeCase):
         self.assertEqual(proxy.stop(), 0)
 
         def report():
-            environment = self.environment(STATE_DIRECTORY=str(pebble.folder))
-            page = self.run_client(program(), "doctor", environment=environment).stdout.decode()
-            return re.findall(r"^(\w+) +certificate +(.*)\n(?: {24}(.*)\n)?", page, re.M)
+            pages = []
+            for folder, file in ((pebble.folder, []), (self.folder, [config])):
+                environment = self.environment(STATE_DIRECTORY=str(folder))
+                done = self.run_client(program(), "doctor", *file, environment=environment)
+                page = done.stdout.decode()
+                pages.append(
+                    re.findall(r"^(\w+) +certificate +(.*)\n(?: {24}(.*)\n)?", page, re.M)
+                )
+            self.assertEqual(pages[0], pages[1])
+            return pages[0]
 
+        config = self.folder / "millrace.toml"
+        self.write(config, pebble)
         self.assertEqual(report(), [("ok", f"{NAME}: expires in 89 days", "")])
         # A renewal that is due fails.
         pebble.kill()

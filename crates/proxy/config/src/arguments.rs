@@ -38,8 +38,13 @@ pub enum Command {
         /// instead.
         has_test_orders: bool,
     },
-    /// Report what this machine supports for a process with these options.
-    Doctor(RawConfig),
+    /// Report what this machine supports for a process.
+    Doctor {
+        /// The file with the configuration; `None`: there is no service.
+        file: Option<PathBuf>,
+        /// Options of the process, which replace those of the file.
+        overrides: RawConfig,
+    },
     /// Run the demonstration.
     Demo,
     /// Send a request about the cache to a running process.
@@ -74,7 +79,10 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
             overrides: raw_config(name, matches)?,
             has_test_orders: matches.get_flag(TEST_ORDERS),
         },
-        "doctor" => Command::Doctor(raw_config(name, matches)?),
+        "doctor" => Command::Doctor {
+            file: matches.get_one::<String>("FILE").map(PathBuf::from),
+            overrides: raw_config(name, matches)?,
+        },
         "demo" => Command::Demo,
         "cache" => Command::Cache(cache_command::read(matches)?),
         "reference" => Command::Reference(text_of(matches, "PAGE")),
@@ -147,8 +155,10 @@ fn command(name: &'static str, about: &'static str, is_short_help: bool) -> clap
     };
     let command = clap::Command::new(name).about(about).disable_help_flag(true).args(arguments);
     let command = match name {
-        "run" | "check" => command.arg(
-            Arg::new("FILE").required(true).help("A configuration file; see millrace.toml(5)"),
+        "run" | "check" | "doctor" => command.arg(
+            Arg::new("FILE")
+                .required(name != "doctor")
+                .help("A configuration file; see millrace.toml(5)"),
         ),
         _ => command,
     };
@@ -339,7 +349,7 @@ fn unknown_to_command(
 ) -> ConfigError {
     let name = found.strip_prefix("--").unwrap_or_default();
     let help = format!("an option that \"millrace {command} --help\" lists");
-    if matches!(command, "run" | "check") && matches!(name, "config" | "file") {
+    if matches!(command, "run" | "check" | "doctor") && matches!(name, "config" | "file") {
         let problem = format!("unknown option \"{found}\"");
         return ConfigError::rule(location, problem, format!("millrace {command} FILE"));
     }

@@ -64,7 +64,11 @@ fn program_page() -> String {
          .SH SYNOPSIS\n",
     );
     for (name, _) in COMMANDS {
-        let file = if matches!(*name, "run" | "check") { " \\fIFILE.toml\\fR" } else { "" };
+        let file = match *name {
+            "run" | "check" => " \\fIFILE.toml\\fR",
+            "doctor" => " [\\fIFILE.toml\\fR]",
+            _ => "",
+        };
         let options = match *name {
             "demo" => "",
             "check" => " [\\fB\\-\\-acme\\fR] [\\fIOPTION\\fR]...",
@@ -76,9 +80,11 @@ fn program_page() -> String {
     out.push_str(".SH COMMANDS\n");
     for (name, about) in COMMANDS {
         let _ = writeln!(out, ".TP\n.B {name}\n{}.{}", roff(about), alias_of(name));
-        if *name == "check" {
-            out.push_str(TEST_ORDERS);
-        }
+        out.push_str(match *name {
+            "check" => TEST_ORDERS,
+            "doctor" => REPORTED_CERTIFICATES,
+            _ => "",
+        });
     }
     out.push_str(
         ".PP\n.B \\-h\nlists the most used options of a command,\n.B \\-\\-help\nall of them.\n",
@@ -166,6 +172,11 @@ places a test order for each certificate by ACME and prints the result instead. 
 admin address of the file places the orders; if none runs, this one listens at the addresses of the
 file meanwhile. The orders go to acme-directory, or to Let's Encrypt's staging directory by default.
 Account and certificate are thrown away.
+";
+
+const REPORTED_CERTIFICATES: &str = "\
+Also report the certificates by ACME in the directories of the file, or without a file in the
+default one.
 ";
 
 const FILES_AND_ENVIRONMENT: &str = "\

@@ -92,7 +92,7 @@ fn with_option(command_name: &str, option: &str) -> Result<Config, ConfigError> 
         Command::Run { overrides, .. } | Command::Check { overrides, .. } => {
             from_raw(&parse_toml("a.toml", "[[forward]]", &overrides)?)
         }
-        Command::Doctor(raw) => process_from_raw(&raw),
+        Command::Doctor { overrides, .. } => process_from_raw(&overrides),
         other => panic!("{other:?}"),
     }
 }

@@ -34,7 +34,12 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Progr
             let settings = config::to_toml(&config);
             console::write_result(&format!("{settings}\n# The configuration is valid.\n"))
         }
-        Command::Doctor(raw) => doctor::run(&config::process_from_raw(&raw)?),
+        Command::Doctor { file: Some(file), overrides } => {
+            doctor::run(&ConfigSource::of_file(file, overrides).read()?)
+        }
+        Command::Doctor { file: None, overrides } => {
+            doctor::run(&config::process_from_raw(&overrides)?)
+        }
         Command::Demo => demo::run(),
         Command::Cache(request) => cache_cli::run(&request),
         Command::Reference(name) => reference(&name),

@@ -3,9 +3,10 @@
 //! auto and --splice calibrated it sends a few messages to itself. It also registers with uselectd;
 //! the registration ends with the process.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::num::NonZero;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use millrace_config::{Config, EngineChoice};
 use millrace_engine::ReservedRing;
@@ -147,8 +148,19 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         records(),
     ];
     findings.extend(privileges::report(config));
-    findings.extend(report::findings(&certificates::default_state_folder()));
+    let folders = state_folders(config);
+    findings.extend(folders.iter().flat_map(|folder| report::findings(folder)));
     findings
+}
+
+/// Returns the state folders of ACME; without a service the default one.
+fn state_folders(config: &Config) -> BTreeSet<PathBuf> {
+    if config.services.is_empty() {
+        return [certificates::default_state_folder()].into();
+    }
+    let services = config.services.iter().filter_map(|service| service.tls.as_ref());
+    let contents = services.filter_map(|tls| tls.acme.as_ref()?.content.as_ref());
+    contents.map(|content| content.folder.clone()).collect()
 }
 
 /// Formats a value or reports that it is not readable, which is not an error.
