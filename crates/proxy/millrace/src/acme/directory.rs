@@ -21,6 +21,7 @@ use millrace_http1::{Method as Http1Method, ResponseHead, response_framing};
 use millrace_tls::{
     Aead, ClientOptions, ClientSettings, Clock, Provider, ServerName, TlsError, TlsErrorKind,
 };
+use serde_json::{Value, from_value, json};
 
 use crate::http::Connection;
 use crate::threads::{lock, spawn};
@@ -170,7 +171,7 @@ fn content(mut body: BodyWrapper<Bytes>) -> Bytes {
 /// Refuses a directory whose URL for nonces is malformed, since `instant_acme` panics on it.
 /// Accepts every other body.
 fn check_nonce_url(body: &[u8]) -> Result<()> {
-    let body: serde_json::Value = serde_json::from_slice(body).unwrap_or_default();
+    let body: Value = serde_json::from_slice(body).unwrap_or_default();
     match body["newNonce"].as_str().map(str::parse::<http::Uri>) {
         Some(Err(_)) => Err(invalid("the directory names a malformed URL")),
         _ => Ok(()),
@@ -181,10 +182,12 @@ fn check_nonce_url(body: &[u8]) -> Result<()> {
 /// `instant_acme` reports only the document, in which the status is optional and advisory (RFC 9457
 /// section 3.1.2).
 fn problem(body: &[u8], status: u16) -> Vec<u8> {
-    let mut document = match serde_json::from_slice::<Problem>(body) {
-        Ok(_) => serde_json::from_slice(body).expect("the problem is JSON"),
-        Err(_) => serde_json::json!({"detail": format!("HTTP status {status} without a problem")}),
-    };
+    // A problem is also read from an array, and with unknown members that are no `Value`.
+    let document = serde_json::from_slice(body).ok().filter(|document: &Value| {
+        document.is_object() && from_value::<Problem>(document.clone()).is_ok()
+    });
+    let mut document = document
+        .unwrap_or_else(|| json!({"detail": format!("HTTP status {status} without a problem")}));
     document["status"] = status.into();
     document.to_string().into_bytes()
 }
@@ -249,15 +252,21 @@ mod tests {
 
     #[test]
     fn an_error_has_the_status_of_its_response() {
+        let deep = format!(r#"{{"a": {}{}}}"#, "[".repeat(200), "]".repeat(200));
+        let missing = |status| format!("HTTP status {status} without a problem");
         for (body, status, detail) in [
-            (r#"{"detail": "a"}"#, 404, "a"),
-            (r#"{"status": 500, "detail": "a"}"#, 403, "a"),
-            (r#"{"status": "404", "detail": "a"}"#, 403, "HTTP status 403 without a problem"),
-            (r#"["a"]"#, 404, "HTTP status 404 without a problem"),
-            ("<html>", 503, "HTTP status 503 without a problem"),
+            (r#"{"detail": "a"}"#, 404, "a".to_owned()),
+            (r#"{"status": 500, "detail": "a"}"#, 403, "a".to_owned()),
+            (r#"{"status": "404", "detail": "a"}"#, 403, missing(403)),
+            (r#"["a"]"#, 404, missing(404)),
+            // Each of these is a problem, but no JSON object.
+            (r#"["a", "b", 404]"#, 404, missing(404)),
+            (r#"{"a": 1e999}"#, 404, missing(404)),
+            (&deep, 404, missing(404)),
+            ("<html>", 503, missing(503)),
         ] {
             let found: Problem = serde_json::from_slice(&problem(body.as_bytes(), status)).unwrap();
-            assert_eq!((found.status, found.detail.as_deref()), (Some(status), Some(detail)));
+            assert_eq!((found.status, found.detail), (Some(status), Some(detail)), "{body}");
         }
     }
 
