@@ -268,9 +268,9 @@ fn check_version(certificate: &X509Certificate<'_>) -> Result<(), String> {
     match certificate.version() {
         X509Version::V3 => Ok(()),
         version => Err(format!(
-            "has X.509 version {}, and version 3 is needed: openssl x509 -req makes it with \
-             -extfile FILE and subjectAltName=DNS:NAME in that file",
-            version.0 + 1
+            "has X.509 version {} (expected: version 3, as by openssl x509 -req -extfile FILE with \
+             subjectAltName=DNS:NAME in that file)",
+            version.0.saturating_add(1)
         )),
     }
 }
@@ -372,8 +372,8 @@ mod tests {
         let convert_pkcs7 =
             "is PKCS#7; convert it with: openssl pkcs7 -print_certs -in FILE -out FILE.pem";
         let weak = "has a weak RSA key of 1024 bits in certificate 1 (expected: 2048 or more)";
-        let version = "has X.509 version 1, and version 3 is needed: openssl x509 -req makes it with \
-                       -extfile FILE and subjectAltName=DNS:NAME in that file";
+        let version = "has X.509 version 1 (expected: version 3, as by openssl x509 -req -extfile FILE \
+                       with subjectAltName=DNS:NAME in that file)";
         let cases: [(&[u8], &str); 9] = [
             (key, "contains no certificate"),
             (b"text", "is not PEM: it has no certificate"),
