@@ -10,7 +10,7 @@
 //! never a second one. A certificate that is not valid yet is not refused: the clock may be wrong.
 
 use instant_acme::{
-    Account, CertificateIdentifier, Error, Identifier, NewOrder, Order, OrderStatus,
+    Account, CertificateIdentifier, Error, Identifier, NewOrder, Order, OrderStatus, Problem,
 };
 use millrace_config::{Acme, AcmeContent};
 use millrace_tls::Certificate;
@@ -80,8 +80,7 @@ impl OrderContext<'_> {
                 OrderStatus::Invalid => self.forget_order().map(|()| None),
                 _ => Ok(Some((order, key))),
             },
-            // The authority knows no such order, or the account may not see it.
-            Err(Error::Api(problem)) if matches!(problem.status, Some(403 | 404)) => {
+            Err(Error::Api(problem)) if is_forgotten(&problem) => {
                 self.forget_order().map(|()| None)
             }
             Err(error) => Err(StepFailure::of_call(Step::Order, &error)),
@@ -149,6 +148,12 @@ fn state(error: std::io::Error) -> StepFailure {
     StepFailure::new(Step::State, &error)
 }
 
+/// Returns whether the authority knows no such order, or the account may not see it. A status 403
+/// without the type of a problem can come from another server before the authority.
+fn is_forgotten(problem: &Problem) -> bool {
+    problem.status == Some(404) || problem.status == Some(403) && problem.r#type.is_some()
+}
+
 /// Returns whether an authority does not let an order replace a certificate. The library drops an
 /// order whose authority ignores the replacement, so a repetition would create one each time.
 fn refuses_replacement(error: &Error) -> bool {
@@ -182,6 +187,18 @@ pub(super) fn new_order(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_the_authority_forgets_an_order() {
+        for (problem, is_gone) in [
+            (json!({"status": 404}), true),
+            (json!({"status": 403, "type": "urn:test"}), true),
+            (json!({"status": 403}), false),
+            (json!({"status": 503, "type": "urn:test"}), false),
+        ] {
+            assert_eq!(is_forgotten(&serde_json::from_value(problem).unwrap()), is_gone);
+        }
+    }
 
     #[test]
     fn an_order_without_replacement_follows_a_refused_one() {
