@@ -175,7 +175,7 @@ impl ActiveConfig {
         config::check_reload(&self.source.name(), &state.requested, &requested)
             .map_err(|error| error.to_string())?;
         if let Some(confinement) = self.confinement() {
-            confinement.prepare(&requested, self.source.file())?;
+            confinement.check(&requested, self.source.file())?;
         }
         if !state.mailboxes.has_room(1 + RESERVED_MESSAGES) {
             return Err("a worker does not read its messages".to_owned());
@@ -188,9 +188,15 @@ impl ActiveConfig {
         let log = open_log(&config).map_err(|error| error.to_string())?;
         let change = state.listeners.prepare(&mut config.listeners);
         let change = change.map_err(|error| error.to_string())?;
-        if let Err(error) = self.log.set_file(log) {
+        // The last, because only an empty folder stays if the log fails.
+        let folders = privileges::make_own_state_folders(&requested);
+        let log = folders.map_err(|error| error.to_string()).and_then(|()| {
+            let failed = |error| format!("cannot start the thread of the access log: {error}");
+            self.log.set_file(log).map_err(failed)
+        });
+        if let Err(error) = log {
             change.undo();
-            return Err(format!("cannot start the thread of the access log: {error}"));
+            return Err(error);
         }
         *self.source.files() = files;
         Ok(state.activate(config, requested, change, &lock(&self.observers)))

@@ -75,7 +75,8 @@ pub(crate) fn drop_privileges(
     let identity = user::choose(&config.user, &paths)?;
     let owner = identity.unwrap_or_else(Identity::current);
     make_disks(config, owner)?;
-    prepare_state_folders(config, owner)?;
+    check_owners(config, owner)?;
+    make_state_folders(config, owner)?;
     let low_ports_open: Vec<u64> = low_ports(config).collect();
     match millrace_confine::drop_privileges(identity, !low_ports_open.is_empty()) {
         // A service manager may have filtered this system call. The process is not root, so it
@@ -118,13 +119,12 @@ pub(crate) fn check_state_folders(config: &Config, file: &Path) -> Result<(), Pr
     later.map_or(Ok(()), |owner| check_owners(config, owner))
 }
 
-/// Prepares the state folders of ACME for a process that runs as `owner`: creates missing ones.
+/// Creates, for a reload, missing state folders of ACME.
 ///
 /// # Errors
-/// The first folder that is private to another user or cannot be created.
-fn prepare_state_folders(config: &Config, owner: Identity) -> Result<(), ProgramError> {
-    check_owners(config, owner)?;
-    make_state_folders(config, owner)
+/// The first folder that cannot be created.
+pub(crate) fn make_own_state_folders(config: &Config) -> Result<(), ProgramError> {
+    make_state_folders(config, Identity::current())
 }
 
 /// Checks that no state folder of ACME is private to another user than `owner`.
@@ -226,21 +226,11 @@ impl Confinement {
         format!("{user}; {files}; {calls}")
     }
 
-    /// Prepares a reload: checks that the remaining rights suffice for another configuration, and
-    /// creates its missing state folders of ACME.
-    ///
-    /// # Errors
-    /// The first thing that is not allowed, as a sentence.
-    pub(crate) fn prepare(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
-        self.check(config, file)?;
-        prepare_state_folders(config, Identity::current()).map_err(|error| error.to_string())
-    }
-
     /// Checks that the remaining rights suffice for another configuration.
     ///
     /// # Errors
     /// The first thing that is not allowed, as a sentence.
-    fn check(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
+    pub(crate) fn check(&self, config: &Config, file: Option<&Path>) -> Result<(), String> {
         let mut new = low_ports(config).filter(|port| !self.low_ports_open.contains(port));
         if let Some(port) = new.next().filter(|_| self.capabilities & NET_BIND_SERVICE == 0) {
             return Err(format!(
@@ -249,9 +239,10 @@ impl Confinement {
                 first_free_port()
             ));
         }
+        check_owners(config, Identity::current()).map_err(|error| error.to_string())?;
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let paths = Paths::from_config(config, file);
-        // The process would be killed.
+        // They would fail with ENOSYS.
         if sandbox.calls.is_ok() && paths.has_stores() && !sandbox.has_stores {
             return Err("the sandbox of the process does not include the system calls for acme \
                         (restart or upgrade to use it)"
