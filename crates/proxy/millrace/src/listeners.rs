@@ -13,7 +13,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use millrace_config::{ListenAddress, Listener};
+use millrace_config::{Config, ListenAddress, Listener};
 use millrace_sys::Errno;
 
 use crate::inherited_sockets::{InheritedSockets, ListeningSocket, SocketPurpose, distribute};
@@ -23,14 +23,14 @@ use crate::program_error::ProgramError;
 const UNIX_MODE: u32 = 0o666;
 /// Time that workers may keep a socket of a removed listener. They close it when no connection
 /// arrived for a tenth of a second, or after one second.
-const REMOVED_CLOSE_MAX: Duration = Duration::from_secs(2);
+pub(crate) const REMOVED_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Time after the start in which an address that is in use is tried again. It may belong to a
 /// process that was killed: the kernel closes listeners watched by io_uring only after that process
 /// has exited, when the service manager may already have started this one. With thousands of
 /// connections that takes tens of milliseconds; this value covers a hundred thousand.
 const KILLED_CLOSE_MAX: Duration = Duration::from_secs(2);
 /// Interval between attempts to listen on an address that may become free.
-const RETRY_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sockets with the numbers of their listeners.
 pub(crate) type Sockets = Vec<(u16, OwnedFd)>;
@@ -348,6 +348,12 @@ pub(crate) fn listen_error(address: &impl std::fmt::Display, error: Errno) -> Pr
         _ => std::io::Error::from(error).to_string(),
     };
     ProgramError::System(format!("cannot listen on {address}: {reason}"))
+}
+
+/// Returns whether a configuration has a listener with a port.
+pub(crate) fn has_port(config: &Config, port: u16) -> bool {
+    let mut addresses = config.listeners.iter().map(|listener| &listener.address);
+    addresses.any(|it| matches!(it, ListenAddress::Tcp(it) if it.port() == port))
 }
 
 #[cfg(test)]

@@ -18,7 +18,7 @@ use super::challenge::HttpChallenges;
 use crate::admin::ConnectionLimit;
 use crate::console;
 use crate::http::{self, Connection};
-use crate::listeners::listen_error;
+use crate::listeners::{has_port, listen_error};
 use crate::program_error::ProgramError;
 use crate::threads::spawn;
 
@@ -65,6 +65,8 @@ pub(crate) enum OpenTime {
 
 /// The accepting thread. Dropping this ends it and closes the addresses.
 pub(super) struct HttpThread {
+    /// The open addresses as configured, each with the port of its listener with TLS.
+    pub(super) open: Vec<(SocketAddr, u16)>,
     thread: Option<JoinHandle<HttpListeners>>,
     stop: EventFd,
 }
@@ -73,36 +75,43 @@ impl HttpListeners {
     /// Opens the addresses of a configuration. An address that cannot be opened is reported in one
     /// line: tls-alpn-01 needs none.
     pub(crate) fn open(config: &Config, time: OpenTime) -> Self {
-        let mut listeners = Self::default();
-        listeners.update(config, time);
-        listeners
+        Self::open_missing(config, &[], time, || false)
     }
 
-    /// Closes the addresses that a configuration does not have, and opens like
-    /// [`HttpListeners::open`] those that are not open yet.
-    pub(super) fn update(&mut self, config: &Config, time: OpenTime) {
-        let wanted = wanted(config);
-        self.0.retain(|open| wanted.iter().any(|(address, _)| *address == open.address));
-        for (address, https_port) in wanted {
-            if let Some(open) = self.0.iter_mut().find(|open| open.address == address) {
-                open.https_port = https_port;
-                continue;
-            }
-            match open_one(config, address, time == OpenTime::Takeover) {
-                Ok(socket) => self.0.push(HttpListener { address, socket, https_port }),
-                Err(error) => {
-                    let may_be_allowed = time == OpenTime::Reload && error == Errno::ACCESS;
-                    let until = if may_be_allowed { " until a restart or an upgrade" } else { "" };
-                    let error = listen_error(&address, error);
-                    console::log(&format!("acme-http: {error}; only tls-alpn-01 remains{until}"));
+    /// Opens, like [`HttpListeners::open`], the addresses that are not in `open`. One that is in
+    /// use is tried again while `wait` returns true.
+    pub(super) fn open_missing(
+        config: &Config,
+        open: &[SocketAddr],
+        time: OpenTime,
+        mut wait: impl FnMut() -> bool,
+    ) -> Self {
+        let missing = wanted(config).into_iter().filter(|(address, _)| !open.contains(address));
+        let opened = missing.filter_map(|(address, https_port)| {
+            let socket = loop {
+                match open_one(config, address, time == OpenTime::Takeover) {
+                    Err(Errno::ADDRINUSE) if wait() => {}
+                    result => break result,
                 }
-            }
-        }
+            };
+            let socket = socket.inspect_err(|error| log_failure(address, *error, time)).ok()?;
+            Some(HttpListener { address, socket, https_port })
+        });
+        Self(opened.collect())
     }
 
-    /// Returns the open addresses as configured.
-    pub(super) fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        self.0.iter().map(|listener| listener.address)
+    /// Closes the addresses that are not wanted, and sets the ports of the others.
+    pub(super) fn keep(&mut self, wanted: &[(SocketAddr, u16)]) {
+        self.0.retain_mut(|open| {
+            let kept = wanted.iter().find(|(address, _)| *address == open.address);
+            open.https_port = kept.map_or(open.https_port, |(_, port)| *port);
+            kept.is_some()
+        });
+    }
+
+    /// Adds the listeners of `others`.
+    pub(super) fn extend(&mut self, others: Self) {
+        self.0.extend(others.0);
     }
 
     /// Starts to accept.
@@ -124,8 +133,9 @@ impl HttpListeners {
             poller.add_listener(listener.socket.as_fd(), index).map_err(failed)?;
         }
         let challenges = Arc::clone(challenges);
+        let open = self.0.iter().map(|it| (it.address, it.https_port)).collect();
         let thread = spawn("acme-http", move || self.accept(&poller, &challenges))?;
-        Ok(Some(HttpThread { thread: Some(thread), stop }))
+        Ok(Some(HttpThread { open, thread: Some(thread), stop }))
     }
 
     fn accept(self, poller: &Poller, challenges: &Arc<HttpChallenges>) -> Self {
@@ -148,11 +158,9 @@ impl HttpListeners {
 }
 
 fn open_one(config: &Config, address: SocketAddr, is_takeover: bool) -> Result<OwnedFd, Errno> {
-    let has_port =
-        |it: &ListenAddress| matches!(it, ListenAddress::Tcp(it) if it.port() == address.port());
     if address.port() != 0 {
         // With SO_REUSEPORT, it would take a part of that listener's connections.
-        if config.listeners.iter().any(|listener| has_port(&listener.address)) {
+        if has_port(config, address.port()) {
             return Err(Errno::ADDRINUSE);
         }
         if !is_takeover {
@@ -163,6 +171,13 @@ fn open_one(config: &Config, address: SocketAddr, is_takeover: bool) -> Result<O
     millrace_sys::listen_tcp(address, true)
 }
 
+fn log_failure(address: SocketAddr, error: Errno, time: OpenTime) {
+    let may_be_allowed = time == OpenTime::Reload && error == Errno::ACCESS;
+    let until = if may_be_allowed { " until a restart or an upgrade" } else { "" };
+    let error = listen_error(&address, error);
+    console::log(&format!("acme-http: {error}; only tls-alpn-01 remains{until}"));
+}
+
 /// Returns the limits of connections and of threads of a process with this limit of descriptors.
 /// 256 connections are served at the same time at most. A new one evicts the oldest one.
 fn limits(descriptors: u64) -> (u64, u64) {
@@ -171,7 +186,8 @@ fn limits(descriptors: u64) -> (u64, u64) {
 }
 
 /// Returns the most descriptors that the connections of a configuration use, in a process with this
-/// limit of descriptors.
+/// limit of descriptors. Connections of an address that only a reload opens use descriptors of the
+/// workers.
 pub(crate) fn descriptors_max(config: &Config, limit: u64) -> u64 {
     let mut services = config.services.iter().filter_map(|service| service.tls.as_ref());
     let has_http = services.any(|tls| tls.acme.as_ref().is_some_and(|acme| acme.http.is_some()));

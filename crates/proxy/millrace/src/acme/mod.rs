@@ -27,12 +27,14 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use millrace_config::Config;
 use millrace_proxy::SharedState;
 
 use crate::active_config::ActiveConfig;
 use crate::console;
+use crate::listeners::{REMOVED_CLOSE_MAX, RETRY_INTERVAL};
 use crate::program_error::ProgramError;
 use crate::supervisor_requests::SupervisorHandle;
 use crate::threads::{lock, spawn};
@@ -54,8 +56,6 @@ pub(crate) struct AcmeOrders {
     supervisor: SupervisorHandle,
     http: Arc<HttpChallenges>,
     counters: Arc<AcmeCounters>,
-    /// The HTTP listeners that the last configuration wants.
-    http_wanted: Mutex<Vec<(SocketAddr, u16)>>,
     /// The thread of the HTTP listeners, which runs until this is dropped.
     http_thread: Mutex<Option<HttpThread>>,
 }
@@ -73,10 +73,10 @@ impl AcmeOrders {
         listeners: HttpListeners,
     ) -> Result<Arc<Self>, ProgramError> {
         let http = Arc::<HttpChallenges>::default();
-        for address in listeners.addresses() {
+        let http_thread = listeners.start(&http)?;
+        for address in addresses(http_thread.as_ref()) {
             console::log(&format!("acme-http at {address}"));
         }
-        let http_thread = listeners.start(&http)?;
         let orders = Arc::new(Self {
             control: Arc::default(),
             active_config: Arc::clone(active_config),
@@ -84,15 +84,19 @@ impl AcmeOrders {
             supervisor,
             http,
             counters: Arc::default(),
-            http_wanted: Mutex::new(wanted(&active_config.config())),
             http_thread: Mutex::new(http_thread),
         });
-        orders.apply(&active_config.config())?;
+        orders.apply()?;
         let observer = Arc::clone(&orders);
-        active_config.on_change(move |config| {
-            for result in [observer.update_http(config), observer.apply(config)] {
-                _ = result.inspect_err(|error| console::log(&error.to_string()));
-            }
+        active_config.on_change(move |_| {
+            let (orders, deadline) = (Arc::clone(&observer), Instant::now() + REMOVED_CLOSE_MAX);
+            // Another thread can wait for the workers, which close removed listeners later.
+            let thread = spawn("acme-reload", move || {
+                for result in [orders.update_http(deadline), orders.apply()] {
+                    _ = result.inspect_err(|error| console::log(&error.to_string()));
+                }
+            });
+            _ = thread.inspect_err(|error| console::log(&error.to_string()));
         });
         Ok(orders)
     }
@@ -135,12 +139,13 @@ impl AcmeOrders {
         drop(lock(&self.http_thread).take());
     }
 
-    /// Applies a configuration. Starts the thread with the first one that needs it.
-    fn apply(&self, config: &Config) -> Result<(), ProgramError> {
+    /// Applies the configuration in force. Starts the thread with the first one that needs it.
+    fn apply(&self) -> Result<(), ProgramError> {
+        let config = self.active_config.config();
         let mut state = self.control.lock();
         state.has_changed = true;
         self.control.wake.notify_all();
-        if state.has_thread || state.is_stopped || settings(config).next().is_none() {
+        if state.has_thread || state.is_stopped || settings(&config).next().is_none() {
             return Ok(());
         }
         let worker = Worker {
@@ -157,25 +162,51 @@ impl AcmeOrders {
         Ok(())
     }
 
-    /// Opens and closes HTTP listeners, unless `config` wants the same as the last one.
-    fn update_http(&self, config: &Config) -> Result<(), ProgramError> {
+    /// Opens and closes the addresses of acme-http as the configuration in force wants them. Until
+    /// `deadline`, an address that is in use is tried again.
+    fn update_http(&self, deadline: Instant) -> Result<(), ProgramError> {
         let mut thread = lock(&self.http_thread);
-        let wanted = wanted(config);
-        let last = std::mem::replace(&mut *lock(&self.http_wanted), wanted.clone());
-        if last == wanted || self.control.lock().is_stopped {
-            return Ok(());
-        }
-        let mut listeners = thread.take().map(HttpThread::end).unwrap_or_default();
-        let before: Vec<_> = listeners.addresses().collect();
-        listeners.update(config, OpenTime::Reload);
-        let after: Vec<_> = listeners.addresses().collect();
+        let config = self.active_config.config();
+        let before = addresses(thread.as_ref());
+        let result = self.replace_http(&mut thread, &config, deadline);
+        let after = addresses(thread.as_ref());
         for address in before.iter().filter(|address| !after.contains(address)) {
             console::log(&format!("acme-http no longer at {address}"));
         }
         for address in after.iter().filter(|address| !before.contains(address)) {
             console::log(&format!("acme-http at {address}"));
         }
+        result
+    }
+
+    fn replace_http(
+        &self,
+        thread: &mut Option<HttpThread>,
+        config: &Config,
+        deadline: Instant,
+    ) -> Result<(), ProgramError> {
+        let wanted = wanted(config);
+        let open = thread.as_ref().map_or(&[][..], |thread| &thread.open);
+        let is_open = open.len() == wanted.len() && wanted.iter().all(|it| open.contains(it));
+        if is_open || self.control.lock().is_stopped {
+            return Ok(());
+        }
+        let mut listeners = thread.take().map(HttpThread::end).unwrap_or_default();
+        listeners.keep(&wanted);
+        // The kept addresses are served during the wait.
+        *thread = listeners.start(&self.http)?;
+        let kept = addresses(thread.as_ref());
+        let opened = HttpListeners::open_missing(config, &kept, OpenTime::Reload, || {
+            Instant::now() < deadline && !self.control.sleep(RETRY_INTERVAL)
+        });
+        let mut listeners = thread.take().map(HttpThread::end).unwrap_or_default();
+        listeners.extend(opened);
         *thread = listeners.start(&self.http)?;
         Ok(())
     }
+}
+
+/// Returns the addresses from which a thread accepts.
+fn addresses(thread: Option<&HttpThread>) -> Vec<SocketAddr> {
+    thread.into_iter().flat_map(|thread| &thread.open).map(|(address, _)| *address).collect()
 }
