@@ -582,6 +582,9 @@ class Reloads(AcmeCase):
         self.await_certificate(proxy, pebble)
         write(plain)
         self.reload(proxy, f"no longer listening on {plain}", f"acme-http at {plain}")
+        write(listen=both)
+        used = f"reload refused: cannot listen on {plain}: address already in use"
+        self.reload(proxy, f"{used}; acme-http {plain} has this port")
         write()
         self.reload(proxy, f"acme-http no longer at {plain}")
         write(listen=both)

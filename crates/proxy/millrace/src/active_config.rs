@@ -21,7 +21,7 @@ use millrace_sys::Errno;
 use crate::config_source::ConfigSource;
 use crate::engines::Engine;
 use crate::inherited_sockets::{InheritedSockets, ListeningSocket};
-use crate::listeners::{ListenerChange, Listeners, Sockets};
+use crate::listeners::{ListenerChange, Listeners, Sockets, acme_http_conflict};
 use crate::privileges::{self, Confinement};
 use crate::reload_counters::ReloadCounters;
 use crate::systemd::Systemd;
@@ -187,7 +187,13 @@ impl ActiveConfig {
         };
         let log = open_log(&config).map_err(|error| error.to_string())?;
         let change = state.listeners.prepare(&mut config.listeners);
-        let change = change.map_err(|error| error.to_string())?;
+        let change = change.map_err(|error| match acme_http_conflict(&state.config, &requested) {
+            Some(address) => format!(
+                "{error}; acme-http {address} has this port (expected: acme-http off by an earlier \
+                 reload)"
+            ),
+            None => error.to_string(),
+        })?;
         // The last, because only an empty folder stays if the log fails.
         let folders = privileges::make_own_state_folders(&requested);
         let log = folders.map_err(|error| error.to_string()).and_then(|()| {

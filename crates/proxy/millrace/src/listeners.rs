@@ -356,6 +356,14 @@ pub(crate) fn has_port(config: &Config, port: u16) -> bool {
     addresses.any(|it| matches!(it, ListenAddress::Tcp(it) if it.port() == port))
 }
 
+/// Returns the address of acme-http in a configuration whose port is that of a listener in the
+/// `next` one, which cannot be opened before a reload has closed the address.
+pub(crate) fn acme_http_conflict(config: &Config, next: &Config) -> Option<SocketAddr> {
+    let services = config.services.iter();
+    let mut addresses = services.filter_map(|service| service.tls.as_ref()?.acme.as_ref()?.http);
+    addresses.find(|address| has_port(next, address.port()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
