@@ -23,6 +23,11 @@ pub enum Error {
         /// The error of the kernel or the loader.
         why: String,
     },
+    /// A policy of the kernel refuses a program, although the daemon has the capabilities.
+    Refused {
+        /// The name of the program, a BPF iterator.
+        iterator: &'static str,
+    },
     /// The daemon lacks capabilities.
     Privileges {
         /// The names of the missing capabilities.
@@ -68,6 +73,10 @@ impl fmt::Display for Error {
                 write!(out, "the kernel lacks {feature} (expected: {since} or later)")
             }
             Self::Program { name, why } => write!(out, "cannot load or attach {name}: {why}"),
+            Self::Refused { iterator } => {
+                write!(out, "the kernel refuses the BPF iterator {iterator} with the needed ")?;
+                out.write_str("capabilities (expected: no policy against BPF iterators)")
+            }
             Self::Privileges { missing } => {
                 let missing = missing.join(", ");
                 write!(out, "missing {missing} (expected: root, or CAP_BPF, CAP_PERFMON and ")?;

@@ -1,6 +1,7 @@
 //! `Programs`: the loaded eBPF programs and maps, and the links that attach them.
 
 use std::collections::BTreeSet;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::Map;
@@ -15,6 +16,7 @@ use aya::{Btf, Ebpf, EbpfLoader};
 use crate::bpf::BpfIter;
 use crate::error::Error;
 use crate::limits::{PENDING_MAX, REGIONS_MAX};
+use crate::privileges::check_privileges;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!("../objects/uselect.bpf.o");
 
@@ -65,7 +67,7 @@ impl Programs {
     /// Loads all programs. The kernel verifies each, which takes about a second.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the kernel has no BTF; [`Error::Program`].
+    /// [`Error::Unsupported`] if the kernel has no BTF; [`Error::Refused`]; [`Error::Program`].
     pub(crate) fn load() -> Result<Self, Error> {
         let btf = Btf::from_sys_fs().map_err(|_| Error::Unsupported {
             feature: "BTF of the kernel (CONFIG_DEBUG_INFO_BTF)",
@@ -90,7 +92,15 @@ impl Programs {
         let socket_iters = [SWEEP, RECHECK].map(|name| (name, "bpf_sk_storage_map"));
         for (name, target) in socket_iters.into_iter().chain([(LIST_MAPS, "bpf_map")]) {
             let result = program_mut::<Iter>(&mut ebpf, name).load(target, &btf);
-            result.map_err(program_error(name))?;
+            result.map_err(|error| match error {
+                ProgramError::LoadError { io_error, .. }
+                    if io_error.kind() == ErrorKind::PermissionDenied
+                        && check_privileges().is_ok() =>
+                {
+                    Error::Refused { iterator: name }
+                }
+                error => program_error(name)(error),
+            })?;
         }
         Ok(Self { ebpf })
     }
