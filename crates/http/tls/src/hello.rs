@@ -84,26 +84,41 @@ pub fn peek(bytes: &[u8]) -> Peek {
 /// Without it, rustls would read all records again after each byte of a client that sends a long
 /// ClientHello slowly, in records of one byte: 0.1 ms for each, as much as a handshake.
 fn lacks_bytes(bytes: &[u8]) -> bool {
-    join_records(bytes).is_some_and(|(message, _)| message.len() < message_bytes(&message))
+    let mut arrived = 0;
+    let first = read_records(bytes, |content| arrived += content.len());
+    first.is_some_and(|(size, _)| arrived < size)
 }
 
 /// Joins the whole records at the beginning of `bytes` to the first message, as far as it has
 /// arrived. Returns also the bytes behind these records. `None` if the message cannot become a
 /// ClientHello that rustls reads.
-pub(crate) fn join_records(mut bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
-    let mut message = Vec::with_capacity(bytes.len());
-    while message.len() < message_bytes(&message)
+pub(crate) fn join_records(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut message = Vec::new();
+    let (_, rest) = read_records(bytes, |content| message.extend_from_slice(content))?;
+    Some((message, rest))
+}
+
+/// Calls `visit` with the content of each whole record at the beginning of `bytes`, up to the end
+/// of the first message. Returns the size of the message, as far as its header has arrived, and the
+/// bytes behind these records. `None` if the message cannot become a ClientHello that rustls reads.
+fn read_records(mut bytes: &[u8], mut visit: impl FnMut(&[u8])) -> Option<(usize, &[u8])> {
+    let (mut header, mut arrived) = (Vec::with_capacity(4), 0);
+    while arrived < message_bytes(&header)
         && let Some((kind, length, rest)) = split_header(bytes)
     {
         if kind != HANDSHAKE_RECORD || length == 0 || length > RECORD_BYTES_MAX {
             return None;
         }
         let Some((content, after)) = rest.split_at_checked(length) else { break };
-        message.extend_from_slice(content);
+        let missing = content.len().min(4 - header.len());
+        header.extend_from_slice(&content[..missing]);
+        arrived += length;
+        visit(content);
         bytes = after;
     }
-    let is_hello = message.first().is_none_or(|kind| *kind == CLIENT_HELLO);
-    (is_hello && message_bytes(&message) <= MESSAGE_BYTES_MAX).then_some((message, bytes))
+    let is_hello = header.first().is_none_or(|kind| *kind == CLIENT_HELLO);
+    let size = message_bytes(&header);
+    (is_hello && size <= MESSAGE_BYTES_MAX).then_some((size, bytes))
 }
 
 /// Splits the header of a record into its type and the length of the content, which follows in the

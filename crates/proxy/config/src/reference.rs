@@ -175,7 +175,7 @@ Account and certificate are thrown away.
 ";
 
 const REPORTED_CERTIFICATES: &str = "\
-Also report the certificates by ACME in the directories of the file, or without a file in the
+Also report the certificates by ACME in each acme-dir of the file, or without a file in the
 default one.
 ";
 

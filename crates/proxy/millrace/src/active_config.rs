@@ -194,7 +194,7 @@ impl ActiveConfig {
             ),
             None => error.to_string(),
         })?;
-        // The last, because only an empty folder stays if the log fails.
+        // This comes last: if the log fails, only empty folders stay.
         let folders = privileges::make_own_state_folders(&requested);
         let log = folders.map_err(|error| error.to_string()).and_then(|()| {
             let failed = |error| format!("cannot start the thread of the access log: {error}");

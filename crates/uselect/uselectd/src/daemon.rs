@@ -110,7 +110,7 @@ impl Daemon {
     ///
     /// # Errors
     /// [`Error::NestedPidNamespace`], [`Error::Listen`], [`Error::Unsupported`],
-    /// [`Error::Refused`], [`Error::Program`]; [`Error::Kernel`] if /proc is not mounted.
+    /// [`Error::IteratorForbidden`], [`Error::Program`]; [`Error::Kernel`] if /proc is not mounted.
     pub fn new(path: &Path, policy: AccessPolicy) -> Result<Self, Error> {
         if !is_in_initial_pid_namespace()? {
             return Err(Error::NestedPidNamespace);

@@ -23,9 +23,9 @@ pub enum Error {
         /// The error of the kernel or the loader.
         why: String,
     },
-    /// A policy of the kernel refuses a program, although the daemon has the capabilities.
-    Refused {
-        /// The name of the program, a BPF iterator.
+    /// A policy of the kernel refuses a BPF iterator, although the daemon has the capabilities.
+    IteratorForbidden {
+        /// The name of the program.
         iterator: &'static str,
     },
     /// The daemon lacks capabilities.
@@ -73,9 +73,12 @@ impl fmt::Display for Error {
                 write!(out, "the kernel lacks {feature} (expected: {since} or later)")
             }
             Self::Program { name, why } => write!(out, "cannot load or attach {name}: {why}"),
-            Self::Refused { iterator } => {
-                write!(out, "the kernel refuses the BPF iterator {iterator} with the needed ")?;
-                out.write_str("capabilities (expected: no policy against BPF iterators)")
+            Self::IteratorForbidden { iterator } => {
+                write!(
+                    out,
+                    "the kernel refuses the BPF iterator {iterator}, although the process "
+                )?;
+                out.write_str("has the capabilities (expected: no policy against BPF iterators)")
             }
             Self::Privileges { missing } => {
                 let missing = missing.join(", ");

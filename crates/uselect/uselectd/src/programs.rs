@@ -1,7 +1,6 @@
 //! `Programs`: the loaded eBPF programs and maps, and the links that attach them.
 
 use std::collections::BTreeSet;
-use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use aya::maps::Map;
@@ -12,6 +11,7 @@ use aya::programs::{
     BtfTracePoint, CgroupAttachMode, CgroupSock, CgroupSockAddr, Iter, Program, ProgramError,
 };
 use aya::{Btf, Ebpf, EbpfLoader};
+use rustix::io::Errno;
 
 use crate::bpf::BpfIter;
 use crate::error::Error;
@@ -67,7 +67,8 @@ impl Programs {
     /// Loads all programs. The kernel verifies each, which takes about a second.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] if the kernel has no BTF; [`Error::Refused`]; [`Error::Program`].
+    /// [`Error::Unsupported`] if the kernel has no BTF; [`Error::IteratorForbidden`];
+    /// [`Error::Program`].
     pub(crate) fn load() -> Result<Self, Error> {
         let btf = Btf::from_sys_fs().map_err(|_| Error::Unsupported {
             feature: "BTF of the kernel (CONFIG_DEBUG_INFO_BTF)",
@@ -93,11 +94,12 @@ impl Programs {
         for (name, target) in socket_iters.into_iter().chain([(LIST_MAPS, "bpf_map")]) {
             let result = program_mut::<Iter>(&mut ebpf, name).load(target, &btf);
             result.map_err(|error| match error {
+                // The verifier itself returns other errors, such as EACCES.
                 ProgramError::LoadError { io_error, .. }
-                    if io_error.kind() == ErrorKind::PermissionDenied
+                    if Errno::from_io_error(&io_error) == Some(Errno::PERM)
                         && check_privileges().is_ok() =>
                 {
-                    Error::Refused { iterator: name }
+                    Error::IteratorForbidden { iterator: name }
                 }
                 error => program_error(name)(error),
             })?;

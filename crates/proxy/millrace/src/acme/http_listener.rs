@@ -90,7 +90,8 @@ impl HttpListeners {
         let opened = missing.filter_map(|(address, https_port)| {
             let socket = loop {
                 match open_one(config, address, time == OpenTime::Takeover) {
-                    Err(Errno::ADDRINUSE) if wait() => {}
+                    // The port of an own listener does not become free.
+                    Err(Errno::ADDRINUSE) if !has_port(config, address.port()) && wait() => {}
                     result => break result,
                 }
             };

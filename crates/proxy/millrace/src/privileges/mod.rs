@@ -242,7 +242,7 @@ impl Confinement {
         check_owners(config, Identity::current()).map_err(|error| error.to_string())?;
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let paths = Paths::from_config(config, file);
-        // They would fail with ENOSYS.
+        // System calls outside the filter fail with ENOSYS.
         if sandbox.calls.is_ok() && paths.has_stores() && !sandbox.has_stores {
             return Err("the sandbox of the process does not include the system calls for acme \
                         (restart or upgrade to use it)"

@@ -239,8 +239,8 @@ fn stalled_time(
     Some(stalled_time / patience)
 }
 
-/// Returns how long a client has been stalled to which the end of its stream cannot be sent yet;
-/// `None` if it keeps `PACE`.
+/// Returns how long a client whose end of stream is not sent has been stalled; `None` if it keeps
+/// `PACE`.
 fn stalled_end_time(conn: &Conn, undelivered: usize, now: Instant) -> Option<Duration> {
     let elapsed = now.since(conn.since);
     let taken = (conn.undelivered as usize).saturating_sub(undelivered) as u64;
@@ -257,8 +257,8 @@ fn stalled_exchange_time(exchange: &Exchange, unsent: usize, now: Instant) -> Op
     uploads.then(|| upload.stalled_for(now, PACE, 0)).flatten()
 }
 
-/// The priority of a client for shedding, the greatest first: whether it has got its last response,
-/// and how long it has been stalled, divided by its patience factor.
+/// The priority of a client for shedding, the greatest first: whether it has got its last response
+/// and the end of its stream, and how long it has been stalled, divided by its patience factor.
 type ShedPriority = (bool, Duration);
 
 /// The patience factor of an idle client connection.

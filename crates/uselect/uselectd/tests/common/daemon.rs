@@ -26,7 +26,9 @@ pub(crate) fn load_daemon(path: &Path) -> Option<Daemon> {
     match Daemon::new(path, AccessPolicy::default()) {
         Ok(daemon) => Some(daemon),
         Err(
-            error @ (Error::Unsupported { .. } | Error::Refused { .. } | Error::NestedPidNamespace),
+            error @ (Error::Unsupported { .. }
+            | Error::IteratorForbidden { .. }
+            | Error::NestedPidNamespace),
         ) => {
             println!("skipped: {error}");
             None
