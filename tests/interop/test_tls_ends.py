@@ -272,7 +272,8 @@ class PartsOfRecords(Case):
                     client.socket.sendall(whole + part)
                     self.assertEqual(client.read_response().status, 200)
                 self.assertEqual(client.read_response().status, 408)
-        self.assertEqual(self.reasons(proxy), [None, "head-timed-out"] * 2)
+        # Each worker writes its own records, so their order says nothing.
+        self.assertCountEqual(self.reasons(proxy), [None, "head-timed-out"] * 2)
 
     def test_key_updates_in_halves_extend_no_deadline(self):
         """An idle connection is closed, although parts of records arrive all the time."""
