@@ -102,22 +102,24 @@ pub(crate) fn join_records(bytes: &[u8]) -> Option<(Vec<u8>, &[u8])> {
 /// of the first message. Returns the size of the message, as far as its header has arrived, and the
 /// bytes behind these records. `None` if the message cannot become a ClientHello that rustls reads.
 fn read_records(mut bytes: &[u8], mut visit: impl FnMut(&[u8])) -> Option<(usize, &[u8])> {
-    let (mut header, mut arrived) = (Vec::with_capacity(4), 0);
-    while arrived < message_bytes(&header)
+    let (mut header, mut arrived) = ([0; 4], 0);
+    while arrived < message_bytes(&header[..arrived.min(4)])
         && let Some((kind, length, rest)) = split_header(bytes)
     {
         if kind != HANDSHAKE_RECORD || length == 0 || length > RECORD_BYTES_MAX {
             return None;
         }
         let Some((content, after)) = rest.split_at_checked(length) else { break };
-        let missing = content.len().min(4 - header.len());
-        header.extend_from_slice(&content[..missing]);
+        for (byte, received) in header.iter_mut().skip(arrived).zip(content) {
+            *byte = *received;
+        }
         arrived += length;
         visit(content);
         bytes = after;
     }
+    let header = &header[..arrived.min(4)];
     let is_hello = header.first().is_none_or(|kind| *kind == CLIENT_HELLO);
-    let size = message_bytes(&header);
+    let size = message_bytes(header);
     (is_hello && size <= MESSAGE_BYTES_MAX).then_some((size, bytes))
 }
 
