@@ -222,10 +222,11 @@ client late when sent
     assert!(failing.is_empty(), "{failing:?}");
 }
 
-#[test]
-fn the_announced_end_of_a_tunnel_reaches_an_origin_with_full_buffers() {
-    let text = r#"
-proxy boost --origin http://{o1}
+/// Returns a scenario of a tunnel whose origin reads nothing for 20 s, then all bytes, then `end`.
+fn slow_origin(limits: &str, end: &str) -> String {
+    format!(
+        r#"
+proxy boost --origin http://{{o1}} {limits}
 origin o1
   accept
     expect header of request GET /
@@ -233,16 +234,29 @@ origin o1
     finish
     pause 20000
     expect bytes pattern 2000 1
-    expect end
+    expect {end}
 client c1
   send "GET / HTTP/1.1\r\nHost: a.test\r\nUpgrade: a\r\nConnection: Upgrade\r\n\r\n"
   expect header of response 101
   expect end
   send pattern 2000 1
   finish
-"#;
-    let failing = failing_capacities(text, 900..1200);
+"#
+    )
+}
+
+#[test]
+fn the_announced_end_of_a_tunnel_reaches_an_origin_with_full_buffers() {
+    let failing = failing_capacities(&slow_origin("", "end"), 900..1200);
     assert!(failing.is_empty(), "{failing:?}");
+}
+
+#[test]
+fn an_origin_without_the_announced_end_keeps_the_bytes_of_its_tunnel() {
+    let limits = "--limit tunnel_idle_ms=5000";
+    let unannounced = failing_capacities(&slow_origin(limits, "end"), 970..1070);
+    let incomplete = failing_capacities(&slow_origin(limits, "cut"), 970..1070);
+    assert!(unannounced.iter().any(|capacity| !incomplete.contains(capacity)));
 }
 
 #[test]

@@ -178,9 +178,12 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
             return Some(Event::TimedOut);
         }
         if deadline <= now {
-            // Without a transfer, only the announced end of the stream to the origin is unsent.
-            let is_over = exchange.upload.has_ended() && exchange.download.has_ended();
-            return Some(if is_over { Event::TimedOut } else { Event::End(Reason::TunnelIdle) });
+            let is_finished = exchange.is_finished_tunnel();
+            return Some(if is_finished {
+                Event::TimedOut
+            } else {
+                Event::End(Reason::TunnelIdle)
+            });
         }
         timers.set(client.timer, deadline.min(hello.unwrap_or(latest)).min(latest));
         return None;

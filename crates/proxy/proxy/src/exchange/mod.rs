@@ -154,6 +154,12 @@ impl Exchange {
         matches!(self.upload.state(), TransferState::Off | TransferState::Ended)
     }
 
+    /// Returns whether this is a tunnel of which both directions have ended. Only the announced end
+    /// of the stream to the origin is unsent.
+    pub(crate) fn is_finished_tunnel(&self) -> bool {
+        self.is_tunnel && self.upload.has_ended() && self.download.has_ended()
+    }
+
     /// Ends both transfers in any state.
     pub(crate) fn abandon_transfers<E: Engine>(&mut self, engine: &mut E, pipes: &mut Pipes) {
         self.upload.abandon(engine, pipes);

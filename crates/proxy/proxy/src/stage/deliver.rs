@@ -47,8 +47,9 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         Event::OriginFailed => upload::handle_origin_failure(core, key),
         Event::ClientReadable => upload::pump(core, key, false),
         Event::ClientEnded => upload::handle_client_end(core, key),
-        // The origin has not taken the announced end of a tunnel's direction.
-        Event::TimedOut if core.exchange(key).is_tunnel => return NextStep::Advance(Stage::Log),
+        Event::TimedOut if core.exchange(key).is_finished_tunnel() => {
+            return NextStep::Advance(Stage::Log);
+        }
         Event::TimedOut => check_overdue_body(core, key),
         // The exchange no longer waits for this event.
         _ => TransferProgress::Waiting,
