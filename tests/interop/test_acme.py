@@ -310,7 +310,7 @@ class Orders(AcmeCase):
     def test_an_error_has_the_status_of_its_response(self):
         """The authority forgets the first order after its challenges began. A problem needs no
         status, and some errors have no problem."""
-        problem = b'{"type": "urn:test", "detail": "gone"}'
+        problem = b'{"type": "urn:ietf:params:acme:error:unauthorized", "detail": "gone"}'
         for status, body in ((403, problem), (404, problem), (404, b"<html>")):
             with self.subTest(status=status, body=body):
                 pebble, seen = self.pebble(f"pebble-{status}-{len(body)}"), []
@@ -406,7 +406,8 @@ class TestOrders(AcmeCase):
             # The first order is forgotten after its challenges began, and there is no other one.
             is_second = path == "/order-plz" and seen.count(path) > 1
             if is_second or path.startswith("/my-order/"):
-                problem = {"type": "urn:test", "detail": path, "status": 403}
+                kind = "urn:ietf:params:acme:error:unauthorized"
+                problem = {"type": kind, "detail": path, "status": 403}
                 return 403, fields, json.dumps(problem).encode()
             return status, fields, body
 

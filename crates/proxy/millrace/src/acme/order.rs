@@ -24,6 +24,9 @@ use super::renewal;
 use super::state::{FileNames, StateFolder};
 use super::status::{Step, StepFailure};
 
+/// The beginning of the types of problems that only an authority sends.
+const ERROR_TYPES: &str = "urn:ietf:params:acme:error:";
+
 /// The parts that an order needs.
 pub(super) struct OrderContext<'a> {
     pub(super) acme: &'a Acme,
@@ -149,9 +152,10 @@ fn state(error: std::io::Error) -> StepFailure {
 }
 
 /// Returns whether the authority knows no such order, or the account may not see it. A status 403
-/// without the type of a problem can come from another server before the authority.
+/// without a problem of RFC 8555 section 6.7 can come from another server before the authority.
 fn is_forgotten(problem: &Problem) -> bool {
-    problem.status == Some(404) || problem.status == Some(403) && problem.r#type.is_some()
+    let is_of_acme = || problem.r#type.as_ref().is_some_and(|it| it.starts_with(ERROR_TYPES));
+    problem.status == Some(404) || problem.status == Some(403) && is_of_acme()
 }
 
 /// Returns whether an authority does not let an order replace a certificate. The library drops an
@@ -190,11 +194,13 @@ mod tests {
 
     #[test]
     fn only_the_authority_forgets_an_order() {
+        let unauthorized = "urn:ietf:params:acme:error:unauthorized";
         for (problem, is_gone) in [
             (json!({"status": 404}), true),
-            (json!({"status": 403, "type": "urn:test"}), true),
+            (json!({"status": 403, "type": unauthorized}), true),
+            (json!({"status": 403, "type": "https://cdn.test/errors/1020"}), false),
             (json!({"status": 403}), false),
-            (json!({"status": 503, "type": "urn:test"}), false),
+            (json!({"status": 503, "type": unauthorized}), false),
         ] {
             assert_eq!(is_forgotten(&serde_json::from_value(problem).unwrap()), is_gone);
         }
