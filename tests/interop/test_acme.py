@@ -5,6 +5,7 @@ import base64
 import contextlib
 import json
 import os
+import pathlib
 import random
 import re
 import shutil
@@ -530,10 +531,6 @@ class Reloads(AcmeCase):
             self.write(self.config, pebble, second)
             self.reload(proxy, f"{second}: address already in use; only tls-alpn-01 remains")
         self.reload(proxy, f"acme-http at {second}")
-        self.write(self.config, pebble, "127.0.0.1:81")
-        low = "ports below 1024 need CAP_NET_BIND_SERVICE"
-        until = "only tls-alpn-01 remains until a restart or an upgrade"
-        self.reload(proxy, f"cannot listen on 127.0.0.1:81: not permitted ({low}); {until}")
         self.write(self.config, pebble, first)
         self.reload(proxy, f"acme-http at {first}")
         self.assertEqual(served(), [True, False])
@@ -541,6 +538,19 @@ class Reloads(AcmeCase):
         self.write_without_acme(self.config, pebble)
         self.reload(proxy, f"acme-http no longer at {first}")
         self.assertEqual(served(), [False, False])
+
+    def test_a_low_port_needs_a_restart(self):
+        unprivileged = "net.ipv4.ip_unprivileged_port_start"
+        start = pathlib.Path("/proc/sys", *unprivileged.split(".")).read_text()
+        if int(start) <= 81:
+            self.skipTest(f"{unprivileged} = {start.strip()} lets any user listen at port 81")
+        pebble = self.pebble()
+        self.write(self.config, pebble)
+        proxy = self.millrace("run", self.config)
+        self.write(self.config, pebble, "127.0.0.1:81")
+        low = "ports below 1024 need CAP_NET_BIND_SERVICE"
+        until = "only tls-alpn-01 remains until a restart or an upgrade"
+        self.reload(proxy, f"cannot listen on 127.0.0.1:81: not permitted ({low}); {until}")
 
     def test_the_first_acme_creates_its_folder(self):
         pebble, off = self.pebble(), 'sandbox = "off"'
