@@ -21,7 +21,7 @@ use millrace_sys::Errno;
 use crate::config_source::ConfigSource;
 use crate::engines::Engine;
 use crate::inherited_sockets::{InheritedSockets, ListeningSocket};
-use crate::listeners::{ListenerChange, Listeners, Sockets, acme_http_conflict};
+use crate::listeners::{ListenerChange, Listeners, Sockets};
 use crate::privileges::{self, Confinement};
 use crate::reload_counters::ReloadCounters;
 use crate::systemd::Systemd;
@@ -80,6 +80,7 @@ impl ActiveConfig {
         let mut listeners = Listeners::new(config.workers, inherited);
         let change = listeners.prepare(&mut config.listeners)?;
         let (sockets, _) = listeners.commit(change);
+        listeners.set_acme_http(&config);
         listeners.close_unused_inherited().inspect_err(|_| listeners.close_all())?;
         let mailboxes = WorkerMailboxes::default();
         let config = Arc::new(config);
@@ -187,13 +188,7 @@ impl ActiveConfig {
         };
         let log = open_log(&config).map_err(|error| error.to_string())?;
         let change = state.listeners.prepare(&mut config.listeners);
-        let change = change.map_err(|error| match acme_http_conflict(&state.config, &requested) {
-            Some(address) => format!(
-                "{error}; acme-http {address} has this port (expected: acme-http off by an earlier \
-                 reload)"
-            ),
-            None => error.to_string(),
-        })?;
+        let change = change.map_err(|error| error.to_string())?;
         // This comes last: if the log fails, only empty folders stay.
         let folders = privileges::make_own_state_folders(&requested);
         let log = folders.map_err(|error| error.to_string()).and_then(|()| {
@@ -349,6 +344,7 @@ impl ActiveState {
     ) -> u64 {
         let opened: Vec<String> = change.opened().map(ToString::to_string).collect();
         let (mut sockets, removed) = self.listeners.commit(change);
+        self.listeners.set_acme_http(&config);
         for name in config::lost_names(&self.config, &config) {
             console::log(&format!(
                 "the stored responses of service \"{name}\" can no longer be found: its name or its \

@@ -46,8 +46,10 @@ pub(crate) struct Listeners {
     /// The address for each number assigned so far, and the count of earlier listeners with the
     /// same address: with port 0 there may be several.
     numbers: Vec<(ListenAddress, usize)>,
-    /// Removed addresses, and when they were removed.
+    /// Removed addresses, also those of acme-http, and when they were removed.
     removed: Vec<(ListenAddress, Instant)>,
+    /// The addresses of acme-http, which other sockets of this process have.
+    acme_http: Vec<SocketAddr>,
 }
 
 struct OpenListener {
@@ -87,8 +89,15 @@ impl Listeners {
     /// Creates an empty set for `workers`. The first change uses the `inherited` sockets before it
     /// opens any.
     pub(crate) fn new(workers: usize, inherited: InheritedSockets) -> Self {
-        let (open, numbers, removed) = (Vec::new(), Vec::new(), Vec::new());
-        Self { workers, start: Some(Instant::now()), inherited, open, numbers, removed }
+        Self {
+            workers,
+            start: Some(Instant::now()),
+            inherited,
+            open: Vec::new(),
+            numbers: Vec::new(),
+            removed: Vec::new(),
+            acme_http: Vec::new(),
+        }
     }
 
     /// Closes the inherited sockets whose addresses are not configured.
@@ -172,7 +181,8 @@ impl Listeners {
         let open = match self.take_inherited(number, &listener.address).map_err(refused)? {
             Some(open) => open,
             None => {
-                let opened = self.open_sockets(&listener.address).map_err(refused)?;
+                let opened = self.open_sockets(&listener.address);
+                let opened = opened.map_err(|error| self.open_error(&listener.address, error))?;
                 let sockets = opened.0.into_iter().map(|socket| vec![socket]).collect();
                 OpenListener {
                     number,
@@ -252,6 +262,31 @@ impl Listeners {
                 opened => return opened,
             }
         }
+    }
+
+    /// Returns the error of an address that cannot be opened. Names an address of acme-http that
+    /// has its port.
+    fn open_error(&self, address: &ListenAddress, error: Errno) -> ProgramError {
+        let has_port = |it: &&SocketAddr| tcp_port(address) == Some(it.port());
+        let refused = listen_error(address, error);
+        match self.acme_http.iter().find(has_port) {
+            Some(acme_http) if error == Errno::ADDRINUSE => ProgramError::System(format!(
+                "{refused}; acme-http {acme_http} has this port (expected: acme-http off by an \
+                 earlier reload)"
+            )),
+            _ => refused,
+        }
+    }
+
+    /// Sets the addresses of acme-http in a configuration that is put in force. The sockets of
+    /// former ones are closed soon, like those of removed listeners.
+    pub(crate) fn set_acme_http(&mut self, config: &Config) {
+        let services = config.services.iter();
+        let addresses = services.filter_map(|service| service.tls.as_ref()?.acme.as_ref()?.http);
+        let former = std::mem::replace(&mut self.acme_http, addresses.collect());
+        let left = former.into_iter().filter(|address| !self.acme_http.contains(address));
+        let now = Instant::now();
+        self.removed.extend(left.map(|address| (ListenAddress::Tcp(address), now)));
     }
 
     /// Applies a prepared change and closes the removed listeners. Returns the new sockets of each
@@ -352,16 +387,14 @@ pub(crate) fn listen_error(address: &impl std::fmt::Display, error: Errno) -> Pr
 
 /// Returns whether a configuration has a listener with a port.
 pub(crate) fn has_port(config: &Config, port: u16) -> bool {
-    let mut addresses = config.listeners.iter().map(|listener| &listener.address);
-    addresses.any(|it| matches!(it, ListenAddress::Tcp(it) if it.port() == port))
+    config.listeners.iter().any(|listener| tcp_port(&listener.address) == Some(port))
 }
 
-/// Returns the address of acme-http in a configuration whose port is that of a listener in the
-/// `next` one, which cannot be opened before a reload has closed the address.
-pub(crate) fn acme_http_conflict(config: &Config, next: &Config) -> Option<SocketAddr> {
-    let services = config.services.iter();
-    let mut addresses = services.filter_map(|service| service.tls.as_ref()?.acme.as_ref()?.http);
-    addresses.find(|address| has_port(next, address.port()))
+fn tcp_port(address: &ListenAddress) -> Option<u16> {
+    match address {
+        ListenAddress::Tcp(address) => Some(address.port()),
+        ListenAddress::Unix(_) => None,
+    }
 }
 
 #[cfg(test)]
@@ -454,6 +487,58 @@ mod tests {
         let change = listeners.prepare(&mut all(&[&address.to_string()])).unwrap();
         assert_eq!(change.opened().count(), 1);
         kernel.join().unwrap();
+    }
+
+    /// Returns a configuration with acme-http at this address, or without acme.
+    fn with_acme_http(address: Option<SocketAddr>) -> Config {
+        let mut words = vec!["boost".to_owned(), "--origin=http://a".to_owned()];
+        if let Some(address) = address {
+            words.extend(["--listen=tls://[::1]:1", "--acme=a@b"].map(String::from));
+            words.extend(["--server-name=a.test".to_owned(), format!("--acme-http={address}")]);
+        }
+        millrace_config::from_arguments(words).unwrap()
+    }
+
+    #[test]
+    fn only_its_port_in_use_names_acme_http() {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let sockets = [(); 2].map(|()| millrace_sys::listen_tcp(any, true).unwrap());
+        let [used, other] = sockets.each_ref().map(|socket| {
+            millrace_sys::local_address(socket.as_fd()).unwrap().expect("an address")
+        });
+        let mut listeners = none(1);
+        listeners.start = None;
+        listeners.set_acme_http(&with_acme_http(Some(used)));
+        let mut error = |address: SocketAddr| {
+            let mut wanted = all(&["127.0.0.1:1"]);
+            wanted[0].address = ListenAddress::Tcp(address);
+            listeners.prepare(&mut wanted).err().expect("an error").to_string()
+        };
+        let in_use =
+            format!("cannot listen on {used}: address already in use; acme-http {used} has");
+        assert!(error(used).starts_with(&in_use));
+        assert!(error(other).ends_with("address already in use"));
+        // TEST-NET-1 (RFC 5737).
+        assert!(
+            error(SocketAddr::from(([192, 0, 2, 1], used.port()))).ends_with("no such address")
+        );
+    }
+
+    #[test]
+    fn an_address_that_acme_http_leaves_is_waited_for() {
+        let socket = millrace_sys::listen_tcp(SocketAddr::from(([127, 0, 0, 1], 0)), true).unwrap();
+        let address = millrace_sys::local_address(socket.as_fd()).unwrap().unwrap();
+        let mut listeners = none(1);
+        listeners.start = None;
+        listeners.set_acme_http(&with_acme_http(Some(address)));
+        listeners.set_acme_http(&with_acme_http(None));
+        let thread = std::thread::spawn(move || {
+            std::thread::sleep(3 * RETRY_INTERVAL);
+            drop(socket);
+        });
+        let change = listeners.prepare(&mut all(&[&address.to_string()])).unwrap();
+        assert_eq!(change.opened().count(), 1);
+        thread.join().unwrap();
     }
 
     #[test]
