@@ -203,12 +203,16 @@ class Orders(AcmeCase):
     def test_a_port_in_use_is_one_line(self):
         pebble = self.pebble()
         with socket.create_server(("127.0.0.1", pebble.http_port)):
-            proxy = self.start(pebble, http=f"127.0.0.1:{pebble.http_port}")
+            config = self.folder / "millrace.toml"
+            admin = f'admin = "unix:{self.folder}/admin.sock"'
+            self.write(config, pebble, f"127.0.0.1:{pebble.http_port}", admin)
+            proxy = self.millrace("run", config)
             self.await_certificate(proxy, pebble)
-            # Each configuration tries again, also that with the certificate.
-            lines = {line for line in proxy.lines if "acme-http" in line}
-        self.assertEqual(len(lines), 1, lines)
-        self.assertIn("address already in use; only tls-alpn-01 remains", lines.pop())
+            # The configuration with the certificate tries again, and the test order waits for it.
+            self.run_client(program(), "check", "--acme", config)
+            self.assertEqual(proxy.stop(), 0)
+        (line,) = [line for line in proxy.lines if "acme-http" in line]
+        self.assertIn("address already in use; only tls-alpn-01 remains", line)
 
     def test_an_authority_that_cannot_be_reached_is_named(self):
         pebble = self.pebble()
@@ -399,6 +403,23 @@ class TestOrders(AcmeCase):
         self.assertEqual(self.check(), (1, [], [expected]))
         self.assertEqual(pebble.count("Issued certificate"), 1)
 
+    def test_a_test_order_waits_for_a_reload(self):
+        """The reload waits for an address in use, for two seconds at most."""
+        pebble, name = self.pebble(), "b." + NAME
+        self.configure(pebble)
+        proxy = self.millrace("run", self.config)
+        self.await_certificate(proxy, pebble)
+        label = self.label(pebble)
+        self.assertEqual(self.check(), (0, [label + "issued by tls-alpn-01"], []))
+        with socket.create_server(("127.0.0.1", pebble.http_port)):
+            self.configure(pebble, f"127.0.0.1:{pebble.http_port}")
+            self.config.write_text(self.config.read_text().replace(NAME, name))
+            proxy.process.send_signal(signal.SIGHUP)
+            line = "millrace: configuration 3 is in force"
+            self.wait_until("the reload", lambda: line in proxy.lines)
+            expected = label.replace(NAME, name) + "issued by tls-alpn-01"
+            self.assertEqual(self.check(), (0, [expected], []))
+
     def test_an_order_that_the_authority_forgot_is_not_in_progress(self):
         pebble, seen = self.pebble(), []
 
@@ -578,7 +599,8 @@ class Reloads(AcmeCase):
 
 
     def test_a_port_moves_between_listen_and_acme_http(self):
-        """A worker has the socket of a removed listener for a tenth of a second or more."""
+        """A worker has the socket of a removed listener for a tenth of a second or more. That of
+        acme-http is closed after the reload."""
         pebble = self.pebble()
         secure, plain = f"tls://127.0.0.1:{pebble.tls_port}", f"127.0.0.1:{pebble.http_port}"
 
@@ -597,9 +619,12 @@ class Reloads(AcmeCase):
         used = f"reload refused: cannot listen on {plain}: address already in use"
         self.reload(proxy, f"{used}; acme-http {plain} has this port")
         write()
-        self.reload(proxy, f"acme-http no longer at {plain}")
+        self.reload(proxy, "is in force")
         write(listen=both)
         self.reload(proxy, f"listening on {plain}")
+        self.wait_until(
+            "the line", lambda: f"millrace: acme-http no longer at {plain}" in proxy.lines
+        )
 
 
 class Failures(AcmeCase):

@@ -1,7 +1,7 @@
 //! How the process controls the thread that orders certificates.
 
 use std::sync::mpsc::Sender;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use millrace_config::{Acme, Config};
@@ -11,27 +11,50 @@ use super::test_order::TestResult;
 use crate::threads::lock;
 
 /// The requests to the thread, and the wake-up.
-#[derive(Default)]
 pub(super) struct Control {
     state: Mutex<ControlState>,
     /// Notified when `state` changes.
     pub(super) wake: Condvar,
 }
 
-#[derive(Default)]
 pub(super) struct ControlState {
     /// The thread must end.
     pub(super) is_stopped: bool,
+    /// The configuration whose certificates the thread orders.
+    pub(super) config: Arc<Config>,
     /// The configuration has changed since the thread looked at it.
     pub(super) has_changed: bool,
+    /// The latest configuration, until its addresses of acme-http are open and it replaces
+    /// `config`.
+    pub(super) pending: Option<Arc<Config>>,
     pub(super) has_thread: bool,
     /// The requests for test orders.
     pub(super) tests: Vec<Sender<TestResult>>,
 }
 
 impl Control {
+    pub(super) fn new(config: Arc<Config>) -> Self {
+        let state = ControlState {
+            is_stopped: false,
+            config,
+            has_changed: false,
+            pending: None,
+            has_thread: false,
+            tests: Vec::new(),
+        };
+        Self { state: Mutex::new(state), wake: Condvar::new() }
+    }
+
     pub(super) fn lock(&self) -> MutexGuard<'_, ControlState> {
         lock(&self.state)
+    }
+
+    /// Like [`Control::lock`], after the latest configuration has been applied. Does not wait for
+    /// it if the thread must end.
+    pub(super) fn lock_latest(&self) -> MutexGuard<'_, ControlState> {
+        let is_early = |state: &mut ControlState| state.pending.is_some() && !state.is_stopped;
+        let waited = self.wake.wait_while(self.lock(), is_early);
+        waited.unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sleeps. Returns true if the thread must end.
@@ -52,6 +75,13 @@ impl Control {
     }
 }
 
+impl ControlState {
+    /// Returns whether a configuration is pending, and not another one.
+    pub(super) fn is_pending(&self, config: &Arc<Config>) -> bool {
+        self.pending.as_ref().is_some_and(|pending| Arc::ptr_eq(pending, config))
+    }
+}
+
 /// Returns a checksum of the certificates that a configuration orders.
 pub(super) fn orders_checksum(config: &Config) -> String {
     let orders = settings(config).map(|acme| {
@@ -64,4 +94,31 @@ pub(super) fn orders_checksum(config: &Config) -> String {
 /// Returns the settings of each certificate to order.
 pub(super) fn settings(config: &Config) -> impl Iterator<Item = &Acme> {
     config.services.iter().filter_map(|service| service.tls.as_ref()?.acme.as_ref())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::job::tests::config;
+    use super::*;
+
+    #[test]
+    fn the_latest_configuration_is_applied_before_a_test_order() {
+        let control = Control::new(Arc::new(config()));
+        let latest = Arc::new(config());
+        control.lock().pending = Some(Arc::clone(&latest));
+        std::thread::scope(|scope| {
+            let test = scope.spawn(|| Arc::clone(&control.lock_latest().config));
+            {
+                let mut state = control.lock();
+                assert!(state.is_pending(&latest) && !state.is_pending(&state.config));
+                (state.config, state.pending) = (Arc::clone(&latest), None);
+            }
+            control.wake.notify_all();
+            assert!(Arc::ptr_eq(&test.join().unwrap(), &latest));
+        });
+        let mut state = control.lock();
+        (state.pending, state.is_stopped) = (Some(latest), true);
+        drop(state);
+        assert!(control.lock_latest().is_stopped);
+    }
 }

@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,7 +20,7 @@ use crate::console;
 use crate::http::{self, Connection};
 use crate::listeners::{has_port, listen_error};
 use crate::program_error::ProgramError;
-use crate::threads::spawn;
+use crate::threads::{lock, spawn};
 
 /// Time from accepting a connection to the end of its response.
 const CONNECTION_TIMEOUT: Duration = Duration::from_secs(5);
@@ -38,12 +38,23 @@ const DISCARDED_BYTES_MAX: usize = 16 * 1024;
 const HOST_BYTES_MAX: usize = 260;
 /// The beginning of a target in absolute form.
 const HTTP: &str = "http://";
-/// The poller token of the descriptor that ends the thread. The tokens of listeners are indices.
-const STOP: u64 = u64::MAX;
+/// The events that one wait returns at most.
+const EVENTS_MAX: usize = 16;
+/// The poller token of each listener.
+const LISTENER: u64 = 0;
+/// The poller token of the descriptor that ends the thread.
+const STOP: u64 = 1;
 
-/// The open addresses for http-01.
+/// The addresses for http-01 in a configuration, after the attempt to open each.
 #[derive(Default)]
-pub(crate) struct HttpListeners(Vec<HttpListener>);
+pub(crate) struct HttpListeners {
+    opened: Vec<HttpListener>,
+    /// The addresses that cannot be opened.
+    pub(super) failed: Vec<HttpFailure>,
+}
+
+/// An address that cannot be opened.
+pub(super) type HttpFailure = (SocketAddr, Errno);
 
 struct HttpListener {
     address: SocketAddr,
@@ -65,29 +76,41 @@ pub(crate) enum OpenTime {
 
 /// The accepting thread. Dropping this ends it and closes the addresses.
 pub(super) struct HttpThread {
-    /// The open addresses as configured, each with the port of its listener with TLS.
-    pub(super) open: Vec<(SocketAddr, u16)>,
-    thread: Option<JoinHandle<HttpListeners>>,
+    acceptor: Arc<Acceptor>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// The part that the thread shares with the configuration. The listeners change while it runs.
+struct Acceptor {
+    listeners: Mutex<Vec<HttpListener>>,
+    poller: Poller,
     stop: EventFd,
+    challenges: Arc<HttpChallenges>,
+    limit: Arc<ConnectionLimit>,
 }
 
 impl HttpListeners {
     /// Opens the addresses of a configuration. An address that cannot be opened is reported in one
     /// line: tls-alpn-01 needs none.
     pub(crate) fn open(config: &Config, time: OpenTime) -> Self {
-        Self::open_missing(config, &[], time, || false)
+        let listeners = Self::open_missing(config, &[], time, || false);
+        for failure in &listeners.failed {
+            log_failure(*failure, time);
+        }
+        listeners
     }
 
-    /// Opens, like [`HttpListeners::open`], the addresses that are not in `open`. One that is in
-    /// use is tried again while `wait` returns true.
+    /// Opens the addresses that are not in `open`. One that is in use is tried again while `wait`
+    /// returns true.
     pub(super) fn open_missing(
         config: &Config,
         open: &[SocketAddr],
         time: OpenTime,
         mut wait: impl FnMut() -> bool,
     ) -> Self {
+        let mut listeners = Self::default();
         let missing = wanted(config).into_iter().filter(|(address, _)| !open.contains(address));
-        let opened = missing.filter_map(|(address, https_port)| {
+        for (address, https_port) in missing {
             let socket = loop {
                 match open_one(config, address, time == OpenTime::Takeover) {
                     // The port of an own listener does not become free.
@@ -95,27 +118,15 @@ impl HttpListeners {
                     result => break result,
                 }
             };
-            let socket = socket.inspect_err(|error| log_failure(address, *error, time)).ok()?;
-            Some(HttpListener { address, socket, https_port })
-        });
-        Self(opened.collect())
+            match socket {
+                Ok(socket) => listeners.opened.push(HttpListener { address, socket, https_port }),
+                Err(error) => listeners.failed.push((address, error)),
+            }
+        }
+        listeners
     }
 
-    /// Closes the addresses that are not wanted, and sets the ports of the others.
-    pub(super) fn keep(&mut self, wanted: &[(SocketAddr, u16)]) {
-        self.0.retain_mut(|open| {
-            let kept = wanted.iter().find(|(address, _)| *address == open.address);
-            open.https_port = kept.map_or(open.https_port, |(_, port)| *port);
-            kept.is_some()
-        });
-    }
-
-    /// Adds the listeners of `others`.
-    pub(super) fn extend(&mut self, others: Self) {
-        self.0.extend(others.0);
-    }
-
-    /// Starts to accept.
+    /// Starts to accept, unless nothing was opened.
     ///
     /// # Errors
     /// If the thread or a descriptor cannot be created.
@@ -123,39 +134,28 @@ impl HttpListeners {
         self,
         challenges: &Arc<HttpChallenges>,
     ) -> Result<Option<HttpThread>, ProgramError> {
-        if self.0.is_empty() {
+        if self.opened.is_empty() {
             return Ok(None);
         }
-        let failed = |error: Errno| ProgramError::system("cannot poll for HTTP connections", error);
-        let poller = Poller::new().map_err(failed)?;
-        let stop = EventFd::new().map_err(failed)?;
-        poller.add_listener(stop.as_fd(), STOP).map_err(failed)?;
-        for (listener, index) in self.0.iter().zip(0..) {
-            poller.add_listener(listener.socket.as_fd(), index).map_err(failed)?;
-        }
-        let challenges = Arc::clone(challenges);
-        let open = self.0.iter().map(|it| (it.address, it.https_port)).collect();
-        let thread = spawn("acme-http", move || self.accept(&poller, &challenges))?;
-        Ok(Some(HttpThread { open, thread: Some(thread), stop }))
-    }
-
-    fn accept(self, poller: &Poller, challenges: &Arc<HttpChallenges>) -> Self {
         let (connections, threads) = limits(millrace_sys::descriptor_limit());
-        let limit = Arc::new(ConnectionLimit::new(connections as usize, threads as usize));
-        let mut events = Events::new(self.0.len() + 1);
-        let mut wait_ms_max = None;
-        loop {
-            // EINTR only ends the wait early.
-            let _ = poller.wait(&mut events, wait_ms_max);
-            let is_ended = events.any(|(token, _)| token == STOP);
-            // The connections that wait would be reset with the socket.
-            let waits = self.0.iter().filter_map(|it| it.accept_some(challenges, &limit));
-            wait_ms_max = waits.min();
-            if is_ended {
-                return self;
-            }
-        }
+        let acceptor = Arc::new(Acceptor {
+            listeners: Mutex::default(),
+            poller: Poller::new().map_err(poll_error)?,
+            stop: EventFd::new().map_err(poll_error)?,
+            challenges: Arc::clone(challenges),
+            limit: Arc::new(ConnectionLimit::new(connections as usize, threads as usize)),
+        });
+        acceptor.poller.add_listener(acceptor.stop.as_fd(), STOP).map_err(poll_error)?;
+        let body = Arc::clone(&acceptor);
+        let thread = Some(spawn("acme-http", move || body.accept())?);
+        let thread = HttpThread { acceptor, thread };
+        thread.add(self)?;
+        Ok(Some(thread))
     }
+}
+
+fn poll_error(error: Errno) -> ProgramError {
+    ProgramError::system("cannot poll for HTTP connections", error)
 }
 
 fn open_one(config: &Config, address: SocketAddr, is_takeover: bool) -> Result<OwnedFd, Errno> {
@@ -172,7 +172,8 @@ fn open_one(config: &Config, address: SocketAddr, is_takeover: bool) -> Result<O
     millrace_sys::listen_tcp(address, true)
 }
 
-fn log_failure(address: SocketAddr, error: Errno, time: OpenTime) {
+/// Reports an address that cannot be opened.
+pub(super) fn log_failure((address, error): HttpFailure, time: OpenTime) {
     let may_be_allowed = time == OpenTime::Reload && error == Errno::ACCESS;
     let until = if may_be_allowed { " until a restart or an upgrade" } else { "" };
     let error = listen_error(&address, error);
@@ -217,17 +218,28 @@ fn https_port(config: &Config, service: usize) -> u16 {
     }
 }
 
-impl HttpListener {
+impl Acceptor {
+    fn accept(&self) {
+        let mut events = Events::new(EVENTS_MAX);
+        let mut wait_ms_max = None;
+        loop {
+            // EINTR only ends the wait early.
+            let _ = self.poller.wait(&mut events, wait_ms_max);
+            let is_ended = events.any(|(token, _)| token == STOP);
+            // The connections that wait would be reset with the socket.
+            wait_ms_max = lock(&self.listeners).iter().filter_map(|it| self.accept_some(it)).min();
+            if is_ended {
+                return;
+            }
+        }
+    }
+
     /// Accepts waiting connections. Returns the time in milliseconds until the next attempt; `None`
     /// if none waits.
-    fn accept_some(
-        &self,
-        challenges: &Arc<HttpChallenges>,
-        limit: &Arc<ConnectionLimit>,
-    ) -> Option<u32> {
+    fn accept_some(&self, listener: &HttpListener) -> Option<u32> {
         for _ in 0..ACCEPTS_PER_TURN {
-            match millrace_sys::accept(self.socket.as_fd()) {
-                Ok((socket, _)) => self.begin(socket, challenges, limit),
+            match millrace_sys::accept(listener.socket.as_fd()) {
+                Ok((socket, _)) => self.begin(socket, listener.https_port),
                 Err(Errno::AGAIN) => return None,
                 // The client closed the connection before it was accepted.
                 Err(Errno::CONNABORTED) => {}
@@ -238,39 +250,58 @@ impl HttpListener {
     }
 
     /// Begins to serve a connection.
-    fn begin(
-        &self,
-        socket: OwnedFd,
-        challenges: &Arc<HttpChallenges>,
-        limit: &Arc<ConnectionLimit>,
-    ) {
+    fn begin(&self, socket: OwnedFd, https_port: u16) {
         let Ok(connection) = Connection::new(socket, false) else { return };
-        let Some(permit) = limit.acquire(connection.socket()) else { return };
-        let (challenges, port) = (Arc::clone(challenges), self.https_port);
+        let Some(permit) = self.limit.acquire(connection.socket()) else { return };
+        let challenges = Arc::clone(&self.challenges);
         // An error means that the client is gone or too slow, or that no thread could be started.
         let _ = spawn("acme-http-connection", move || {
-            let _ = serve(connection, &challenges, port);
+            let _ = serve(connection, &challenges, https_port);
             drop(permit);
         });
     }
 }
 
 impl HttpThread {
-    /// Ends the thread. Returns its listeners, which are still open.
-    pub(super) fn end(mut self) -> HttpListeners {
-        self.join().expect("the thread runs until this is dropped")
+    /// Returns the open addresses as configured.
+    pub(super) fn addresses(&self) -> Vec<SocketAddr> {
+        lock(&self.acceptor.listeners).iter().map(|listener| listener.address).collect()
     }
 
-    fn join(&mut self) -> Option<HttpListeners> {
-        self.stop.signal();
-        let thread = self.thread.take()?;
-        Some(thread.join().expect("a thread that panics ends the process"))
+    /// Closes the addresses that are not wanted, and sets the ports of the others.
+    pub(super) fn keep(&self, wanted: &[(SocketAddr, u16)]) {
+        lock(&self.acceptor.listeners).retain_mut(|open| {
+            let kept = wanted.iter().find(|(address, _)| *address == open.address);
+            match kept {
+                Some((_, port)) => open.https_port = *port,
+                // The connections that wait would be reset with the socket.
+                None => _ = self.acceptor.accept_some(open),
+            }
+            kept.is_some()
+        });
+    }
+
+    /// Adds opened addresses.
+    ///
+    /// # Errors
+    /// If the kernel registers no more sockets. The remaining ones are closed then.
+    pub(super) fn add(&self, added: HttpListeners) -> Result<(), ProgramError> {
+        // The thread waits for the lock, so it finds each listener after its first event.
+        let mut listeners = lock(&self.acceptor.listeners);
+        for listener in added.opened {
+            let socket = listener.socket.as_fd();
+            self.acceptor.poller.add_listener(socket, LISTENER).map_err(poll_error)?;
+            listeners.push(listener);
+        }
+        Ok(())
     }
 }
 
 impl Drop for HttpThread {
     fn drop(&mut self) {
-        drop(self.join());
+        self.acceptor.stop.signal();
+        let thread = self.thread.take().expect("only this ends the thread");
+        thread.join().expect("a thread that panics ends the process");
     }
 }
 
@@ -345,6 +376,9 @@ fn host_without_port(value: &[u8]) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::net::TcpStream;
+
     use millrace_http1::{HeadLimits, HeadScan};
 
     use super::*;
@@ -355,6 +389,33 @@ mod tests {
         let parsed = head.parse(request.as_bytes(), &mut HeadScan::default(), &limits);
         assert!(parsed.unwrap().is_some());
         respond(&head, &HttpChallenges::default(), port)
+    }
+
+    /// Opens a port that the kernel chooses.
+    fn opened() -> (SocketAddr, HttpListeners) {
+        let any = SocketAddr::from(([127, 0, 0, 1], 0));
+        let socket = millrace_sys::listen_tcp(any, true).unwrap();
+        let address = millrace_sys::local_address(socket.as_fd()).unwrap().unwrap();
+        let listener = HttpListener { address, socket, https_port: 443 };
+        (address, HttpListeners { opened: vec![listener], failed: Vec::new() })
+    }
+
+    #[test]
+    fn addresses_change_while_the_thread_runs() {
+        let [(first, listeners), (second, added)] = [opened(), opened()];
+        let thread = listeners.start(&Arc::default()).unwrap().unwrap();
+        thread.add(added).unwrap();
+        let port = |address| {
+            let mut stream = TcpStream::connect(address)?;
+            stream.write_all(b"GET /b HTTP/1.1\r\nHost: a\r\n\r\n")?;
+            std::io::read_to_string(stream).map(|response| response.contains("://a:8443/b"))
+        };
+        assert!(!port(first).unwrap() && !port(second).unwrap());
+        thread.keep(&[(second, 8443)]);
+        assert_eq!(thread.addresses(), [second]);
+        assert!(port(first).is_err() && port(second).unwrap());
+        drop(thread);
+        assert!(port(second).is_err());
     }
 
     #[test]

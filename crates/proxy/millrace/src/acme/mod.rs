@@ -41,7 +41,7 @@ use crate::threads::{lock, spawn};
 
 use challenge::HttpChallenges;
 use control::{Control, orders_checksum, settings};
-use http_listener::{HttpThread, wanted};
+use http_listener::{HttpFailure, HttpThread, log_failure, wanted};
 use status::AcmeCounters;
 use test_order::{NO_CERTIFICATE, OTHER_ORDERS, TestResult};
 use thread::Worker;
@@ -56,8 +56,15 @@ pub(crate) struct AcmeOrders {
     supervisor: SupervisorHandle,
     http: Arc<HttpChallenges>,
     counters: Arc<AcmeCounters>,
-    /// The thread of the HTTP listeners, which runs until this is dropped.
-    http_thread: Mutex<Option<HttpThread>>,
+    http_state: Mutex<HttpState>,
+}
+
+/// The addresses of acme-http.
+struct HttpState {
+    /// The thread that accepts, since the first address was opened. It runs until this is dropped.
+    thread: Option<HttpThread>,
+    /// The addresses that could not be opened, which were reported.
+    failed: Vec<HttpFailure>,
 }
 
 impl AcmeOrders {
@@ -70,34 +77,27 @@ impl AcmeOrders {
         active_config: &Arc<ActiveConfig>,
         shared: &Arc<SharedState>,
         supervisor: SupervisorHandle,
-        listeners: HttpListeners,
+        mut listeners: HttpListeners,
     ) -> Result<Arc<Self>, ProgramError> {
         let http = Arc::<HttpChallenges>::default();
-        let http_thread = listeners.start(&http)?;
-        for address in addresses(http_thread.as_ref()) {
+        let failed = std::mem::take(&mut listeners.failed);
+        let state = HttpState { thread: listeners.start(&http)?, failed };
+        for address in state.addresses() {
             console::log(&format!("acme-http at {address}"));
         }
+        let config = active_config.config();
         let orders = Arc::new(Self {
-            control: Arc::default(),
+            control: Arc::new(Control::new(Arc::clone(&config))),
             active_config: Arc::clone(active_config),
             shared: Arc::clone(shared),
             supervisor,
             http,
             counters: Arc::default(),
-            http_thread: Mutex::new(http_thread),
+            http_state: Mutex::new(state),
         });
-        orders.apply()?;
+        orders.apply(&config)?;
         let observer = Arc::clone(&orders);
-        active_config.on_change(move |_| {
-            let (orders, deadline) = (Arc::clone(&observer), Instant::now() + REMOVED_CLOSE_MAX);
-            // Another thread can wait for the workers, which close removed listeners later.
-            let thread = spawn("acme-reload", move || {
-                for result in [orders.update_http(deadline), orders.apply()] {
-                    _ = result.inspect_err(|error| console::log(&error.to_string()));
-                }
-            });
-            _ = thread.inspect_err(|error| console::log(&error.to_string()));
-        });
+        active_config.on_change(move |config| observer.begin_update(config));
         Ok(orders)
     }
 
@@ -112,16 +112,16 @@ impl AcmeOrders {
     /// # Errors
     /// One line with the failures.
     pub(crate) fn test(&self, orders: Option<&[u8]>) -> TestResult {
-        let checksum = orders_checksum(&self.active_config.config());
         let (sender, result) = channel();
         {
-            let mut state = self.control.lock();
+            let mut state = self.control.lock_latest();
             if !state.has_thread {
                 return Err(NO_CERTIFICATE.to_owned());
             }
             if state.is_stopped {
                 return Err("this process orders no certificates any longer".to_owned());
             }
+            let checksum = orders_checksum(&state.config);
             if orders.is_some_and(|orders| orders != checksum.as_bytes()) {
                 return Err(OTHER_ORDERS.to_owned());
             }
@@ -136,17 +136,47 @@ impl AcmeOrders {
     pub(crate) fn stop(&self) {
         self.control.lock().is_stopped = true;
         self.control.wake.notify_all();
-        drop(lock(&self.http_thread).take());
+        drop(lock(&self.http_state).thread.take());
     }
 
-    /// Applies the configuration in force. Starts the thread with the first one that needs it.
-    fn apply(&self) -> Result<(), ProgramError> {
-        let config = self.active_config.config();
+    /// Begins to apply a configuration that was put in force. Another thread does it, because it
+    /// may have to wait for the workers, which close removed listeners later.
+    fn begin_update(self: &Arc<Self>, config: &Arc<Config>) {
+        let former = self.control.lock().pending.replace(Arc::clone(config));
+        if former.is_some() {
+            // Its thread continues with this one.
+            return;
+        }
+        let (orders, first) = (Arc::clone(self), Arc::clone(config));
+        if let Err(error) = spawn("acme-reload", move || orders.update(first)) {
+            log_error(&error);
+            _ = self.apply(config).inspect_err(log_error);
+        }
+    }
+
+    /// Applies a pending configuration, and those that replace it meanwhile.
+    fn update(&self, mut config: Arc<Config>) {
+        loop {
+            _ = self.update_http(&config).inspect_err(log_error);
+            match self.apply(&config).inspect_err(log_error) {
+                Ok(Some(newer)) => config = newer,
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+
+    /// Makes the thread order the certificates of a configuration, and starts it with the first
+    /// one that needs it. If a newer configuration is pending, only returns that.
+    fn apply(&self, config: &Arc<Config>) -> Result<Option<Arc<Config>>, ProgramError> {
         let mut state = self.control.lock();
-        state.has_changed = true;
+        if let Some(pending) = state.pending.as_ref().filter(|it| !Arc::ptr_eq(it, config)) {
+            return Ok(Some(Arc::clone(pending)));
+        }
+        state.pending = None;
+        (state.config, state.has_changed) = (Arc::clone(config), true);
         self.control.wake.notify_all();
-        if state.has_thread || state.is_stopped || settings(&config).next().is_none() {
-            return Ok(());
+        if state.has_thread || state.is_stopped || settings(config).next().is_none() {
+            return Ok(None);
         }
         let worker = Worker {
             control: Arc::clone(&self.control),
@@ -159,17 +189,16 @@ impl AcmeOrders {
         };
         spawn("acme", move || worker.run())?;
         state.has_thread = true;
-        Ok(())
+        Ok(None)
     }
 
-    /// Opens and closes the addresses of acme-http as the configuration in force wants them. Until
-    /// `deadline`, an address that is in use is tried again.
-    fn update_http(&self, deadline: Instant) -> Result<(), ProgramError> {
-        let mut thread = lock(&self.http_thread);
-        let config = self.active_config.config();
-        let before = addresses(thread.as_ref());
-        let result = self.replace_http(&mut thread, &config, deadline);
-        let after = addresses(thread.as_ref());
+    /// Opens and closes the addresses of acme-http as a configuration wants them. For a while, an
+    /// address that is in use is tried again.
+    fn update_http(&self, config: &Arc<Config>) -> Result<(), ProgramError> {
+        let mut http = lock(&self.http_state);
+        let before = http.addresses();
+        let result = self.replace_http(&mut http, config);
+        let after = http.addresses();
         for address in before.iter().filter(|address| !after.contains(address)) {
             console::log(&format!("acme-http no longer at {address}"));
         }
@@ -179,34 +208,43 @@ impl AcmeOrders {
         result
     }
 
-    fn replace_http(
-        &self,
-        thread: &mut Option<HttpThread>,
-        config: &Config,
-        deadline: Instant,
-    ) -> Result<(), ProgramError> {
-        let wanted = wanted(config);
-        let open = thread.as_ref().map_or(&[][..], |thread| &thread.open);
-        let is_open = open.len() == wanted.len() && wanted.iter().all(|it| open.contains(it));
-        if is_open || self.control.lock().is_stopped {
+    fn replace_http(&self, http: &mut HttpState, config: &Arc<Config>) -> Result<(), ProgramError> {
+        if let Some(thread) = &http.thread {
+            thread.keep(&wanted(config));
+        }
+        let deadline = Instant::now() + REMOVED_CLOSE_MAX;
+        let is_current = || {
+            let state = self.control.lock();
+            state.is_pending(config) && !state.is_stopped
+        };
+        let time = OpenTime::Reload;
+        let mut opened = HttpListeners::open_missing(config, &http.addresses(), time, || {
+            Instant::now() < deadline && !self.control.sleep(RETRY_INTERVAL) && is_current()
+        });
+        // The next configuration, if any, decides about the addresses.
+        if !is_current() {
             return Ok(());
         }
-        let mut listeners = thread.take().map(HttpThread::end).unwrap_or_default();
-        listeners.keep(&wanted);
-        // The kept addresses are served during the wait.
-        *thread = listeners.start(&self.http)?;
-        let kept = addresses(thread.as_ref());
-        let opened = HttpListeners::open_missing(config, &kept, OpenTime::Reload, || {
-            Instant::now() < deadline && !self.control.sleep(RETRY_INTERVAL)
-        });
-        let mut listeners = thread.take().map(HttpThread::end).unwrap_or_default();
-        listeners.extend(opened);
-        *thread = listeners.start(&self.http)?;
+        let failed = std::mem::take(&mut opened.failed);
+        for failure in failed.iter().filter(|failure| !http.failed.contains(failure)) {
+            log_failure(*failure, time);
+        }
+        http.failed = failed;
+        match &http.thread {
+            Some(thread) => thread.add(opened)?,
+            None => http.thread = opened.start(&self.http)?,
+        }
         Ok(())
     }
 }
 
-/// Returns the addresses from which a thread accepts.
-fn addresses(thread: Option<&HttpThread>) -> Vec<SocketAddr> {
-    thread.into_iter().flat_map(|thread| &thread.open).map(|(address, _)| *address).collect()
+impl HttpState {
+    /// Returns the addresses from which the thread accepts.
+    fn addresses(&self) -> Vec<SocketAddr> {
+        self.thread.as_ref().map(HttpThread::addresses).unwrap_or_default()
+    }
+}
+
+fn log_error(error: &ProgramError) {
+    console::log(&error.to_string());
 }

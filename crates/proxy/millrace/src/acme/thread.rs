@@ -45,9 +45,8 @@ pub(super) struct Worker {
 impl Worker {
     /// Runs the thread. The locks are released at its end.
     pub(super) fn run(mut self) {
-        let mut jobs = Vec::new();
+        let mut jobs: Vec<Job> = Vec::new();
         loop {
-            self.update(&mut jobs);
             let due = jobs.iter().map(|job| job.due).min();
             let wait = due.map_or(SLEEP_MAX, |due| due.saturating_duration_since(Instant::now()));
             if self.control.sleep_until_request(wait.min(SLEEP_MAX)) {
@@ -55,6 +54,8 @@ impl Worker {
                 self.control.lock().tests.clear();
                 return;
             }
+            // A test order is of the configuration that was in force at its request.
+            self.update(&mut jobs);
             self.test(&jobs);
             let now = Instant::now();
             for job in jobs.iter_mut().filter(|job| job.due <= now) {
@@ -66,13 +67,16 @@ impl Worker {
         }
     }
 
-    /// Takes the certificates of the configuration in force. Those that were there keep their
+    /// Takes the certificates of the applied configuration. Those that were there keep their
     /// state.
     fn update(&mut self, jobs: &mut Vec<Job>) {
-        if !std::mem::take(&mut self.control.lock().has_changed) {
-            return;
-        }
-        let config = self.active_config.config();
+        let config = {
+            let mut state = self.control.lock();
+            if !std::mem::take(&mut state.has_changed) {
+                return;
+            }
+            Arc::clone(&state.config)
+        };
         let mut last = std::mem::take(jobs);
         for acme in settings(&config) {
             // Services with the same settings share a certificate.
