@@ -93,7 +93,7 @@ pub(crate) fn outgoing_framing(exchange: &Exchange, framing: Framing) -> (bool, 
 }
 
 /// Decides how a connection continues after its first exchange. `has_more` means that bytes after
-/// the request are unread.
+/// the request are unread, or that the client will certainly send some.
 ///
 /// After a refusal more bytes may be on their way, such as the first bytes of a tunnel or the rest
 /// of a malformed request. They must not cause a reset that overtakes the refusal.

@@ -118,6 +118,12 @@ impl Wire {
         self.recv_buffer.is_empty() && !self.is_broken && !self.has_ended
     }
 
+    /// Returns whether received bytes are unread, or the peer will certainly send more: a secured
+    /// one still has to announce its end.
+    pub(crate) fn may_receive_more(&self) -> bool {
+        !self.recv_buffer.is_empty() || (self.secure.is_some() && !self.has_ended)
+    }
+
     /// Returns whether bytes may be moved from the socket without a receive: it is a plain one,
     /// none is outstanding, and the stream continues.
     pub(crate) fn may_splice(&self) -> bool {

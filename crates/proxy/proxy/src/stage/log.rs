@@ -30,7 +30,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
     let conn_key = exchange.conn();
     let conn = core.conn(conn_key);
     conn.pipeline.pop(key, exchange.next_in_pipeline);
-    let afterwards = h1::after_exchange(&exchange, !conn.wire.recv_buffer.is_empty());
+    let afterwards = h1::after_exchange(&exchange, conn.wire.may_receive_more());
     let transfers = exchange.transfer_stats();
     core.counters.copied_bytes.add(transfers.copied);
     core.counters.teed_bytes.add(transfers.teed);
