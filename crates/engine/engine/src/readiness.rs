@@ -28,7 +28,7 @@ mod descriptor;
 mod queue;
 mod receive;
 mod send;
-mod send_shared;
+mod send_source;
 mod splice;
 mod stats;
 mod waker;
@@ -462,7 +462,7 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     }
 
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token) {
-        self.begin_send_shared(fd, parts, shared, token);
+        self.begin_send_source(fd, parts, shared, token);
     }
 
     fn unsent_bytes(&self, fd: &Fd) -> usize {

@@ -35,6 +35,7 @@ mod operation;
 mod plan;
 mod random;
 mod secured;
+mod send_source;
 mod stale;
 mod trace;
 mod trouble;

@@ -14,7 +14,7 @@
 
 use std::time::Duration;
 
-use millrace_engine::{Address, Buffer, CompletionEvent, Error, Fd, HeldBytes, SharedBytes, Token};
+use millrace_engine::{Address, Buffer, CompletionEvent, Error, Fd, HeldBytes, Token};
 
 use crate::descriptor::{
     AfterSend, Descriptor, Object, Operation, OperationDirection, OperationKind, Owner,
@@ -455,50 +455,6 @@ impl Kernel {
             }
             Err(error) => (None, Some(error)),
         }
-    }
-
-    /// Begins to send `parts`, and then the shared bytes.
-    ///
-    /// # Panics
-    /// As [`Kernel::begin_send`].
-    pub(crate) fn begin_send_shared(
-        &mut self,
-        engine: usize,
-        number: u32,
-        parts: &[&[u8]],
-        shared: &dyn SharedBytes,
-    ) -> OperationKind {
-        let (rest, mut failed) = self.begin_send(engine, number, parts);
-        let mut sent = 0;
-        if rest.is_none() && failed.is_none() {
-            match self.try_send_shared(number, shared, &mut sent) {
-                Some(Ok(())) => {
-                    return OperationKind::Send { rest, failed, then: AfterSend::Nothing };
-                }
-                Some(Err(error)) => failed = Some(error),
-                None => {}
-            }
-        }
-        OperationKind::Send {
-            rest,
-            failed,
-            then: AfterSend::SharedBytes { shared: shared.clone_box(), sent },
-        }
-    }
-
-    /// Continues to send shared bytes from the offset `sent` on. Returns `None` while some are left
-    /// and there is no error.
-    fn try_send_shared(
-        &mut self,
-        number: u32,
-        shared: &dyn SharedBytes,
-        sent: &mut usize,
-    ) -> Option<Result<(), Error>> {
-        match self.write(number, &shared.bytes()[*sent..]) {
-            Ok(count) => *sent += count,
-            Err(error) => return Some(Err(error)),
-        }
-        (*sent == shared.bytes().len()).then_some(Ok(()))
     }
 
     fn connect_outcome(&mut self, number: u32) -> Result<(), Error> {

@@ -98,9 +98,9 @@ pub(super) enum SendOperation {
         rest: Box<HeldBytes>,
     },
     /// Sends shared bytes. Boxed like [`SendOperation::Send`].
-    SendShared {
+    SendSource {
         token: Token,
-        rest: Box<UnsentShared>,
+        rest: Box<UnsentSource>,
     },
     /// Splices from the pipe at this index, whose receiving side is
     /// [`ReceiveOperation::PipeSource`].
@@ -201,7 +201,7 @@ impl Descriptor {
             self.sending,
             SendOperation::Connect { .. }
                 | SendOperation::Send { .. }
-                | SendOperation::SendShared { .. }
+                | SendOperation::SendSource { .. }
                 | SendOperation::Splice { .. }
                 | SendOperation::SendThenSplice { .. }
         )
@@ -229,7 +229,7 @@ impl Descriptor {
 
 /// The unsent part of a send of shared bytes.
 #[derive(Debug)]
-pub(super) struct UnsentShared {
+pub(super) struct UnsentSource {
     /// Bytes to send before the shared ones.
     pub(super) before: HeldBytes,
     pub(super) shared: Box<dyn SharedBytes>,
@@ -237,7 +237,7 @@ pub(super) struct UnsentShared {
     pub(super) sent: usize,
 }
 
-impl UnsentShared {
+impl UnsentSource {
     pub(super) fn len(&self) -> usize {
         self.before.len() + self.shared.bytes().len() - self.sent
     }

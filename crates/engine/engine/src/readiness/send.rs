@@ -99,7 +99,7 @@ impl<W: Watch> ReadinessEngine<W> {
                 let result = self.send_held(key, false)?;
                 completion(token, CompletionEvent::Sent(result))
             }
-            SendOperation::SendShared { .. } => self.continue_send_shared(key),
+            SendOperation::SendSource { .. } => self.continue_send_source(key),
             SendOperation::SendThenSplice { pipe, token, ref before } => {
                 let max = before.max;
                 match self.send_held(key, true)? {
@@ -158,7 +158,7 @@ impl<W: Watch> ReadinessEngine<W> {
             Some(SendOperation::Send { rest, .. }) => rest.len(),
             Some(SendOperation::Batched { length, .. }) => *length as usize,
             Some(SendOperation::SendThenSplice { before, .. }) => before.rest.len(),
-            Some(SendOperation::SendShared { rest, .. }) => rest.len(),
+            Some(SendOperation::SendSource { rest, .. }) => rest.len(),
             _ => 0,
         }
     }

@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 
 use millrace_sys::{self as sys, Errno};
 
-use super::descriptor::{Descriptor, DescriptorKind, SendOperation, UnsentShared};
+use super::descriptor::{Descriptor, DescriptorKind, SendOperation, UnsentSource};
 use super::queue::Direction;
 use super::send::{hold_unsent, send_parts, send_result};
 use super::{EngineStats, ReadinessEngine, Watch, completion};
@@ -13,7 +13,7 @@ use crate::{Completion, CompletionEvent, Fd, Key, SharedBytes, Token};
 impl<W: Watch> ReadinessEngine<W> {
     /// Sends `parts` and the shared bytes. If the socket has room, there is no pause between them:
     /// one call sends both if the shared bytes are copied, two calls if they are sent by reference.
-    pub(super) fn begin_send_shared(
+    pub(super) fn begin_send_source(
         &mut self,
         fd: &Fd,
         parts: &[&[u8]],
@@ -39,8 +39,8 @@ impl<W: Watch> ReadinessEngine<W> {
             self.stats.short_sends += 1;
             let before = hold_unsent(&self.budget, parts, sent.before);
             let rest =
-                Box::new(UnsentShared { before, shared: shared.clone_box(), sent: sent.shared });
-            descriptor.sending = SendOperation::SendShared { token, rest };
+                Box::new(UnsentSource { before, shared: shared.clone_box(), sent: sent.shared });
+            descriptor.sending = SendOperation::SendSource { token, rest };
             return;
         }
         descriptor.sending = SendOperation::Sent { token, result: send_result(result) };
@@ -48,12 +48,12 @@ impl<W: Watch> ReadinessEngine<W> {
     }
 
     /// Continues a send of shared bytes. Returns `None` if it has to wait for room again.
-    pub(super) fn continue_send_shared(&mut self, key: Key) -> Option<Completion> {
+    pub(super) fn continue_send_source(&mut self, key: Key) -> Option<Completion> {
         let descriptor = self.descriptors.get_mut(key)?;
         // `send_more` borrows the descriptor, so the operation is moved out, and back in below if
         // it is unfinished.
         let operation = std::mem::replace(&mut descriptor.sending, SendOperation::Idle);
-        let SendOperation::SendShared { token, mut rest } = operation else {
+        let SendOperation::SendSource { token, mut rest } = operation else {
             unreachable!("only a send of shared bytes continues here")
         };
         let before = rest.len();
@@ -61,7 +61,7 @@ impl<W: Watch> ReadinessEngine<W> {
         self.bytes_moved += before - rest.len();
         if result == Ok(false) {
             descriptor.mark_unwritable(&mut self.watch);
-            descriptor.sending = SendOperation::SendShared { token, rest };
+            descriptor.sending = SendOperation::SendSource { token, rest };
             return None;
         }
         completion(token, CompletionEvent::Sent(send_result(result)))
@@ -107,7 +107,7 @@ impl SentCounts {
     }
 }
 
-impl UnsentShared {
+impl UnsentSource {
     /// Sends more bytes, and returns whether everything was sent.
     fn send_more(
         &mut self,
