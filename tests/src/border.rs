@@ -5,11 +5,12 @@
 //! functions may be inlined.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_engine::{
-    Address, Budget, Buffer, Completion, Engine, Error, Fd, Instant, SharedBytes, ShutdownHow,
-    Token,
+    Address, Budget, Buffer, Completion, Engine, Error, Fd, FileRead, Instant, SharedBytes,
+    ShutdownHow, Token,
 };
 use millrace_proxy::Worker;
 use millrace_sim::{SimDetached, SimEngine, SimWaker};
@@ -191,6 +192,19 @@ impl Engine for Border {
     #[inline(never)]
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token) {
         self.0.send_shared(fd, parts, shared, token);
+    }
+
+    #[inline(never)]
+    fn send_file(
+        &mut self,
+        fd: &Fd,
+        parts: &[&[u8]],
+        file: &Arc<dyn FileRead>,
+        at: u64,
+        count: usize,
+        token: Token,
+    ) {
+        self.0.send_file(fd, parts, file, at, count, token);
     }
 
     #[inline(never)]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::{Budget, Buffer, Error, Instant, SharedBytes, Token};
+use crate::{Budget, Buffer, Error, FileRead, Instant, SharedBytes, Token};
 
 /// A descriptor of an [`Engine`]. The number indexes the engine's own table and has no meaning
 /// outside the engine. The type is neither `Copy` nor `Clone`: its owner finally passes it to
@@ -107,9 +107,9 @@ pub enum CompletionEvent {
 ///   outstanding, the peer began to respond before the kernel had taken the whole request.
 /// * At most one operation is outstanding for each descriptor and direction. The receiving
 ///   operations are `recv`, `poll_readable` and `accept`, and `splice` and `send_then_splice` from
-///   the descriptor. The sending operations are `connect`, `send` and `send_shared`, and `splice`
-///   and `send_then_splice` into the descriptor. A second operation is a bug of the caller and
-///   panics.
+///   the descriptor. The sending operations are `connect`, `send`, `send_shared` and `send_file`,
+///   and `splice` and `send_then_splice` into the descriptor. A second operation is a bug of the
+///   caller and panics.
 /// * Every buffer that an outstanding operation reads or writes belongs to the engine, never to the
 ///   caller.
 /// * After `close`, `reset` or `detach` no completion of the descriptor follows: the engine ends
@@ -183,6 +183,21 @@ pub trait Engine {
     /// # Panics
     /// May panic if `parts` has 16 elements or more.
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token);
+    /// Sends every byte of `parts`, in order, and then `count` bytes (at least 1) of a file from
+    /// offset `at`, to a stream (sendfile(2)). The bytes of `parts` are handled as for
+    /// [`Engine::send_shared`]. The bytes of the file are read when the connection has room for
+    /// them, which may wait for a disk. They are neither copied nor charged, and the file is held
+    /// until the operation ends. If the file has fewer bytes by then, or cannot be read, the send
+    /// ends with an error for which [`Error::is_of_file`] is true.
+    fn send_file(
+        &mut self,
+        fd: &Fd,
+        parts: &[&[u8]],
+        file: &Arc<dyn FileRead>,
+        at: u64,
+        count: usize,
+        token: Token,
+    );
     /// Returns the number of bytes of the outstanding send that the kernel has not taken yet; 0 if
     /// no send is outstanding. Deadlines that depend on progress use it.
     fn unsent_bytes(&self, fd: &Fd) -> usize;

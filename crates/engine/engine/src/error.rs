@@ -26,6 +26,12 @@ pub enum Error {
     /// The kernel has no memory (ENOBUFS, ENOMEM), or a limit that bounds its memory is reached
     /// (ENOSPC). A local limit: retrying later is sound.
     OutOfMemory,
+    /// A file ended before the last byte that was to be sent, because it was truncated. The
+    /// connection is not broken, but the peer lacks the rest.
+    FileEnded,
+    /// A file that was to be sent cannot be read; the error number is that of read(2), such as EIO.
+    /// The connection is not broken, but the peer lacks the rest.
+    FileUnreadable(i32),
     /// The kernel lacks or forbids a feature that the engine needs. Another engine may work.
     Unsupported(Unsupported),
     /// Any other error number.
@@ -90,6 +96,20 @@ impl Error {
             other => Self::Other(other.raw_os_error()),
         }
     }
+
+    /// Converts an error number of sendfile(2), which does not show whether the file or the socket
+    /// failed. The numbers that established connections return have variants of their own.
+    pub(crate) fn from_sendfile(errno: Errno) -> Self {
+        match Self::from_errno(errno) {
+            Self::Other(number) => Self::FileUnreadable(number),
+            other => other,
+        }
+    }
+
+    /// Returns whether a file failed, and not the connection on which it was sent.
+    pub fn is_of_file(self) -> bool {
+        matches!(self, Self::FileEnded | Self::FileUnreadable(_))
+    }
 }
 
 impl fmt::Display for Error {
@@ -102,6 +122,10 @@ impl fmt::Display for Error {
             Self::TimedOut => f.write_str("timed out in the network"),
             Self::OutOfDescriptors => f.write_str("out of file descriptors"),
             Self::OutOfMemory => f.write_str("out of kernel memory"),
+            Self::FileEnded => f.write_str("the file ended too early"),
+            Self::FileUnreadable(number) => {
+                write!(f, "cannot read the file: kernel error {number}")
+            }
             Self::Unsupported(unsupported) => {
                 let (feature, reason) = (unsupported.feature(), unsupported.reason());
                 write!(f, "{feature} cannot be used here: {reason}")
@@ -112,3 +136,20 @@ impl fmt::Display for Error {
 }
 
 impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_of_sendfile_is_of_the_file_or_of_the_connection() {
+        for errno in [Errno::IO, Errno::STALE, Errno::INVAL, Errno::ISDIR] {
+            let error = Error::from_sendfile(errno);
+            assert_eq!(error, Error::FileUnreadable(errno.raw_os_error()));
+            assert!(error.is_of_file());
+        }
+        for errno in [Errno::PIPE, Errno::CONNRESET, Errno::TIMEDOUT, Errno::HOSTUNREACH] {
+            assert!(!Error::from_sendfile(errno).is_of_file(), "{errno}");
+        }
+    }
+}

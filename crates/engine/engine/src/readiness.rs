@@ -36,6 +36,7 @@ mod watch;
 
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_sys::{self as sys, Interest, Readiness, Shutdown};
@@ -50,8 +51,9 @@ pub use watch::{Watch, WatchEvent};
 use crate::limits::{DESCRIPTORS_MAX, SPARE_BUFFERS_MAX, TURN_BYTES_MAX, TURN_STEPS_MAX};
 use crate::random::KernelRandom;
 use crate::{
-    Address, Budget, Buffer, Clock, Completion, CompletionEvent, Engine, Error, Fd, Instant, Key,
-    LogSink, PathEstimate, SharedBytes, ShutdownHow, Table, Token, TokenKind,
+    Address, Budget, Buffer, Clock, Completion, CompletionEvent, Engine, Error, Fd, FileRead,
+    Instant, Key, LogSink, PathEstimate, SendSource, SharedBytes, ShutdownHow, Table, Token,
+    TokenKind,
 };
 
 /// The parameters of a new engine.
@@ -462,7 +464,20 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     }
 
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token) {
-        self.begin_send_source(fd, parts, shared, token);
+        self.begin_send_source(fd, parts, SendSource::Shared(shared), token);
+    }
+
+    fn send_file(
+        &mut self,
+        fd: &Fd,
+        parts: &[&[u8]],
+        file: &Arc<dyn FileRead>,
+        at: u64,
+        count: usize,
+        token: Token,
+    ) {
+        assert!(count > 0, "the last bytes of `parts` would wait for bytes that never follow");
+        self.begin_send_source(fd, parts, SendSource::File { file, at, count }, token);
     }
 
     fn unsent_bytes(&self, fd: &Fd) -> usize {

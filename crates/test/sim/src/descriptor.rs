@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-use millrace_engine::{Address, Error, HeldBytes, SharedBytes, Token};
+use millrace_engine::{Address, Error, HeldBytes, HeldSource, Token};
 
 /// The owner of a descriptor.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,10 +76,9 @@ pub(crate) enum OperationKind {
 #[derive(Debug)]
 pub(crate) enum AfterSend {
     Nothing,
-    /// Shared bytes from the offset `sent` on. They are read only when they are sent, as a kernel
-    /// reads pages that it refers to.
-    SharedBytes {
-        shared: Box<dyn SharedBytes>,
+    /// The bytes of a source after the first `sent` ones.
+    Source {
+        source: HeldSource,
         sent: usize,
     },
     /// A splice into this socket from a pipe, given by its reading end.

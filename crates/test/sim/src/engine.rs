@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_engine::{
-    Address, Budget, Buffer, Completion, CompletionEvent, Engine, Error, Fd, Instant, SharedBytes,
-    ShutdownHow, Token, TokenKind, Wake,
+    Address, Budget, Buffer, Completion, CompletionEvent, Engine, Error, Fd, FileRead, Instant,
+    SendSource, SharedBytes, ShutdownHow, Token, TokenKind, Wake,
 };
 
 use crate::descriptor::{AfterSend, Object, OperationDirection, OperationKind, Owner};
@@ -74,6 +74,13 @@ impl SimEngine {
         let partner = OperationKind::Partner { socket: into.0 };
         kernel.submit(self.index, from.0, OperationDirection::Receive, partner, token);
         kernel.engines[self.index].planted.begin_splice(from.0, max, token);
+    }
+
+    /// Sends `parts`, and then the bytes of `source`.
+    fn send_from(&self, fd: &Fd, parts: &[&[u8]], source: SendSource<'_>, token: Token) {
+        let kernel = &mut *self.kernel.borrow_mut();
+        let kind = kernel.begin_send_source(self.index, fd.0, parts, source);
+        kernel.submit(self.index, fd.0, OperationDirection::Send, kind, token);
     }
 
     /// Closes a descriptor, with a reset if `abort` is set.
@@ -311,9 +318,22 @@ impl Engine for SimEngine {
     /// # Panics
     /// As [`Engine::send`].
     fn send_shared(&mut self, fd: &Fd, parts: &[&[u8]], shared: &dyn SharedBytes, token: Token) {
-        let kernel = &mut *self.kernel.borrow_mut();
-        let kind = kernel.begin_send_shared(self.index, fd.0, parts, shared);
-        kernel.submit(self.index, fd.0, OperationDirection::Send, kind, token);
+        self.send_from(fd, parts, SendSource::Shared(shared), token);
+    }
+
+    /// # Panics
+    /// As [`Engine::send`], or if `count` is 0.
+    fn send_file(
+        &mut self,
+        fd: &Fd,
+        parts: &[&[u8]],
+        file: &Arc<dyn FileRead>,
+        at: u64,
+        count: usize,
+        token: Token,
+    ) {
+        assert!(count > 0, "send_file of no bytes");
+        self.send_from(fd, parts, SendSource::File { file, at, count }, token);
     }
 
     fn unsent_bytes(&self, fd: &Fd) -> usize {
@@ -323,8 +343,8 @@ impl Engine for SimEngine {
         else {
             return 0;
         };
-        let then = if let AfterSend::SharedBytes { shared, sent } = then {
-            shared.bytes().len() - sent
+        let then = if let AfterSend::Source { source, sent } = then {
+            source.source().byte_count() - sent
         } else {
             0
         };

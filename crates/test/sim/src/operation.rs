@@ -229,9 +229,9 @@ impl Kernel {
         Some((token, event))
     }
 
-    /// Continues a send after its own bytes, whose result is `sent`: sends the shared bytes, or
-    /// splices from the pipe. Returns `None` if some of the shared bytes are left, or if the splice
-    /// moved nothing.
+    /// Continues a send after its own bytes, whose result is `sent`: sends the bytes of the source,
+    /// or splices from the pipe. Returns `None` if some bytes of the source are left, or if the
+    /// splice moved nothing.
     fn continue_send(
         &mut self,
         number: u32,
@@ -239,11 +239,11 @@ impl Kernel {
         then: &mut AfterSend,
     ) -> Option<CompletionEvent> {
         match (then, sent) {
-            (AfterSend::Nothing, _) | (AfterSend::SharedBytes { .. }, Err(_)) => {
+            (AfterSend::Nothing, _) | (AfterSend::Source { .. }, Err(_)) => {
                 Some(CompletionEvent::Sent(sent))
             }
-            (AfterSend::SharedBytes { shared, sent }, Ok(())) => {
-                self.try_send_shared(number, &**shared, sent).map(CompletionEvent::Sent)
+            (AfterSend::Source { source, sent }, Ok(())) => {
+                self.try_send_source(number, source.source(), sent).map(CompletionEvent::Sent)
             }
             (AfterSend::Splice { pipe, max }, Ok(())) => {
                 self.try_splice_out(number, *pipe, *max).map(CompletionEvent::Spliced)
@@ -304,8 +304,11 @@ impl Kernel {
         };
         // The engine's contract: a failed send consumes the error of the socket, after which the
         // kernel reports only an end of the stream. The receive must still report the reset.
-        let received = match (received, &self.descriptor(number).send) {
-            (Ok(0), Some(Operation { kind: OperationKind::Send { failed: Some(_), .. }, .. })) => {
+        let send = self.descriptor(number).send.as_ref();
+        let received = match (received, send.map(|operation| &operation.kind)) {
+            (Ok(0), Some(OperationKind::Send { failed: Some(error), .. }))
+                if !error.is_of_file() =>
+            {
                 Err(Error::Reset)
             }
             (received, _) => received,

@@ -194,7 +194,7 @@ impl Actor for Stopper {
 #[test]
 fn a_relay_in_a_benign_world_returns_every_byte() {
     for seed in 0..60 {
-        for how in [How::Copy, How::Splice, How::SendThenSplice, How::Shared] {
+        for how in [How::Copy, How::Splice, How::SendThenSplice, How::Shared, How::File] {
             echo_through_relay(seed, Faults::Benign, how);
             if seed < 3 {
                 echo_through_relay(seed, Faults::None, how);
@@ -206,7 +206,7 @@ fn a_relay_in_a_benign_world_returns_every_byte() {
 #[test]
 fn a_relay_in_a_hostile_world_returns_prefixes_and_leaks_nothing() {
     for seed in 0..60 {
-        for how in [How::Copy, How::Splice, How::SendThenSplice, How::Shared] {
+        for how in [How::Copy, How::Splice, How::SendThenSplice, How::Shared, How::File] {
             echo_through_relay(seed, Faults::Hostile, how);
         }
     }

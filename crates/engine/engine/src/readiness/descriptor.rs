@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use millrace_sys::Interest;
 
-use crate::{Error, HeldBytes, SharedBytes, Token, Watch};
+use crate::{Error, HeldBytes, HeldSource, Token, Watch};
 
 /// One descriptor, at the index that its [`Fd`](crate::Fd) contains. The index is not the kernel's
 /// number, for two reasons. The kernel numbers the descriptors of all workers together, so the
@@ -97,7 +97,7 @@ pub(super) enum SendOperation {
         token: Token,
         rest: Box<HeldBytes>,
     },
-    /// Sends shared bytes. Boxed like [`SendOperation::Send`].
+    /// Sends held bytes, and then those of a source. Boxed like [`SendOperation::Send`].
     SendSource {
         token: Token,
         rest: Box<UnsentSource>,
@@ -179,13 +179,14 @@ impl Descriptor {
         self.sending = operation;
     }
 
-    /// Returns whether a send has failed whose completion has not been returned yet.
+    /// Returns whether the connection has broken during a send whose completion has not been
+    /// returned yet.
     pub(super) fn has_failed_send(&self) -> bool {
-        matches!(
-            self.sending,
-            SendOperation::Sent { result: Err(_), .. }
-                | SendOperation::Spliced { result: Err(_), .. }
-        )
+        match self.sending {
+            SendOperation::Sent { result: Err(error), .. }
+            | SendOperation::Spliced { result: Err(error), .. } => !error.is_of_file(),
+            _ => false,
+        }
     }
 
     /// Returns whether the operation of the receiving direction needs readability. It may be in the
@@ -227,18 +228,18 @@ impl Descriptor {
     }
 }
 
-/// The unsent part of a send of shared bytes.
+/// The unsent part of a send that has a source.
 #[derive(Debug)]
 pub(super) struct UnsentSource {
-    /// Bytes to send before the shared ones.
+    /// Bytes to send before those of the source.
     pub(super) before: HeldBytes,
-    pub(super) shared: Box<dyn SharedBytes>,
-    /// Number of shared bytes that were sent: `sent <= shared.bytes().len()`.
+    pub(super) source: HeldSource,
+    /// Number of bytes of the source that were sent: `sent <= source.byte_count()`.
     pub(super) sent: usize,
 }
 
 impl UnsentSource {
     pub(super) fn len(&self) -> usize {
-        self.before.len() + self.shared.bytes().len() - self.sent
+        self.before.len() + self.source.source().byte_count() - self.sent
     }
 }

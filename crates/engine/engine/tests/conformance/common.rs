@@ -1,8 +1,11 @@
 //! An engine, and peers over real loopback sockets. Every wait ends with the awaited event. The
 //! only deadline guards against hanging, and never decides whether a test passes.
 
+use std::fs::File;
+use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::Tested;
@@ -138,6 +141,23 @@ pub(crate) fn accepted(engine: &mut Tested) -> (Fd, Option<SocketAddr>) {
         Completion { event: CompletionEvent::Accepted(result), .. } => result.unwrap(),
         other => panic!("{other:?}"),
     }
+}
+
+/// Starts a thread that reads `expected`.
+pub(crate) fn reading(mut peer: TcpStream, expected: Vec<u8>) -> JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut read = vec![0; expected.len()];
+        peer.read_exact(&mut read).unwrap();
+        assert!(read == expected);
+    })
+}
+
+/// Creates a file that contains `bytes`.
+pub(crate) fn file_of(bytes: &[u8]) -> File {
+    let flags = rustix::fs::MemfdFlags::CLOEXEC;
+    let mut file = File::from(rustix::fs::memfd_create("part", flags).unwrap());
+    file.write_all(bytes).unwrap();
+    file
 }
 
 /// Returns bytes in which no two words of eight bytes are equal.

@@ -5,6 +5,7 @@ mod budget;
 pub(crate) mod common;
 mod connect;
 mod replacement;
+mod send_file;
 mod send_shared;
 mod splice;
 mod stream;

@@ -2,11 +2,9 @@
 
 use std::cell::Cell;
 use std::fs::File;
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Read;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::rc::Rc;
-use std::thread::JoinHandle;
 
 use super::common::*;
 use millrace_engine::{Engine, SharedBytes};
@@ -24,25 +22,13 @@ struct Part {
 impl Part {
     /// Creates a file that contains `bytes`. The part is its bytes after the first `from` ones.
     fn new(bytes: Vec<u8>, from: usize) -> Self {
-        let flags = rustix::fs::MemfdFlags::CLOEXEC;
-        let mut file = File::from(rustix::fs::memfd_create("part", flags).unwrap());
-        file.write_all(&bytes).unwrap();
         Self {
-            file: Some(Rc::new(file)),
+            file: Some(Rc::new(file_of(&bytes))),
             bytes: Rc::new(bytes),
             from,
             file_was_used: Rc::default(),
         }
     }
-}
-
-/// Starts a thread that reads `expected`.
-fn reading(mut peer: TcpStream, expected: Vec<u8>) -> JoinHandle<()> {
-    std::thread::spawn(move || {
-        let mut read = vec![0; expected.len()];
-        peer.read_exact(&mut read).unwrap();
-        assert!(read == expected);
-    })
 }
 
 impl SharedBytes for Part {

@@ -9,9 +9,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use millrace_engine::{
-    Address, Buffer, Completion, CompletionEvent, Engine, Error, Fd, Instant, SharedBytes,
-    ShutdownHow, Token, TokenKind,
+    Address, Buffer, Completion, CompletionEvent, Engine, Error, Fd, FileRead, Instant,
+    SharedBytes, ShutdownHow, Token, TokenKind,
 };
+use millrace_sys::Errno;
 
 /// How bytes are moved.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -23,6 +24,8 @@ pub(crate) enum How {
     /// Received bytes are sent by `send_shared`: the first three by copy, and the rest by
     /// reference.
     Shared,
+    /// Received bytes are sent by `send_file`: the first three by copy, and the rest from a file.
+    File,
 }
 
 /// Bytes moving one way.
@@ -184,6 +187,10 @@ impl<E: Engine> Relay<E> {
                 let (first, rest) = buffer.split_at(buffer.len().min(3));
                 self.engine.send_shared(sink, &[first], &Part(rest.into()), token);
             }
+            _ if self.how == How::File && buffer.len() > 3 => {
+                let file: Arc<dyn FileRead> = Arc::new(MemoryFile(buffer.to_vec()));
+                self.engine.send_file(sink, &[&buffer[..3]], &file, 3, buffer.len() - 3, token);
+            }
             _ => self.engine.send(sink, &parts, token),
         }
         self.engine.recycle(buffer);
@@ -246,5 +253,23 @@ impl SharedBytes for Part {
 
     fn clone_box(&self) -> Box<dyn SharedBytes> {
         Box::new(self.clone())
+    }
+}
+
+/// A file of the simulated kernel. One call reads at most 700 bytes.
+#[derive(Debug)]
+struct MemoryFile(Vec<u8>);
+
+impl FileRead for MemoryFile {
+    fn read_at(&self, at: u64, bytes: &mut [u8], waits: bool) -> Result<usize, Errno> {
+        assert!(waits, "a send waits for the file");
+        let rest = &self.0[at as usize..];
+        let count = rest.len().min(bytes.len()).min(700);
+        bytes[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
