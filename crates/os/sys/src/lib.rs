@@ -7,6 +7,7 @@
 //! callers decide what an error means.
 
 mod append;
+mod beneath;
 mod clock;
 mod congestion;
 mod credentials;
@@ -25,6 +26,10 @@ mod signals;
 mod socket;
 
 pub use append::open_to_append;
+pub use beneath::{
+    BeneathRules, BeneathUse, InodeKind, InodeStatus, InodeTime, entry_status, inode_status,
+    open_beneath, open_folder, read_cached_at, read_link, read_uncached_at, visit_entries,
+};
 pub use clock::{cpu_time, monotonic_nanoseconds, thread_cpu_time, time_of_day};
 pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
