@@ -7,8 +7,8 @@ use crate::defect::Defect;
 use crate::packages::Package;
 
 /// The groups, in order.
-const GROUPS: [&str; 9] =
-    ["os", "uselect", "engine", "splice", "iolite", "http", "cache", "proxy", "test"];
+const GROUPS: [&str; 10] =
+    ["os", "uselect", "engine", "splice", "iolite", "http", "cache", "serve", "proxy", "test"];
 
 /// The group that tests of every crate may use.
 const TEST: &str = "test";

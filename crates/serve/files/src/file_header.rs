@@ -1,0 +1,181 @@
+//! The response header of a file or a listing.
+
+use std::hash::Hasher;
+
+use millrace_http_cache::{CachedHeader, OwnResponse};
+use siphasher::sip::SipHasher13;
+
+use super::folder_io::{FileStatus, FileTime};
+use super::resolve::FoundFile;
+use super::rules::FolderRules;
+
+/// Returns the header for a file, without `Date` and without the framing. `now_ms` is the current
+/// time in milliseconds since 1970. The length of the body is that of the status.
+///
+/// The header is valid as long as the status of the file is the same. Its entity tag is weak if the
+/// file changed just now, so a header that is made again later may have a better one.
+pub fn file_header(found: &FoundFile, rules: &FolderRules, now_ms: u64) -> CachedHeader {
+    let status = &found.opened.status;
+    let mut fields: Vec<(&str, &[u8])> = vec![("Content-Type", found.content_type.as_bytes())];
+    if let Some(coding) = found.coding {
+        fields.push(("Content-Encoding", coding.name().as_bytes()));
+    }
+    fields.push(("Accept-Ranges", b"bytes"));
+    if let Some(cache_control) = &rules.cache_control {
+        fields.push(("Cache-Control", cache_control));
+    }
+    // Archives and images of systems that are built reproducibly have 0 or 1 in all files, which
+    // says nothing.
+    let second = u64::try_from(status.modified.seconds).ok().filter(|second| *second > 1);
+    OwnResponse {
+        fields: &fields,
+        etag: Some(entity_tag(status, now_ms).as_bytes()),
+        last_modified_s: second,
+        // Another client may get another form, also of a file that has none yet.
+        vary: if rules.has_precompressed { b"Accept-Encoding" } else { b"" },
+        now_ms,
+        lifetime_s: 0,
+    }
+    .header()
+}
+
+/// Returns the header for a listing as a page, without `Date` and without the framing. It has no
+/// validator, because no status covers all entries.
+pub fn listing_header(rules: &FolderRules, now_ms: u64) -> CachedHeader {
+    let mut fields: Vec<(&str, &[u8])> = vec![
+        ("Content-Type", b"text/html; charset=utf-8"),
+        // A second defence if a name were not escaped.
+        ("Content-Security-Policy", b"default-src 'none'; style-src 'unsafe-inline'"),
+        ("X-Content-Type-Options", b"nosniff"),
+    ];
+    if let Some(cache_control) = &rules.cache_control {
+        fields.push(("Cache-Control", cache_control));
+    }
+    let (etag, last_modified_s) = (None, None);
+    OwnResponse { fields: &fields, etag, last_modified_s, vary: b"", now_ms, lifetime_s: 0 }
+        .header()
+}
+
+/// Returns the entity tag of a file: its size, and a hash of its inode and times, in hexadecimal.
+/// The time of the last change counts besides that of the last modification, which a writer can
+/// set back.
+///
+/// RFC 9110 section 8.8.1: the tag is weak while another change could get the same time, because
+/// the kernel takes times from its tick.
+pub fn entity_tag(status: &FileStatus, now_ms: u64) -> String {
+    let mut hasher = SipHasher13::new();
+    hasher.write_u64(status.inode);
+    for time in [status.modified, status.changed] {
+        hasher.write_i64(time.seconds);
+        hasher.write_u32(time.nanoseconds);
+    }
+    let weak = if is_settled(status.changed, now_ms) { "" } else { "W/" };
+    format!("{weak}\"{:x}-{:x}\"", status.bytes, hasher.finish())
+}
+
+/// Returns whether a change from now on gets a later time than `changed`. A change in the future
+/// is not settled.
+fn is_settled(changed: FileTime, now_ms: u64) -> bool {
+    let Ok(seconds) = u64::try_from(changed.seconds) else { return true };
+    let changed_ms = seconds.saturating_mul(1000) + u64::from(changed.nanoseconds / 1_000_000);
+    let unit_ms = if changed.nanoseconds == 0 { COARSE_UNIT_MS } else { TICK_MS };
+    changed_ms.saturating_add(unit_ms) < now_ms
+}
+
+/// Two ticks of the slowest kernel (100 Hz): the tick of the change, and that of the clock.
+const TICK_MS: u64 = 20;
+/// The unit of file systems without nanoseconds; that of FAT is the longest.
+const COARSE_UNIT_MS: u64 = 2000;
+
+#[cfg(test)]
+mod tests {
+    use millrace_http_cache::Flags;
+
+    use super::super::codings::{AcceptedCodings, Coding};
+    use super::super::folder_io::{FileKind, OpenMode};
+    use super::super::request_path::RequestPath;
+    use super::super::resolve::{Resolution, resolve};
+    use super::super::sim_folder::SimFolder;
+    use super::*;
+
+    const NOW_MS: u64 = 1_795_256_160_000;
+
+    fn status() -> FileStatus {
+        let time = FileTime { seconds: 1_795_256_000, nanoseconds: 1 };
+        FileStatus {
+            kind: FileKind::Regular,
+            device: 1,
+            inode: 2,
+            bytes: 255,
+            modified: time,
+            changed: time,
+        }
+    }
+
+    #[test]
+    fn the_tag_changes_with_the_file() {
+        let tag = entity_tag(&status(), NOW_MS);
+        assert!(tag.starts_with("\"ff-") && tag.ends_with('"') && tag.len() <= 22, "{tag}");
+        assert_eq!(tag, entity_tag(&FileStatus { device: 9, ..status() }, NOW_MS));
+        let later = FileTime { nanoseconds: 2, ..status().modified };
+        for other in [
+            FileStatus { bytes: 256, ..status() },
+            FileStatus { inode: 3, ..status() },
+            FileStatus { modified: later, ..status() },
+            FileStatus { changed: later, ..status() },
+        ] {
+            assert_ne!(tag, entity_tag(&other, NOW_MS));
+        }
+    }
+
+    #[test]
+    fn the_tag_of_a_file_that_changed_just_now_is_weak_rfc_9110_section_8_8_1() {
+        let is_weak = |seconds, nanoseconds| {
+            let changed = FileTime { seconds, nanoseconds };
+            entity_tag(&FileStatus { changed, ..status() }, NOW_MS).starts_with("W/")
+        };
+        let now_s = (NOW_MS / 1000) as i64;
+        assert!(is_weak(now_s, 1) && is_weak(now_s - 1, 980_000_000) && is_weak(now_s + 9, 1));
+        assert!(!is_weak(now_s - 1, 979_000_000) && is_weak(now_s - 2, 0));
+        assert!(!is_weak(now_s - 3, 0) && !is_weak(-1, 5) && is_weak(i64::MAX, 0));
+    }
+
+    fn header(rules: &FolderRules, accept: &str) -> CachedHeader {
+        let folder = SimFolder::new(1);
+        folder.set_now(status().changed);
+        folder.write(b"a.css", b"a { }");
+        folder.write(b"a.css.gz", b"gzip");
+        let path = RequestPath::decode(b"/a.css").unwrap();
+        let accepted = AcceptedCodings::parse(std::iter::once(accept.as_bytes()));
+        match resolve(&folder, rules, &path, accepted, OpenMode::Cached).unwrap() {
+            Resolution::File(found) => {
+                assert_eq!(found.coding == Some(Coding::Gzip), accept == "gzip");
+                file_header(&found, rules, NOW_MS)
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_header_has_the_fields_of_the_file() {
+        let rules =
+            FolderRules { cache_control: Some(b"max-age=60".to_vec()), ..FolderRules::default() };
+        let text = |header: &CachedHeader| String::from_utf8(header.head.clone()).unwrap();
+        let plain = header(&rules, "");
+        let start = "HTTP/1.1 200 OK\r\nContent-Type: text/css; charset=utf-8\r\n\
+                     Accept-Ranges: bytes\r\nCache-Control: max-age=60\r\n\
+                     Last-Modified: Sat, 21 Nov 2026 10:13:20 GMT\r\n\
+                     Vary: Accept-Encoding\r\nETag: \"5-";
+        assert!(text(&plain).starts_with(start), "{}", text(&plain));
+        assert!(plain.meta.has_strong_validator() && plain.meta.flags.contains(Flags::VARIES));
+        let coded = header(&rules, "gzip");
+        assert!(text(&coded).contains("\r\nContent-Encoding: gzip\r\n"));
+        assert!(text(&coded).contains("Content-Type: text/css;"));
+        assert_ne!(coded.etag_bytes(), plain.etag_bytes());
+        let rules = FolderRules { has_precompressed: false, ..FolderRules::default() };
+        assert!(!text(&header(&rules, "")).contains("Vary"));
+        let listing = text(&listing_header(&rules, NOW_MS));
+        assert!(listing.contains("Content-Security-Policy: default-src 'none'"));
+        assert!(!listing.contains("ETag"));
+    }
+}

@@ -1,0 +1,215 @@
+//! A folder of the file system as a [`FolderIo`].
+
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::sync::Arc;
+
+use millrace_engine::FileRead;
+use millrace_sys::{BeneathRules, BeneathUse, Errno, InodeKind, InodeStatus};
+
+use super::folder_io::{Entries, FileKind, FileStatus, FolderIo, ListEntry, OpenMode, OpenedFile};
+use super::granted_folder::{Granted, GrantedFolder, Place};
+use super::limits::{LEAVING_LINKS_MAX, LISTED_ENTRIES_MAX, OPEN_TRIES_MAX, READ_NAMES_MAX};
+
+/// The symbolic links that a folder follows.
+#[derive(Clone, Debug, Default)]
+pub enum Symlinks {
+    /// Those whose target lies below the folder.
+    #[default]
+    Inside,
+    /// None.
+    None,
+    /// Those whose target lies below the folder or below one of these.
+    AndInto(Vec<Arc<GrantedFolder>>),
+}
+
+/// A folder of the file system. Its files are found below its descriptor, so renaming it changes
+/// nothing.
+#[derive(Debug)]
+pub struct Folder {
+    root: GrantedFolder,
+    symlinks: Symlinks,
+}
+
+impl Folder {
+    /// Opens a folder. A path that is itself a symbolic link is followed, because the operator
+    /// chose it.
+    ///
+    /// # Errors
+    /// Those of open(2), also ENOTDIR.
+    pub fn open(path: &Path, symlinks: Symlinks) -> Result<Self, Errno> {
+        Ok(Self { root: GrantedFolder::open(path)?, symlinks })
+    }
+
+    fn granted(&self) -> Granted<'_> {
+        let others = match &self.symlinks {
+            Symlinks::AndInto(others) => &others[..],
+            Symlinks::Inside | Symlinks::None => &[],
+        };
+        Granted { root: &self.root, others }
+    }
+
+    fn rules(&self, mode: OpenMode) -> BeneathRules {
+        BeneathRules {
+            follows_links: !matches!(self.symlinks, Symlinks::None),
+            may_wait: mode == OpenMode::Waiting,
+        }
+    }
+
+    /// Finds a path without opening it. Returns its place, from which links that leave a folder are
+    /// gone, and a descriptor that cannot read.
+    fn find(&self, path: &[u8], mode: OpenMode) -> Result<(Place<'_>, OwnedFd), Errno> {
+        let mut place = Place::new(&self.root, path);
+        let rules = self.rules(mode);
+        for _ in 0..=LEAVING_LINKS_MAX {
+            match repeat(mode, || place.open(BeneathUse::Find, rules)) {
+                Ok(found) => return Ok((place, found)),
+                Err(Errno::XDEV) if !rules.follows_links => return Err(Errno::ACCESS),
+                // To read the link may take a disk.
+                Err(Errno::XDEV) if mode == OpenMode::Cached => return Err(Errno::AGAIN),
+                Err(Errno::XDEV) => place = place.after_link(&self.granted())?,
+                Err(error) => return Err(error),
+            }
+        }
+        Err(Errno::LOOP)
+    }
+
+    /// Opens a found regular file.
+    ///
+    /// The first descriptor, of O_PATH, shows the type without opening the file: the open of a
+    /// device may have an effect, and that of a pipe wakes a writer. Then the same path is opened
+    /// for reading, below the same folder. Opening /proc/self/fd/N instead would need /proc. If the
+    /// path was replaced between the two, the second status shows it. Only an owner of the folder
+    /// can put a pipe there in time, and only root a device.
+    fn open_found(&self, place: &Place<'_>, mode: OpenMode) -> Result<OpenedFile, Errno> {
+        let file = self.open_at(place, BeneathUse::Read, mode)?;
+        let status = millrace_sys::inode_status(file.as_fd())?;
+        if status.kind != InodeKind::Regular {
+            return Err(Errno::ACCESS);
+        }
+        let status = file_status(&status).ok_or(Errno::ACCESS)?;
+        Ok(OpenedFile { file: Arc::new(RealFile(file)), status })
+    }
+
+    /// Opens a found place.
+    fn open_at(
+        &self,
+        place: &Place<'_>,
+        purpose: BeneathUse,
+        mode: OpenMode,
+    ) -> Result<OwnedFd, Errno> {
+        let opened = repeat(mode, || place.open(purpose, self.rules(mode)));
+        opened.map_err(|error| match error {
+            // Meanwhile it became a link that leaves the folder, or a socket.
+            Errno::XDEV | Errno::NXIO => Errno::ACCESS,
+            error => error,
+        })
+    }
+
+    /// Returns the entry of a name in a listed folder; `None` if it cannot be opened because of its
+    /// type or a link, or is gone.
+    fn entry(
+        &self,
+        listed: BorrowedFd<'_>,
+        path: &[u8],
+        name: &[u8],
+        kind: InodeKind,
+    ) -> Option<ListEntry> {
+        let status = match kind {
+            InodeKind::Regular | InodeKind::Folder | InodeKind::Other => {
+                millrace_sys::entry_status(listed, name).ok()?
+            }
+            InodeKind::Link => self.link_status(path, name)?,
+        };
+        let status = match status.kind {
+            InodeKind::Link => self.link_status(path, name)?,
+            _ => status,
+        };
+        Some(ListEntry::new(name, &file_status(&status)?))
+    }
+
+    /// Returns the status of the target of a link.
+    fn link_status(&self, path: &[u8], name: &[u8]) -> Option<InodeStatus> {
+        let path = if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') };
+        let (_, found) = self.find(&path, OpenMode::Waiting).ok()?;
+        millrace_sys::inode_status(found.as_fd()).ok()
+    }
+}
+
+impl FolderIo for Folder {
+    fn open(&self, path: &[u8], mode: OpenMode) -> Result<OpenedFile, Errno> {
+        let (place, found) = self.find(path, mode)?;
+        let status = millrace_sys::inode_status(found.as_fd())?;
+        match file_status(&status).ok_or(Errno::ACCESS)? {
+            FileStatus { kind: FileKind::Regular, .. } => self.open_found(&place, mode),
+            status => Ok(OpenedFile { file: Arc::new(RealFile(found)), status }),
+        }
+    }
+
+    fn list(&self, path: &[u8], is_listed: &dyn Fn(&[u8]) -> bool) -> Result<Entries, Errno> {
+        let (place, _) = self.find(path, OpenMode::Waiting)?;
+        let folder = self.open_at(&place, BeneathUse::List, OpenMode::Waiting)?;
+        let (mut names, mut read, mut is_cut) = (Vec::new(), 0, false);
+        millrace_sys::visit_entries(folder.as_fd(), &mut |name, kind| {
+            if names.len() == LISTED_ENTRIES_MAX || read == READ_NAMES_MAX {
+                is_cut = true;
+                return ControlFlow::Break(());
+            }
+            read += 1;
+            if is_listed(name) {
+                names.push((name.to_vec(), kind));
+            }
+            ControlFlow::Continue(())
+        })?;
+        let entry =
+            |(name, kind): &(Vec<u8>, InodeKind)| self.entry(folder.as_fd(), path, name, *kind);
+        Ok(Entries { list: names.iter().filter_map(entry).collect(), is_cut })
+    }
+}
+
+/// Repeats an open that failed because a folder was renamed meanwhile, if it may wait. A file with
+/// a lease that its holder does not give up remains busy.
+fn repeat(mode: OpenMode, open: impl Fn() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    if mode == OpenMode::Cached {
+        return open();
+    }
+    for _ in 0..OPEN_TRIES_MAX {
+        match open() {
+            Err(Errno::AGAIN) => {}
+            opened => return opened,
+        }
+    }
+    Err(Errno::BUSY)
+}
+
+/// Returns the status of a regular file or a folder; `None` for anything else.
+fn file_status(status: &InodeStatus) -> Option<FileStatus> {
+    let InodeStatus { kind, device, inode, bytes, modified, changed } = *status;
+    let kind = match kind {
+        InodeKind::Regular => FileKind::Regular,
+        InodeKind::Folder => FileKind::Folder,
+        InodeKind::Link | InodeKind::Other => return None,
+    };
+    Some(FileStatus { kind, device, inode, bytes, modified, changed })
+}
+
+#[derive(Debug)]
+struct RealFile(OwnedFd);
+
+impl FileRead for RealFile {
+    fn read_at(&self, at: u64, bytes: &mut [u8], waits: bool) -> Result<usize, Errno> {
+        if waits {
+            return millrace_sys::read_at(self.0.as_fd(), bytes, at);
+        }
+        match millrace_sys::read_cached_at(self.0.as_fd(), bytes, at) {
+            // The file system cannot tell whether the bytes are in memory.
+            Err(Errno::OPNOTSUPP) => Err(Errno::AGAIN),
+            read => read,
+        }
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
+    }
+}

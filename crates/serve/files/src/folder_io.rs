@@ -1,0 +1,104 @@
+//! A folder as the crate uses it: files are found and opened below it, and names are listed.
+
+use std::fmt::Debug;
+use std::sync::Arc;
+
+use millrace_engine::FileRead;
+use millrace_sys::Errno;
+
+pub use millrace_sys::InodeTime as FileTime;
+
+/// Whether a call may wait for a disk.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OpenMode {
+    /// It fails with EAGAIN instead of waiting.
+    Cached,
+    /// It may wait, and never fails with EAGAIN.
+    Waiting,
+}
+
+/// A folder whose files are served: real ([`Folder`](super::Folder)) or simulated
+/// ([`SimFolder`](super::SimFolder)).
+pub trait FolderIo: Send + Sync + Debug {
+    /// Opens a file or a folder. The segments of `path` are separated by `/`; none is empty, `.` or
+    /// `..`, and none has a NUL. An empty path is the folder itself. A folder is opened only to be
+    /// described.
+    ///
+    /// # Errors
+    /// EACCES for anything else than a regular file or a folder, for a link that leads out, and for
+    /// any link if the folder follows none. ENOENT, ENOTDIR, ENAMETOOLONG. EMFILE and other errors
+    /// of the kernel.
+    fn open(&self, path: &[u8], mode: OpenMode) -> Result<OpenedFile, Errno>;
+
+    /// Lists the entries of a folder for whose names `is_listed` returns true, in any order. May
+    /// wait. Entries that cannot be opened because of their type or a link are left out.
+    ///
+    /// # Errors
+    /// Those of [`FolderIo::open`].
+    fn list(&self, path: &[u8], is_listed: &dyn Fn(&[u8]) -> bool) -> Result<Entries, Errno>;
+}
+
+/// An open regular file, or a found folder.
+#[derive(Clone, Debug)]
+pub struct OpenedFile {
+    /// The bytes. Those of a folder cannot be read.
+    pub file: Arc<dyn FileRead>,
+    /// The status when it was opened.
+    pub status: FileStatus,
+}
+
+/// The type of an opened file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FileKind {
+    /// A regular file.
+    Regular,
+    /// A folder.
+    Folder,
+}
+
+/// The status of a file. A file whose status is the same has, as far as the file system can tell,
+/// the same bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct FileStatus {
+    /// The type.
+    pub kind: FileKind,
+    /// The number of the file system that has the file.
+    pub device: u64,
+    /// The number of the file there.
+    pub inode: u64,
+    /// The size in bytes.
+    pub bytes: u64,
+    /// The time at which the bytes changed last, as the writer set it.
+    pub modified: FileTime,
+    /// The time at which the bytes or the attributes changed last.
+    pub changed: FileTime,
+}
+
+/// An entry of a listing.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ListEntry {
+    /// The name, without a slash.
+    pub name: Vec<u8>,
+    /// The type; that of the target for a symbolic link.
+    pub kind: FileKind,
+    /// The size of a regular file in bytes.
+    pub bytes: u64,
+    /// The time at which the bytes changed last.
+    pub modified: FileTime,
+}
+
+impl ListEntry {
+    pub(super) fn new(name: &[u8], status: &FileStatus) -> Self {
+        let FileStatus { kind, bytes, modified, .. } = *status;
+        Self { name: name.to_vec(), kind, bytes, modified }
+    }
+}
+
+/// The entries of a folder.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Entries {
+    /// At most [`LISTED_ENTRIES_MAX`](super::limits::LISTED_ENTRIES_MAX) entries.
+    pub list: Vec<ListEntry>,
+    /// Whether the folder has more names.
+    pub is_cut: bool,
+}

@@ -1,0 +1,426 @@
+//! The file, listing or redirect for the path of a request.
+
+use millrace_sys::Errno;
+
+use super::codings::{AcceptedCodings, Coding};
+use super::folder_io::{Entries, FileKind, FolderIo, OpenMode, OpenedFile};
+use super::request_path::RequestPath;
+use super::rules::FolderRules;
+use super::try_file::TryFile;
+
+/// The file, listing or redirect for a request.
+#[derive(Clone, Debug)]
+pub enum Resolution {
+    /// A file to send.
+    File(FoundFile),
+    /// A folder whose path lacks the slash at its end: see [`RequestPath::folder_location`]. A
+    /// folder without an index and a listing counts as missing, so the redirect leads to
+    /// something.
+    Redirect,
+    /// The entries of a folder without an index, in any order.
+    Listing(Entries),
+    /// A program, with its path. Its bytes are never sent.
+    Program(Vec<u8>),
+    /// There is no such file, or it is hidden.
+    Missing,
+    /// The file cannot be opened: its permissions, its type or a link forbid it.
+    Forbidden,
+}
+
+/// A file to send.
+#[derive(Clone, Debug)]
+pub struct FoundFile {
+    /// The open file; the encoded form if there is a coding.
+    pub opened: OpenedFile,
+    /// The path of the original: segments separated by `/`.
+    pub path: Vec<u8>,
+    /// The coding in which the bytes are.
+    pub coding: Option<Coding>,
+    /// The value of `Content-Type`, which is that of the original.
+    pub content_type: String,
+}
+
+/// Finds the file, listing or redirect for the path of a GET or HEAD request.
+///
+/// # Errors
+/// EAGAIN with [`OpenMode::Cached`] if a call has to wait, also for each listing. EMFILE, EIO and
+/// other errors that are not the fault of the client.
+pub fn resolve(
+    folder: &dyn FolderIo,
+    rules: &FolderRules,
+    path: &RequestPath,
+    accepted: AcceptedCodings,
+    mode: OpenMode,
+) -> Result<Resolution, Errno> {
+    if path.segments().any(|segment| rules.hides(segment)) {
+        return Ok(Resolution::Missing);
+    }
+    let search = Search { folder, rules, path, accepted, mode };
+    match search.run() {
+        Ok(found) => Ok(found),
+        Err(Errno::ACCESS | Errno::PERM | Errno::LOOP) => Ok(Resolution::Forbidden),
+        Err(error) => Err(error),
+    }
+}
+
+/// The parameters of [`resolve`]. Its methods return `None` if a file is missing, and the errors
+/// that end the search.
+struct Search<'a> {
+    folder: &'a dyn FolderIo,
+    rules: &'a FolderRules,
+    path: &'a RequestPath,
+    accepted: AcceptedCodings,
+    mode: OpenMode,
+}
+
+impl Search<'_> {
+    fn run(&self) -> Result<Resolution, Errno> {
+        let request = self.path.as_bytes();
+        if self.rules.try_files.is_empty()
+            && let Some(found) = self.try_path(request, self.path.is_folder())?
+        {
+            return Ok(found);
+        }
+        for place in &self.rules.try_files {
+            let Some(path) = place.path(request, self.path.is_folder()) else { continue };
+            // A suffix may have made a hidden name. The operator chose fixed names.
+            if matches!(place, TryFile::Request(_)) && self.hides_last(&path) {
+                continue;
+            }
+            // Only the path of the request itself may be a folder.
+            let found = match path == request {
+                true => self.try_path(&path, self.path.is_folder())?,
+                false => self.try_file(path)?,
+            };
+            if let Some(found) = found {
+                return Ok(found);
+            }
+        }
+        let fallback = self.rules.fallback.clone().map(|path| self.try_file(path));
+        Ok(fallback.transpose()?.flatten().unwrap_or(Resolution::Missing))
+    }
+
+    /// Returns whether the last name of a path is hidden.
+    fn hides_last(&self, path: &[u8]) -> bool {
+        self.rules.hides(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
+    }
+
+    /// Tries a path as a file or as a folder.
+    fn try_path(&self, path: &[u8], is_folder: bool) -> Result<Option<Resolution>, Errno> {
+        let Some(opened) = self.open(path)? else { return Ok(None) };
+        match (opened.status.kind, is_folder) {
+            // A file has nothing below it.
+            (FileKind::Regular, true) => Ok(None),
+            (FileKind::Regular, false) => self.file(opened, path.to_vec()).map(Some),
+            (FileKind::Folder, _) => self.try_folder(path, is_folder),
+        }
+    }
+
+    /// Tries a path as a file only.
+    fn try_file(&self, path: Vec<u8>) -> Result<Option<Resolution>, Errno> {
+        let opened = self.open(&path)?.filter(|it| it.status.kind == FileKind::Regular);
+        opened.map(|opened| self.file(opened, path)).transpose()
+    }
+
+    /// Tries the index files of a folder, then its listing. An index that is a folder is skipped,
+    /// so the search ends here.
+    fn try_folder(&self, path: &[u8], has_slash: bool) -> Result<Option<Resolution>, Errno> {
+        for name in &self.rules.index {
+            let index = if path.is_empty() { name.clone() } else { [path, name].join(&b'/') };
+            if let Some(found) = self.try_file(index)? {
+                return Ok(Some(if has_slash { found } else { Resolution::Redirect }));
+            }
+        }
+        if !self.rules.has_listing {
+            return Ok(None);
+        }
+        if !has_slash {
+            return Ok(Some(Resolution::Redirect));
+        }
+        if self.mode == OpenMode::Cached {
+            return Err(Errno::AGAIN);
+        }
+        let listed = self.folder.list(path, &|name| !self.rules.hides(name));
+        Ok(unless_missing(listed)?.map(Resolution::Listing))
+    }
+
+    /// Returns an opened regular file, or the preferred encoded form beside it.
+    fn file(&self, opened: OpenedFile, path: Vec<u8>) -> Result<Resolution, Errno> {
+        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        if self.rules.is_program(name) {
+            return Ok(Resolution::Program(path));
+        }
+        let content_type = self.rules.types.of(name);
+        if self.rules.has_precompressed {
+            for coding in self.accepted.preferred() {
+                if let Some(encoded) = self.encoded(&opened, &path, coding)? {
+                    let coding = Some(coding);
+                    let found = FoundFile { opened: encoded, path, coding, content_type };
+                    return Ok(Resolution::File(found));
+                }
+            }
+        }
+        Ok(Resolution::File(FoundFile { opened, path, coding: None, content_type }))
+    }
+
+    /// Opens the encoded form of a file. A form that was modified before the original is not used,
+    /// because it was probably forgotten when the original changed. A form that cannot be opened
+    /// is not used either.
+    fn encoded(
+        &self,
+        original: &OpenedFile,
+        path: &[u8],
+        coding: Coding,
+    ) -> Result<Option<OpenedFile>, Errno> {
+        let path = [path, coding.suffix().as_bytes()].concat();
+        let opened = match self.open(&path) {
+            Err(Errno::ACCESS | Errno::PERM | Errno::LOOP) => None,
+            opened => opened?,
+        };
+        let is_usable = |form: &OpenedFile| {
+            let (form, original) = (&form.status, &original.status);
+            form.kind == FileKind::Regular && form.modified.seconds >= original.modified.seconds
+        };
+        Ok(opened.filter(is_usable))
+    }
+
+    fn open(&self, path: &[u8]) -> Result<Option<OpenedFile>, Errno> {
+        unless_missing(self.folder.open(path, self.mode))
+    }
+}
+
+/// Returns `None` for errors that mean that there is no such file. EINVAL and EILSEQ are those of
+/// file systems on which some bytes cannot be in a name.
+fn unless_missing<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(Errno::NOENT | Errno::NOTDIR | Errno::NAMETOOLONG | Errno::INVAL | Errno::ILSEQ) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::folder_io::FileTime;
+    use super::super::name_pattern::NamePattern;
+    use super::super::sim_folder::{SimFolder, SimFolderFaults};
+    use super::*;
+
+    fn folder(files: &[&str]) -> SimFolder {
+        let folder = SimFolder::new(1);
+        for file in files {
+            folder.write(file.as_bytes(), file.as_bytes());
+        }
+        folder
+    }
+
+    fn run(folder: &SimFolder, rules: &FolderRules, path: &str, accept: &str) -> Resolution {
+        let path = RequestPath::decode(path.as_bytes()).unwrap();
+        let accepted = AcceptedCodings::parse(std::iter::once(accept.as_bytes()));
+        let resolve = |mode| resolve(folder, rules, &path, accepted, mode);
+        match resolve(OpenMode::Cached) {
+            Err(Errno::AGAIN) => resolve(OpenMode::Waiting).unwrap(),
+            found => found.unwrap(),
+        }
+    }
+
+    /// Returns a resolution as text: the bytes of a file, which are its path.
+    fn found(folder: &SimFolder, rules: &FolderRules, path: &str) -> String {
+        match run(folder, rules, path, "") {
+            Resolution::File(found) => {
+                let mut bytes = [0; 64];
+                let count = found.opened.file.read_at(0, &mut bytes, false).unwrap();
+                assert_eq!(bytes[..count], found.path, "the file is that of the path");
+                String::from_utf8(found.path).unwrap()
+            }
+            Resolution::Program(path) => format!("program {}", String::from_utf8(path).unwrap()),
+            Resolution::Listing(entries) => {
+                let names = entries.list.iter().map(|entry| String::from_utf8_lossy(&entry.name));
+                format!("listing {}", names.collect::<Vec<_>>().join(" "))
+            }
+            Resolution::Redirect => "redirect".to_owned(),
+            Resolution::Missing => "missing".to_owned(),
+            Resolution::Forbidden => "forbidden".to_owned(),
+        }
+    }
+
+    #[test]
+    fn a_path_leads_to_a_file_an_index_or_a_redirect() {
+        let folder = folder(&["index.html", "a/index.html", "a/b", "empty/x", "odd/index.html/x"]);
+        folder.create_pipe(b"pipe");
+        folder.link(b"out", b"../x");
+        folder.link(b"to-b", b"a/b");
+        let rules = FolderRules::default();
+        for (path, expected) in [
+            ("/", "index.html"),
+            ("/a", "redirect"),
+            ("/a/", "a/index.html"),
+            ("/a/b", "a/b"),
+            ("/a/b/", "missing"),
+            ("/a/b/c", "missing"),
+            ("/x", "missing"),
+            ("/empty", "missing"),
+            ("/empty/", "missing"),
+            ("/odd/", "missing"),
+            ("/odd", "missing"),
+            ("/pipe", "forbidden"),
+            ("/out", "forbidden"),
+        ] {
+            assert_eq!(found(&folder, &rules, path), expected, "{path}");
+        }
+        assert!(matches!(run(&folder, &rules, "/to-b", ""), Resolution::File(_)));
+        let rules = FolderRules { has_listing: true, ..rules };
+        assert_eq!(found(&folder, &rules, "/odd"), "redirect");
+        assert_eq!(found(&folder, &rules, "/odd/"), "listing index.html");
+        assert_eq!(found(&folder, &rules, "/"), "index.html");
+        let rules = FolderRules { index: vec![b"no".to_vec(), b"b".to_vec()], ..rules };
+        assert_eq!(found(&folder, &rules, "/a/"), "a/b");
+        let path = RequestPath::decode(b"/").unwrap();
+        let cached = resolve(&folder, &rules, &path, AcceptedCodings::NONE, OpenMode::Cached);
+        assert_eq!(cached.map(drop), Err(Errno::AGAIN), "a listing waits");
+    }
+
+    #[test]
+    fn hidden_names_are_missing_wherever_they_are() {
+        let folder = folder(&[
+            ".git/config",
+            ".well-known/a",
+            ".well-known/.a",
+            "a.key",
+            "keys.key/a",
+            "b/.htaccess",
+            "b/c",
+        ]);
+        let hide = vec![NamePattern::new(b"*.key")];
+        let rules = FolderRules { hide, has_listing: true, ..FolderRules::default() };
+        for path in [
+            "/.git",
+            "/.git/",
+            "/.git/config",
+            "/a.key",
+            "/keys.key/a",
+            "/b/.htaccess",
+            "/.well-known/.a",
+            "/%2egit/config",
+            "/%61%2ekey",
+        ] {
+            assert_eq!(found(&folder, &rules, path), "missing", "{path}");
+        }
+        assert_eq!(found(&folder, &rules, "/.well-known/a"), ".well-known/a");
+        assert_eq!(found(&folder, &rules, "/"), "listing .well-known b");
+        assert_eq!(found(&folder, &rules, "/b/"), "listing c");
+        let fallback = Some(b"b/c".to_vec());
+        let rules = FolderRules { fallback, ..rules };
+        assert_eq!(found(&folder, &rules, "/.git/config"), "missing", "no fallback either");
+    }
+
+    #[test]
+    fn programs_are_never_sent() {
+        let folder = folder(&["a.php", "index.php", "a.php.gz", "b.PHP~", "x/index.php/y"]);
+        let index = vec![b"index.php".to_vec()];
+        let rules = FolderRules { index, ..FolderRules::default() };
+        for (path, expected) in [
+            ("/a.php", "program a.php"),
+            ("/", "program index.php"),
+            ("/a.php.gz", "program a.php.gz"),
+            ("/b.PHP~", "program b.PHP~"),
+            ("/no.php", "missing"),
+            ("/a.php/", "missing"),
+            ("/x/", "missing"),
+        ] {
+            assert_eq!(found(&folder, &rules, path), expected, "{path}");
+        }
+        let fallback = Some(b"index.php".to_vec());
+        let rules = FolderRules { fallback, ..rules };
+        assert_eq!(found(&folder, &rules, "/any/where"), "program index.php");
+    }
+
+    #[test]
+    fn places_are_tried_in_order_then_the_fallback() {
+        let folder = folder(&["a.html", "b/index.html", "c/x", "app.html", "d.html", "d/e"]);
+        let places = ["{path}", "{path}.html", "/no", "{path}/x"];
+        let try_files = places.map(|place| TryFile::parse(place).unwrap()).to_vec();
+        let fallback = Some(b"app.html".to_vec());
+        let rules = FolderRules { try_files, fallback, ..FolderRules::default() };
+        for (path, expected) in [
+            ("/a", "a.html"),
+            ("/a.html", "a.html"),
+            ("/a/", "app.html"),
+            ("/b", "redirect"),
+            ("/b/", "b/index.html"),
+            ("/c", "c/x"),
+            ("/c/", "c/x"),
+            ("/d", "d.html"),
+            ("/d/e", "d/e"),
+            ("/", "app.html"),
+            ("/any/where", "app.html"),
+            ("/c/x/below", "app.html"),
+        ] {
+            assert_eq!(found(&folder, &rules, path), expected, "{path}");
+        }
+        let hidden = FolderRules { hide: vec![NamePattern::new(b"*.html")], ..rules.clone() };
+        assert_eq!(found(&folder, &hidden, "/a"), "app.html", "a suffix reveals no hidden name");
+        let none = FolderRules { fallback: Some(b"no".to_vec()), ..rules };
+        assert_eq!(found(&folder, &none, "/any"), "missing");
+    }
+
+    #[test]
+    fn the_preferred_form_is_sent_unless_it_is_older() {
+        let folder = folder(&["a.js", "a.js.br", "a.js.gz", "b.js", "b.js.gz", "c.js", "d.js"]);
+        folder.create_folder(b"c.js.gz");
+        folder.create_pipe(b"d.js.gz");
+        let at = |seconds| FileTime { seconds, nanoseconds: 0 };
+        folder.set_modified(b"b.js", at(9));
+        folder.set_modified(b"b.js.gz", at(8));
+        let rules = FolderRules::default();
+        let form =
+            |rules: &FolderRules, path: &str, accept: &str| match run(&folder, rules, path, accept)
+            {
+                Resolution::File(found) => {
+                    assert_eq!(found.content_type, "text/javascript; charset=utf-8");
+                    assert!(found.path.ends_with(b".js"));
+                    found.coding
+                }
+                other => panic!("{other:?}"),
+            };
+        for (path, accept, expected) in [
+            ("/a.js", "gzip, br", Some(Coding::Brotli)),
+            ("/a.js", "gzip, br;q=0.9", Some(Coding::Gzip)),
+            ("/a.js", "zstd, gzip;q=0.5", Some(Coding::Gzip)),
+            ("/a.js", "zstd", None),
+            ("/a.js", "", None),
+            ("/b.js", "gzip", None),
+            ("/c.js", "gzip", None),
+            ("/d.js", "gzip", None),
+        ] {
+            assert_eq!(form(&rules, path, accept), expected, "{path} {accept}");
+        }
+        let off = FolderRules { has_precompressed: false, ..rules.clone() };
+        assert_eq!(form(&off, "/a.js", "br"), None);
+        folder.set_modified(b"b.js.gz", at(9));
+        assert_eq!(form(&rules, "/b.js", "gzip"), Some(Coding::Gzip), "of the same second");
+    }
+
+    #[test]
+    fn only_the_client_is_forbidden_and_other_errors_are_reported() {
+        let folder = folder(&["a"]);
+        let path = RequestPath::decode(b"/a").unwrap();
+        let rules = FolderRules::default();
+        let run = |faults, mode| {
+            folder.set_faults(faults);
+            resolve(&folder, &rules, &path, AcceptedCodings::NONE, mode).map(drop)
+        };
+        let none = SimFolderFaults::default();
+        let waits = SimFolderFaults { waits: 1, ..none };
+        assert_eq!(run(waits, OpenMode::Cached), Err(Errno::AGAIN));
+        assert_eq!(run(waits, OpenMode::Waiting), Ok(()));
+        let no_descriptors = SimFolderFaults { no_descriptors: 1, ..none };
+        assert_eq!(run(no_descriptors, OpenMode::Waiting), Err(Errno::MFILE));
+        let io_errors = SimFolderFaults { io_errors: 1, ..none };
+        assert_eq!(run(io_errors, OpenMode::Waiting), Err(Errno::IO));
+        folder.set_faults(SimFolderFaults { denials: 1, ..none });
+        assert_eq!(found(&folder, &rules, "/a"), "forbidden");
+    }
+}
