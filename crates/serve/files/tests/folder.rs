@@ -222,7 +222,7 @@ fn open_while_exchanged(test: &TestFolder, folder: &Folder) -> [usize; 2] {
         });
         let _end = EndOnDrop(&is_done);
         let mut counts = [0; 2];
-        for _ in 0..10_000 {
+        for _ in 0..2000 {
             for mode in [OpenMode::Waiting, OpenMode::Cached] {
                 match folder.open(b"x/f", mode) {
                     Ok(opened) => {
