@@ -24,11 +24,14 @@ def digest(length):
 
 class Operation(SecureCase):
     def refused(self, address):
-        """Returns whether a new connection is refused."""
+        """Returns whether a new connection is refused. One that arrives while the listener closes is
+        reset."""
         try:
             socket.create_connection(address, 10).close()
         except ConnectionRefusedError:
             return True
+        except ConnectionResetError:
+            pass
         return False
 
     def metric(self, proxy, name):
