@@ -301,6 +301,10 @@ impl ScenarioRun {
                 return Err(format!("worker {index} keeps {live:?} objects"));
             }
             drop(worker.finish());
+            let listeners = self.shared.counters[index].listeners.get();
+            if listeners != 0 {
+                return Err(format!("worker {index} ended, and reports {listeners} listeners"));
+            }
         }
         cache::check(&self.shared)?;
         self.actors.close(world);

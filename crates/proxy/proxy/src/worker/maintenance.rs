@@ -158,7 +158,7 @@ impl<E: Engine> Worker<E> {
         capacity::resume_accepting(&mut self.core);
     }
 
-    fn publish_gauges(&self) {
+    pub(super) fn publish_gauges(&self) {
         let core = &self.core;
         let counters = &core.counters;
         counters.connections.set(core.conns.len() as u64);
