@@ -79,10 +79,10 @@ pub fn write_request(out: &mut Vec<u8>, environment: &Environment) {
     };
     for (name, value) in environment.variables() {
         let value_bytes = value.clone().map(<[u8]>::len).sum();
-        let (mut lengths, name_at) = ([0; 8], &mut 0);
-        push_length(&mut lengths, name_at, name.len());
-        push_length(&mut lengths, name_at, value_bytes);
-        append(&lengths[..*name_at]);
+        let (mut lengths, mut end) = ([0; 8], 0);
+        push_length(&mut lengths, &mut end, name.len());
+        push_length(&mut lengths, &mut end, value_bytes);
+        append(&lengths[..end]);
         append(name);
         value.for_each(&mut append);
     }

@@ -1,6 +1,6 @@
 //! HTTP dates as seconds since 1970.
 
-use std::time::UNIX_EPOCH;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::limits::DATE_BYTES_MAX;
 
@@ -40,6 +40,15 @@ fn parse_exact(date: &[u8]) -> Option<u64> {
     let date = httpdate::parse_http_date(std::str::from_utf8(date).ok()?).ok()?;
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
+
+/// Returns a time in seconds since 1970 in the preferred form (RFC 9110 section 5.6.7). Times after
+/// the year 9999 become its last second.
+pub fn format_date(second: u64) -> String {
+    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second.min(DATE_S_MAX)))
+}
+
+/// The last second of the year 9999.
+const DATE_S_MAX: u64 = 253_402_300_799;
 
 /// Length of a date in the preferred form (IMF-fixdate). The other forms have other lengths.
 const FIXDATE_BYTES: usize = 29;

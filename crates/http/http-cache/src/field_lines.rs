@@ -2,13 +2,12 @@
 //! empty line, `Content-Length` and `Age` are not stored; they are written with each response,
 //! together with `Cache-Status` and `Via`.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use memchr::{memchr, memmem};
 use millrace_http1::{
     FieldName, HeadLimits, HeadScan, HeaderWriter, Http1Header, ResponseHead, forwarded_fields,
 };
 
+use super::date::format_date;
 use super::directives::ResponseDirectives;
 use super::etag::Etag;
 use super::meta::EtagSpan;
@@ -81,8 +80,7 @@ pub(super) fn write_lines(
         }
     }
     if response.find(FieldName::Date).is_none() {
-        let date = httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(received.time_s()));
-        out.field(b"Date", date.as_bytes());
+        out.field(b"Date", format_date(received.time_s()).as_bytes());
     }
     etag.filter(|_| etags == 1)
 }

@@ -59,7 +59,7 @@ pub use cache_status::{CacheStatus, Forward};
 pub use cached_header::CachedHeader;
 pub use conditions::{is_not_modified, write_not_modified};
 pub use content_range::parse_content_range;
-pub use date::http_date;
+pub use date::{format_date, http_date};
 pub use directives::{RequestDirectives, ResponseDirectives};
 pub use etag::Etag;
 pub use features::Features;

@@ -3,6 +3,7 @@
 use millrace_http1::{FieldName, HeaderWriter, Http1Header, split_tokens};
 
 use super::cached_header::CachedHeader;
+use super::date::format_date;
 use super::etag::Etag;
 use super::meta::{EtagSpan, Flags, Meta};
 use super::vary::VaryNames;
@@ -75,7 +76,7 @@ impl OwnResponse<'_> {
             out.field(name.as_bytes(), value);
         }
         if let Some(second) = last_modified_s {
-            out.field(b"Last-Modified", date(second).as_bytes());
+            out.field(b"Last-Modified", format_date(second).as_bytes());
         }
         if split_tokens(self.vary).next().is_some() {
             out.field(b"Vary", self.vary);
@@ -104,16 +105,6 @@ fn is_written_here(name: &str) -> bool {
             | FieldName::TransferEncoding
     )
 }
-
-/// Returns a time as the value of a field (RFC 9110 section 5.6.7). Times after the year 9999
-/// become its last second.
-fn date(second: u64) -> String {
-    let second = second.min(DATE_S_MAX);
-    httpdate::fmt_http_date(std::time::UNIX_EPOCH + std::time::Duration::from_secs(second))
-}
-
-/// The last second of the year 9999.
-const DATE_S_MAX: u64 = 253_402_300_799;
 
 #[cfg(test)]
 mod tests {

@@ -251,7 +251,7 @@ fn has_escape(path: &[u8], is_match: impl Fn(u8) -> bool) -> bool {
 }
 
 /// Parses the two hexadecimal digits at the start of the bytes.
-fn parse_escape(bytes: &[u8]) -> Option<u8> {
+pub fn parse_escape(bytes: &[u8]) -> Option<u8> {
     let digit = |at: usize| (*bytes.get(at)? as char).to_digit(16);
     Some((digit(0)? << 4 | digit(1)?) as u8)
 }

@@ -217,9 +217,14 @@ pub fn push_encoded(out: &mut Vec<u8>, byte: u8) {
     if byte.is_ascii() {
         out.push(byte);
     } else {
-        let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
-        out.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
+        push_escape(out, byte);
     }
+}
+
+/// Appends a byte as an escape.
+pub fn push_escape(out: &mut Vec<u8>, byte: u8) {
+    let digit = |nibble: u8| b"0123456789ABCDEF"[usize::from(nibble)];
+    out.extend([b'%', digit(byte >> 4), digit(byte & 15)]);
 }
 
 /// Determines the result of [`destination`](crate::destination()) once a header is complete. It may

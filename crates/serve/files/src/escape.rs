@@ -1,5 +1,7 @@
 //! Text for URLs and for HTML.
 
+use millrace_http1::target::push_escape;
+
 /// Appends bytes as a segment of a URL: all but unreserved characters are percent-encoded (RFC 3986
 /// section 2.3). The result has no `:`, so a relative reference that begins with it has no scheme.
 pub(super) fn write_segment(out: &mut Vec<u8>, segment: &[u8]) {
@@ -7,8 +9,7 @@ pub(super) fn write_segment(out: &mut Vec<u8>, segment: &[u8]) {
         if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
             out.push(byte);
         } else {
-            let digit = |value: u8| b"0123456789ABCDEF"[usize::from(value)];
-            out.extend_from_slice(&[b'%', digit(byte >> 4), digit(byte & 15)]);
+            push_escape(out, byte);
         }
     }
 }

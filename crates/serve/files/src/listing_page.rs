@@ -1,6 +1,6 @@
 //! A listing as an HTML page.
 
-use std::time::{Duration, UNIX_EPOCH};
+use millrace_http_cache::format_date;
 
 use super::escape::{write_segment, write_text};
 use super::folder_io::{Entries, FileKind, FileTime, ListEntry};
@@ -99,8 +99,7 @@ const UNITS: [&str; 6] = ["KB", "MB", "GB", "TB", "PB", "EB"];
 
 /// Returns a time of 1970 to 9999, such as `Sat, 21 Nov 2026 10:13:20 GMT`.
 fn date_text(time: FileTime) -> String {
-    let second = time.seconds.clamp(0, 253_402_300_799) as u64;
-    httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(second))
+    format_date(time.seconds.max(0) as u64)
 }
 
 #[cfg(test)]

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use millrace_http1::path::parse_escape;
+
 /// The decoded path of a request: segments without NUL, slash and backslash, none of them empty,
 /// `.` or `..`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -84,7 +86,7 @@ impl RequestPath {
 fn decode_segment(segment: &[u8], out: &mut Vec<u8>) {
     let mut rest = segment;
     while let [first, after @ ..] = rest {
-        match (first, escape_value(after)) {
+        match (first, parse_escape(after)) {
             (b'%', Some(value)) => {
                 out.push(value);
                 rest = &after[2..];
@@ -95,12 +97,6 @@ fn decode_segment(segment: &[u8], out: &mut Vec<u8>) {
             }
         }
     }
-}
-
-/// Returns the value of the two hexadecimal digits at the start of the bytes.
-fn escape_value(bytes: &[u8]) -> Option<u8> {
-    let digit = |at: usize| char::from(*bytes.get(at)?).to_digit(16);
-    Some((digit(0)? << 4 | digit(1)?) as u8)
 }
 
 /// Decodes any bytes as the path of a request. Called by the fuzz target, and by a test.
