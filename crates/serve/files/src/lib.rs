@@ -7,7 +7,7 @@
 //!                                             └──> a redirect, a program, missing, forbidden
 //! ```
 //!
-//! [`resolve`] is a pure function over [`FolderIo`], which is a real [`Folder`] or a simulated
+//! [`resolve()`] is a pure function over [`FolderIo`], which is a real [`Folder`] or a simulated
 //! [`SimFolder`]. A worker calls it with [`OpenMode::Cached`], in which no call waits for a disk.
 //! If that fails with EAGAIN, a thread of a [`Pool`] calls it with [`OpenMode::Waiting`].
 //!

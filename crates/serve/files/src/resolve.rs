@@ -63,7 +63,7 @@ pub fn resolve(
     }
 }
 
-/// The parameters of [`resolve`]. Its methods return `None` if a file is missing, and the errors
+/// The parameters of [`resolve()`]. Its methods return `None` if a file is missing, and the errors
 /// that end the search.
 struct Search<'a> {
     folder: &'a dyn FolderIo,
