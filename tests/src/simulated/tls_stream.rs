@@ -187,6 +187,12 @@ impl TlsStream {
         self.sealed.len()
     }
 
+    /// Returns whether bytes were sealed that [`TlsStream::write`] has not reported: the peer may
+    /// have them.
+    pub(super) fn has_in_flight(&self) -> bool {
+        self.in_flight > 0
+    }
+
     /// Ends the stream that this side sends, after all sealed bytes.
     pub(super) fn finish(&mut self, world: &World, socket: ActorSocket) {
         if self.finish == Finish::Open {

@@ -69,6 +69,11 @@ impl Transport {
         }
     }
 
+    /// Returns whether bytes that [`Transport::write`] has not reported may have reached the peer.
+    pub(super) fn has_in_flight(&self) -> bool {
+        self.tls.as_ref().is_some_and(|tls| tls.has_in_flight())
+    }
+
     /// Returns the number of sent bytes that have not reached the peer.
     pub(super) fn undelivered(&self, world: &World) -> usize {
         world.undelivered(self.socket) + self.tls.as_ref().map_or(0, |tls| tls.unsent())
