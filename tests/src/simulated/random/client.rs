@@ -327,10 +327,11 @@ impl RandomClient {
             return next_wake.at(world.now() + Duration::from_secs(1));
         }
         let waits = self.model.waits();
-        // A request of which no byte was accepted has not begun. With TLS, the proxy may have all of
-        // it while records behind it are not accepted.
+        // A request of which no byte was accepted has not begun. With TLS, the proxy may have all
+        // of it while records behind it are not accepted.
+        let is_unaccepted = self.sent > 0 && self.outgoing.total == self.sent_before;
         let in_flight = self.transport.as_ref().is_some_and(Transport::has_in_flight);
-        let unsent = self.sent > 0 && self.outgoing.total == self.sent_before && !in_flight;
+        let (unsent, may_have_begun) = (is_unaccepted && !in_flight, is_unaccepted && in_flight);
         let sent = self.sent - usize::from(unsent);
         let under_way = &self.plan.requests[self.completed..sent.max(self.completed)];
         let since = under_way.iter().filter_map(|request| self.model.last_progress(request.id));
@@ -347,7 +348,9 @@ impl RandomClient {
             (waits.tunnel, "in a tunnel")
         } else if under_way.is_empty() {
             (waits.idle, "between requests")
-        } else if in_flight || self.pace.is_resting() {
+        } else if may_have_begun {
+            (waits.exchange.max(waits.idle), "in an exchange that may not have begun")
+        } else if self.pace.is_resting() {
             // The whole response may be in the kernel: then the proxy waits for the next request.
             (waits.exchange.max(waits.idle), "in an exchange, without being read")
         } else {

@@ -485,8 +485,7 @@ impl<E: Engine> Worker<E> {
         core.names.shut_down(&mut core.engine);
         core.pipes.close_free(&mut core.engine);
         self.flush_records();
-        // The supervisor waits for the last values: a successor polls the listeners again once the
-        // gauge of listeners is 0.
+        // A successor polls the listeners again once the gauge of listeners is 0 in all workers.
         self.publish_gauges();
         self.core.engine
     }
