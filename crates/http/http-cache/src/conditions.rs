@@ -1,4 +1,4 @@
-//! Conditional requests that a cache handles itself (RFC 9111 section 4.3.2).
+//! Conditional requests that a cache handles itself (RFC 9111 section 4.3.2), or an origin server.
 
 use millrace_http1::{FieldName, FieldRun, HeaderWriter, RequestHead};
 
@@ -19,6 +19,23 @@ pub fn is_not_modified(request: &RequestHead, stored: &CachedHeader) -> bool {
         None => is_modified(request, &stored.meta),
     };
     !is_met && (200..300).contains(&stored.meta.status)
+}
+
+/// Evaluates the preconditions of a GET or HEAD request that only an origin server may evaluate:
+/// `If-Match`, or else `If-Unmodified-Since` (RFC 9110 section 13.2.2). Returns false if the
+/// response is a 412.
+pub fn is_precondition_met(request: &RequestHead, stored: &CachedHeader) -> bool {
+    if request.find(FieldName::IfMatch).is_some() {
+        let etag = stored.etag();
+        let is_matched =
+            |list: &[u8]| list == b"*" || etag.is_some_and(|etag| etag.is_strongly_in(list));
+        return request.values(FieldName::IfMatch).any(is_matched);
+    }
+    let mut values = request.values(FieldName::IfUnmodifiedSince);
+    let (Some(value), None) = (values.next(), values.next()) else { return true };
+    let since_s = http_date(value, stored.meta.response_ms / 1000);
+    // A condition that is malformed, or on a response without a modification time, is ignored.
+    since_s.zip(stored.meta.last_modified_s).is_none_or(|(since_s, changed_s)| changed_s <= since_s)
 }
 
 /// Evaluates `If-None-Match` (RFC 9110 section 13.1.2) by weak comparison; `*` matches any
@@ -112,6 +129,31 @@ mod tests {
         assert!(is_304(&both, &format!("If-None-Match: \"abcdef\"\r\n{early}")));
         let late = since("10:00:00");
         assert!(!is_304(&both, &format!("If-None-Match: \"x\"\r\n{late}")));
+    }
+
+    #[test]
+    fn if_match_compares_strongly_rfc_9110_section_13_1_1() {
+        let is_met = |fields: &str, tags: &str| {
+            let request = get(&format!("If-Match: {tags}\r\n"));
+            is_precondition_met(&request, &stored_header(200, fields))
+        };
+        assert!(is_met(TAG, "\"abcdef\"") && is_met(TAG, "\"x\", \"abcdef\"") && is_met("", "*"));
+        assert!(is_met(TAG, "\"x\"\r\nIf-Match: \"abcdef\""));
+        assert!(!is_met(TAG, "W/\"abcdef\"") && !is_met(TAG, "\"abc\"") && !is_met("", "\"a\""));
+        assert!(!is_met("ETag: W/\"abcdef\"\r\n", "W/\"abcdef\""));
+    }
+
+    #[test]
+    fn if_unmodified_since_compares_times_rfc_9110_section_13_1_4() {
+        let is_met = |fields: &str, conditions: &str| {
+            is_precondition_met(&get(conditions), &stored_header(200, fields))
+        };
+        let since = |time: &str| format!("If-Unmodified-Since: Sat, 21 Nov 2026 {time} GMT\r\n");
+        assert!(is_met(MODIFIED, &since("09:00:00")) && !is_met(MODIFIED, &since("08:59:59")));
+        assert!(is_met("", &since("08:00:00")) && is_met(MODIFIED, ""));
+        assert!(is_met(MODIFIED, "If-Unmodified-Since: yesterday\r\n"));
+        let both = format!("{}If-Match: *\r\n", since("08:00:00"));
+        assert!(is_met(MODIFIED, &both), "If-Match goes first");
     }
 
     #[test]

@@ -42,6 +42,11 @@ impl<'a> Etag<'a> {
     pub fn is_in(self, list: &[u8]) -> bool {
         split_list(list).any(|item| self.matches_weakly(Etag::parse(item)))
     }
+
+    /// Like [`Etag::is_in`], for `If-Match` and by strong comparison.
+    pub fn is_strongly_in(self, list: &[u8]) -> bool {
+        split_list(list).any(|item| self.matches_strongly(Etag::parse(item)))
+    }
 }
 
 #[cfg(test)]

@@ -57,7 +57,7 @@ mod test_messages;
 
 pub use cache_status::{CacheStatus, Forward};
 pub use cached_header::CachedHeader;
-pub use conditions::{is_not_modified, write_not_modified};
+pub use conditions::{is_not_modified, is_precondition_met, write_not_modified};
 pub use content_range::parse_content_range;
 pub use date::{format_date, http_date};
 pub use directives::{RequestDirectives, ResponseDirectives};

@@ -256,6 +256,23 @@ pub fn parse_escape(bytes: &[u8]) -> Option<u8> {
     Some((digit(0)? << 4 | digit(1)?) as u8)
 }
 
+/// Appends bytes with their escapes decoded. A `%` that begins no escape stands for itself.
+pub fn decode_escapes(bytes: &[u8], out: &mut Vec<u8>) {
+    let mut rest = bytes;
+    while let [first, after @ ..] = rest {
+        match (first, parse_escape(after)) {
+            (b'%', Some(value)) => {
+                out.push(value);
+                rest = &after[2..];
+            }
+            _ => {
+                out.push(*first);
+                rest = after;
+            }
+        }
+    }
+}
+
 /// Cuts the parameters off each segment of a path.
 fn cut_parameters(path: &[u8]) -> Vec<u8> {
     let segments: Vec<&[u8]> = path.split(|&byte| byte == b'/').map(before_semicolon).collect();

@@ -241,6 +241,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_splice,
     libc::SYS_tee,
     libc::SYS_sendfile,
+    libc::SYS_preadv2,
     libc::SYS_read,
     libc::SYS_write,
     libc::SYS_readv,
@@ -302,6 +303,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_sysinfo,
     // Files; Landlock decides which ones. A socket's mode is set before it has a name.
     libc::SYS_openat,
+    libc::SYS_openat2,
     libc::SYS_pread64,
     libc::SYS_lseek,
     libc::SYS_fstat,

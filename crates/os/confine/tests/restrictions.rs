@@ -7,6 +7,7 @@
 use std::ffi::OsStr;
 use std::io::{IoSlice, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs, UdpSocket};
+use std::ops::ControlFlow;
 use std::os::fd::AsFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
@@ -16,7 +17,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use millrace_confine::{ExtraCalls, Grant, Identity};
-use millrace_sys::{Errno, OpenMode};
+use millrace_sys::{BeneathRules, BeneathUse, Errno, OpenMode};
 use millrace_uring::Ring;
 
 const PART: &str = "MILLRACE_TEST_PART";
@@ -81,6 +82,7 @@ fn echo() {
 #[test]
 fn the_calls_of_a_proxy_succeed_under_the_filter() {
     succeed_in_child("the_calls_of_a_proxy_succeed_under_the_filter", "all", |folder| {
+        std::os::unix::fs::symlink("served", folder.join("link")).unwrap();
         millrace_confine::restrict_syscalls(ExtraCalls { rings: true, select: true, stores: true })
             .unwrap();
         echo();
@@ -101,7 +103,7 @@ fn the_calls_of_a_proxy_succeed_under_the_filter() {
         assert!(millrace_sys::is_listening(unix.as_fd()).unwrap());
         std::fs::write(folder.join("file"), "text").unwrap();
         std::fs::remove_file(socket).unwrap();
-        assert!(std::fs::read_dir(folder).unwrap().count() == 1);
+        assert!(std::fs::read_dir(folder).unwrap().count() == 2);
         assert!(millrace_sys::descriptor_count().unwrap() > 0);
         assert!(millrace_sys::resident_bytes().unwrap() > 0);
         assert!(millrace_sys::descriptor_limit() > 0);
@@ -115,6 +117,7 @@ fn the_calls_of_a_proxy_succeed_under_the_filter() {
         let mut random = [0; 8];
         millrace_sys::fill_random(&mut random);
         store(folder);
+        serve(folder);
     });
 }
 
@@ -136,6 +139,36 @@ fn store(folder: &Path) {
     assert!(millrace_sys::list_directory(folder.as_fd()).unwrap().contains(&"renamed".to_owned()));
     millrace_sys::remove_file(folder.as_fd(), "renamed").unwrap();
 }
+
+/// Uses a directory, which has a link to `served`, like a folder whose files are served.
+fn serve(folder: &Path) {
+    std::fs::write(folder.join("served"), "text").unwrap();
+    let root = millrace_sys::open_folder(folder).unwrap();
+    let open = |path: &str, purpose| {
+        millrace_sys::open_beneath(root.as_fd(), path.as_bytes(), purpose, FOLLOW).unwrap()
+    };
+    let file = open("link", BeneathUse::Read);
+    assert_eq!(millrace_sys::inode_status(file.as_fd()).unwrap().bytes, 4);
+    let mut read = [0; 8];
+    let cached = millrace_sys::read_cached_at(file.as_fd(), &mut read, 0);
+    assert!(matches!(cached, Ok(4) | Err(Errno::AGAIN | Errno::OPNOTSUPP)), "{cached:?}");
+    assert_eq!(millrace_sys::read_at(file.as_fd(), &mut read, 0), Ok(4));
+    assert_eq!(
+        millrace_sys::read_link(open("link", BeneathUse::FindLink).as_fd()).unwrap(),
+        b"served"
+    );
+    let list = open(".", BeneathUse::List);
+    let mut names = Vec::new();
+    millrace_sys::visit_entries(list.as_fd(), &mut |name, _| {
+        millrace_sys::entry_status(list.as_fd(), name).unwrap();
+        names.push(name.to_vec());
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert!(names.contains(&b"link".to_vec()));
+}
+
+const FOLLOW: BeneathRules = BeneathRules { follows_links: true, may_wait: true };
 
 #[test]
 fn other_calls_do_not_exist_under_the_filter() {
@@ -213,6 +246,8 @@ fn files_that_were_not_granted_are_out_of_reach() {
             std::fs::create_dir(in_folder(name)).unwrap();
             std::fs::write(in_folder(name).join("old"), "old").unwrap();
         }
+        // Landlock does not restrict O_PATH, but what is opened below it.
+        let roots = ["read", "other"].map(|name| millrace_sys::open_folder(&in_folder(name)));
         millrace_confine::restrict_files(
             &[
                 (in_folder("read"), Grant::Read),
@@ -233,6 +268,11 @@ fn files_that_were_not_granted_are_out_of_reach() {
             file.and_then(|mut file| file.write_all(b"more"))
         };
         assert_eq!(std::fs::read(in_folder("read/old")).unwrap(), b"old");
+        let opened = roots.map(|root| {
+            let root = root.unwrap();
+            millrace_sys::open_beneath(root.as_fd(), b"old", BeneathUse::Read, FOLLOW).map(drop)
+        });
+        assert_eq!(opened, [Ok(()), Err(Errno::ACCESS)]);
         append(&in_folder("append/old")).unwrap();
         append(&in_folder("append/new")).unwrap();
         millrace_sys::listen_unix(&in_folder("sockets/new"), 0o600).unwrap();

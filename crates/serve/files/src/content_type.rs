@@ -71,6 +71,17 @@ impl ContentTypes {
         }
     }
 
+    /// Returns the types that replace those of the table, by extensions in lower case without the
+    /// dot.
+    pub fn overrides(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.overrides.iter().map(|(extension, kind)| (extension.as_str(), kind.as_str()))
+    }
+
+    /// Returns the charset that is added to text.
+    pub fn charset(&self) -> Option<&str> {
+        self.charset.as_deref()
+    }
+
     /// Returns the value of `Content-Type` for a file, from the extension of its name.
     pub fn of(&self, name: &[u8]) -> String {
         let Some(extension) = extension(name) else { return self.default.clone() };
@@ -168,6 +179,8 @@ mod tests {
         assert_eq!(types.of(b"a.js"), "text/x-own");
         assert_eq!(types.of(b"a.html"), "text/html");
         assert_eq!(types.of(b"README"), "text/plain");
+        assert_eq!(types.overrides().collect::<Vec<_>>(), [("js", "text/x-own")]);
+        assert_eq!((types.charset(), ContentTypes::default().charset()), (None, Some("utf-8")));
         let new = |kind: &str, charset: &str| {
             let overrides = [("a".to_owned(), kind.to_owned())];
             ContentTypes::new(overrides, Some(charset.to_owned()), "a/b".to_owned()).map(drop)

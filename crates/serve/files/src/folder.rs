@@ -8,7 +8,9 @@ use std::sync::Arc;
 use millrace_engine::FileRead;
 use millrace_sys::{BeneathRules, BeneathUse, Errno, InodeKind, InodeStatus};
 
-use super::folder_io::{Entries, FileKind, FileStatus, FolderIo, ListEntry, OpenMode, OpenedFile};
+use super::folder_io::{
+    Entries, FileKind, FileStatus, FolderIo, ListEntry, OpenFile, OpenMode, OpenedFile,
+};
 use super::granted_folder::{Granted, GrantedFolder, Place};
 use super::limits::{LEAVING_LINKS_MAX, LISTED_ENTRIES_MAX, OPEN_TRIES_MAX, READ_NAMES_MAX};
 
@@ -211,5 +213,18 @@ impl FileRead for RealFile {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         Some(self.0.as_fd())
+    }
+}
+
+impl OpenFile for RealFile {
+    fn status(&self) -> Result<FileStatus, Errno> {
+        file_status(&millrace_sys::inode_status(self.0.as_fd())?).ok_or(Errno::ACCESS)
+    }
+
+    fn read_to_keep(&self, at: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        match millrace_sys::read_uncached_at(self.0.as_fd(), bytes, at) {
+            Err(Errno::OPNOTSUPP) => self.read_at(at, bytes, true),
+            read => read,
+        }
     }
 }

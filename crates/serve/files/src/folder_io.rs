@@ -38,11 +38,29 @@ pub trait FolderIo: Send + Sync + Debug {
     fn list(&self, path: &[u8], is_listed: &dyn Fn(&[u8]) -> bool) -> Result<Entries, Errno>;
 }
 
+/// An open file of a folder.
+pub trait OpenFile: FileRead {
+    /// Returns the status now.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    fn status(&self) -> Result<FileStatus, Errno>;
+
+    /// Reads from offset `at` and may wait. The caller keeps the bytes, so the kernel need not keep
+    /// them too. Returns their number, 0 at the end of the file.
+    ///
+    /// # Errors
+    /// Those of [`FileRead::read_at`].
+    fn read_to_keep(&self, at: u64, bytes: &mut [u8]) -> Result<usize, Errno> {
+        self.read_at(at, bytes, true)
+    }
+}
+
 /// An open regular file, or a found folder.
 #[derive(Clone, Debug)]
 pub struct OpenedFile {
     /// The bytes. Those of a folder cannot be read.
-    pub file: Arc<dyn FileRead>,
+    pub file: Arc<dyn OpenFile>,
     /// The status when it was opened.
     pub status: FileStatus,
 }

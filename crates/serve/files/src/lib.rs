@@ -37,12 +37,14 @@ mod rules;
 mod sim_folder;
 mod try_file;
 
+pub use millrace_sys::Errno;
+
 pub use codings::{AcceptedCodings, Coding, fuzz_accept_encoding};
 pub use content_type::{ContentTypes, ContentTypesError};
 pub use file_header::{entity_tag, file_header, listing_header};
 pub use folder::{Folder, Symlinks};
 pub use folder_io::{
-    Entries, FileKind, FileStatus, FileTime, FolderIo, ListEntry, OpenMode, OpenedFile,
+    Entries, FileKind, FileStatus, FileTime, FolderIo, ListEntry, OpenFile, OpenMode, OpenedFile,
 };
 pub use granted_folder::GrantedFolder;
 pub use listing::{ListOrder, SortKey, sort_entries};
@@ -50,7 +52,7 @@ pub use listing_page::write_listing;
 pub use name_pattern::NamePattern;
 pub use pool::{Pool, PoolFull};
 pub use request_path::{BadPath, RequestPath, fuzz_request_path};
-pub use resolve::{FoundFile, Resolution, resolve};
+pub use resolve::{FoundFile, FoundScript, Resolution, resolve};
 pub use rules::FolderRules;
 pub use sim_folder::{SimFolder, SimFolderFaults};
 pub use try_file::{BadTryFile, TryFile};

@@ -10,6 +10,11 @@ impl NamePattern {
         Self(pattern.into())
     }
 
+    /// Returns the pattern, as it was given.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Returns whether a name matches. Takes at most the product of both lengths in steps.
     pub fn matches(&self, name: &[u8]) -> bool {
         self.matches_by(name, |pattern, byte| pattern == byte)

@@ -2,19 +2,19 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// A fixed number of threads with one bounded queue. A disk that does not respond occupies the
-/// threads, then fills the queue; from then on jobs are refused, and no caller ever waits.
+/// Threads with one bounded queue. A disk that does not respond occupies the threads, then fills
+/// the queue; from then on jobs are refused, and no caller ever waits. A thread is started when a
+/// job finds none idle.
 #[derive(Debug)]
 pub struct Pool {
     queue: Arc<PoolQueue>,
-    threads: Vec<JoinHandle<()>>,
+    threads_max: usize,
 }
 
 /// The queue is full: the server is overloaded, and a retry later is safe.
@@ -38,35 +38,39 @@ struct PoolQueue {
 #[derive(Default)]
 struct PoolState {
     jobs: VecDeque<Job>,
+    /// The number of threads that wait for a job.
+    idle: usize,
+    threads: Vec<JoinHandle<()>>,
     is_closed: bool,
 }
 
 impl Pool {
-    /// Starts `threads` threads, with a queue of at most `jobs_max` jobs. With 0 threads,
-    /// [`Pool::run_once`] does all work.
-    ///
-    /// # Errors
-    /// The error of a thread that could not be started; none remains then.
-    pub fn new(threads: usize, jobs_max: usize) -> io::Result<Self> {
+    /// Creates a pool of at most `threads_max` threads, with a queue of at most `jobs_max` jobs.
+    /// With 0 threads, [`Pool::run_once`] does all work.
+    pub fn new(threads_max: usize, jobs_max: usize) -> Self {
         let queue = PoolQueue { state: Mutex::default(), has_work: Condvar::new(), jobs_max };
-        let mut pool = Self { queue: Arc::new(queue), threads: Vec::with_capacity(threads) };
-        for number in 0..threads {
-            let queue = pool.queue.clone();
-            let builder = std::thread::Builder::new().name(format!("files-{number}"));
-            let thread = builder.spawn(move || while queue.run_next(true) {})?;
-            pool.threads.push(thread);
-        }
-        Ok(pool)
+        Self { queue: Arc::new(queue), threads_max }
     }
 
     /// Queues a job. A job that panics is lost; its thread continues.
     ///
     /// # Errors
-    /// [`PoolFull`]; the job is dropped.
+    /// [`PoolFull`], also if the first thread cannot be started; the job is dropped.
     pub fn run(&self, job: Box<dyn FnOnce() + Send>) -> Result<(), PoolFull> {
         let mut state = self.queue.lock();
         if state.jobs.len() >= self.queue.jobs_max {
             return Err(PoolFull);
+        }
+        let started = state.threads.len();
+        if state.idle <= state.jobs.len() && started < self.threads_max {
+            let queue = self.queue.clone();
+            let builder = std::thread::Builder::new().name(format!("files-{started}"));
+            match builder.spawn(move || while queue.run_next(true) {}) {
+                Ok(thread) => state.threads.push(thread),
+                Err(_) if started == 0 => return Err(PoolFull),
+                // The others do the work.
+                Err(_) => {}
+            }
         }
         state.jobs.push_back(job);
         drop(state);
@@ -88,14 +92,14 @@ impl Pool {
 impl Drop for Pool {
     /// Drops the queued jobs, and waits for those that run.
     fn drop(&mut self) {
-        let jobs = {
+        let (jobs, threads) = {
             let mut state = self.queue.lock();
             state.is_closed = true;
-            std::mem::take(&mut state.jobs)
+            (std::mem::take(&mut state.jobs), std::mem::take(&mut state.threads))
         };
         self.queue.has_work.notify_all();
         drop(jobs);
-        for thread in self.threads.drain(..) {
+        for thread in threads {
             // The threads do not panic.
             let _ = thread.join();
         }
@@ -116,8 +120,10 @@ impl PoolQueue {
                 Some(job) => break job,
                 None if !waits || state.is_closed => return false,
                 None => {
+                    state.idle += 1;
                     let waited = self.has_work.wait(state);
                     state = waited.unwrap_or_else(PoisonError::into_inner);
+                    state.idle -= 1;
                 }
             }
         };
@@ -142,7 +148,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_refuses_and_a_panic_ends_no_thread() {
-        let pool = Pool::new(1, 2).unwrap();
+        let pool = Pool::new(1, 2);
         let (started, is_started) = mpsc::channel();
         let (release, is_released) = mpsc::channel::<()>();
         pool.run(Box::new(move || {
@@ -164,7 +170,7 @@ mod tests {
 
     #[test]
     fn a_dropped_pool_drops_queued_jobs_and_waits_for_the_others() {
-        let pool = Pool::new(2, 9).unwrap();
+        let pool = Pool::new(2, 9);
         let (count, at_end) = (Arc::new(()), Arc::new(Mutex::new(0)));
         for _ in 0..9 {
             let (count, at_end) = (count.clone(), at_end.clone());
@@ -180,7 +186,7 @@ mod tests {
 
     #[test]
     fn without_threads_the_caller_does_the_work() {
-        let pool = Pool::new(0, 1).unwrap();
+        let pool = Pool::new(0, 1);
         assert!(!pool.run_once());
         let (done, is_done) = mpsc::channel();
         pool.run(Box::new(move || done.send(()).unwrap())).unwrap();

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use millrace_http1::path::parse_escape;
+use millrace_http1::path::decode_escapes;
 
 /// The decoded path of a request: segments without NUL, slash and backslash, none of them empty,
 /// `.` or `..`.
@@ -44,7 +44,7 @@ impl RequestPath {
                 bytes.push(b'/');
             }
             let start = bytes.len();
-            decode_segment(segment, &mut bytes);
+            decode_escapes(segment, &mut bytes);
             let decoded = &bytes[start..];
             if matches!(decoded, b"." | b"..") || decoded.iter().any(|byte| b"\0/\\".contains(byte))
             {
@@ -69,6 +69,16 @@ impl RequestPath {
         self.bytes.split(|&byte| byte == b'/').filter(|segment| !segment.is_empty())
     }
 
+    /// Returns the segments, each with the position at which it ends in
+    /// [`RequestPath::as_bytes`].
+    pub(super) fn segments_with_ends(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.segments().scan(0, |end, segment| {
+            // After the first segment, a slash comes before each.
+            *end += segment.len() + usize::from(*end > 0);
+            Some((*end, segment))
+        })
+    }
+
     /// Returns the `Location` that redirects a request for a folder to the path with a slash:
     /// relative to the path of the request, so that it does not depend on where the folder is
     /// mounted. `query` begins with `?`, or is empty. `None` for the root, which has a slash.
@@ -79,23 +89,6 @@ impl RequestPath {
         location.push(b'/');
         location.extend_from_slice(query);
         Some(location)
-    }
-}
-
-/// Appends a segment with its escapes decoded.
-fn decode_segment(segment: &[u8], out: &mut Vec<u8>) {
-    let mut rest = segment;
-    while let [first, after @ ..] = rest {
-        match (first, parse_escape(after)) {
-            (b'%', Some(value)) => {
-                out.push(value);
-                rest = &after[2..];
-            }
-            _ => {
-                out.push(*first);
-                rest = after;
-            }
-        }
     }
 }
 

@@ -19,6 +19,8 @@ pub enum Resolution {
     Redirect,
     /// The entries of a folder without an index, in any order.
     Listing(Entries),
+    /// A script, to which an interpreter responds.
+    Script(FoundScript),
     /// A program, with its path. Its bytes are never sent.
     Program(Vec<u8>),
     /// There is no such file, or it is hidden.
@@ -40,7 +42,16 @@ pub struct FoundFile {
     pub content_type: String,
 }
 
-/// Finds the file, listing or redirect for the path of a GET or HEAD request.
+/// A script that exists.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundScript {
+    /// Its path: segments separated by `/`.
+    pub path: Vec<u8>,
+    /// The part of the request's path after it, with its slash; often empty.
+    pub path_info: Vec<u8>,
+}
+
+/// Finds the file, script, listing or redirect for the path of a request.
 ///
 /// # Errors
 /// EAGAIN with [`OpenMode::Cached`] if a call has to wait, also for each listing. EMFILE, EIO and
@@ -76,6 +87,9 @@ struct Search<'a> {
 impl Search<'_> {
     fn run(&self) -> Result<Resolution, Errno> {
         let request = self.path.as_bytes();
+        if let Some(script) = self.find_script()? {
+            return Ok(Resolution::Script(script));
+        }
         if self.rules.try_files.is_empty()
             && let Some(found) = self.try_path(request, self.path.is_folder())?
         {
@@ -98,6 +112,25 @@ impl Search<'_> {
         }
         let fallback = self.rules.fallback.clone().map(|path| self.try_file(path));
         Ok(fallback.transpose()?.flatten().unwrap_or(Resolution::Missing))
+    }
+
+    /// Returns the script that the path of the request begins with, if it is followed by more. A
+    /// file with another extension on the way has nothing below it, so it ends the search.
+    fn find_script(&self) -> Result<Option<FoundScript>, Errno> {
+        let request = self.path.as_bytes();
+        for (at, segment) in self.path.segments_with_ends() {
+            let is_last = at == request.len() && !self.path.is_folder();
+            if is_last || !self.rules.is_script(segment) {
+                continue;
+            }
+            let opened = self.open(&request[..at])?;
+            if opened.is_some_and(|opened| opened.status.kind == FileKind::Regular) {
+                let slash: &[u8] = if self.path.is_folder() { b"/" } else { b"" };
+                let path_info = [&request[at..], slash].concat();
+                return Ok(Some(FoundScript { path: request[..at].to_vec(), path_info }));
+            }
+        }
+        Ok(None)
     }
 
     /// Returns whether the last name of a path is hidden.
@@ -147,6 +180,9 @@ impl Search<'_> {
     /// Returns an opened regular file, or the preferred encoded form beside it.
     fn file(&self, opened: OpenedFile, path: Vec<u8>) -> Result<Resolution, Errno> {
         let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        if self.rules.is_script(name) {
+            return Ok(Resolution::Script(FoundScript { path, path_info: Vec::new() }));
+        }
         if self.rules.is_program(name) {
             return Ok(Resolution::Program(path));
         }
@@ -234,6 +270,10 @@ mod tests {
                 let count = found.opened.file.read_at(0, &mut bytes, false).unwrap();
                 assert_eq!(bytes[..count], found.path, "the file is that of the path");
                 String::from_utf8(found.path).unwrap()
+            }
+            Resolution::Script(FoundScript { path, path_info }) => {
+                let text = |bytes| String::from_utf8(bytes).unwrap();
+                format!("script {} {}", text(path), text(path_info))
             }
             Resolution::Program(path) => format!("program {}", String::from_utf8(path).unwrap()),
             Resolution::Listing(entries) => {
@@ -335,6 +375,39 @@ mod tests {
         let fallback = Some(b"index.php".to_vec());
         let rules = FolderRules { fallback, ..rules };
         assert_eq!(found(&folder, &rules, "/any/where"), "program index.php");
+    }
+
+    #[test]
+    fn a_script_responds_to_the_rest_of_the_path() {
+        let folder = folder(&["a.php", "b.txt", "c/index.php", "d.php/x", "e.php5"]);
+        folder.create_pipe(b"pipe.php");
+        let rules = FolderRules {
+            script_extensions: vec![NamePattern::new(b".php")],
+            index: vec![b"index.php".to_vec()],
+            fallback: Some(b"a.php".to_vec()),
+            ..FolderRules::default()
+        };
+        for (path, expected) in [
+            ("/a.php", "script a.php "),
+            ("/A.PHP", "script a.php "),
+            ("/a.php/", "script a.php /"),
+            ("/a.php/x/y.php", "script a.php /x/y.php"),
+            ("/c/", "script c/index.php "),
+            ("/c", "redirect"),
+            ("/c/index.php/z", "script c/index.php /z"),
+            ("/d.php/x", "d.php/x"),
+            ("/b.txt", "b.txt"),
+            ("/none", "script a.php "),
+            ("/e.php5", "program e.php5"),
+        ] {
+            assert_eq!(found(&folder, &rules, path), expected, "{path}");
+        }
+        let rules = FolderRules { fallback: None, ..rules };
+        for (path, expected) in
+            [("/b.txt/x.php", "missing"), ("/none.php", "missing"), ("/pipe.php/x", "forbidden")]
+        {
+            assert_eq!(found(&folder, &rules, path), expected, "{path}");
+        }
     }
 
     #[test]

@@ -25,6 +25,9 @@ pub struct FolderRules {
     /// Patterns of extensions with their dot, in any case. Files with these are programs and are
     /// never sent.
     pub program_extensions: Vec<NamePattern>,
+    /// Patterns of extensions with their dot, in any case. Files with these are scripts, to which
+    /// an interpreter responds; none if there is no interpreter.
+    pub script_extensions: Vec<NamePattern>,
     /// The value of `Cache-Control`, a valid one.
     pub cache_control: Option<Vec<u8>>,
 }
@@ -43,6 +46,7 @@ impl Default for FolderRules {
                 .iter()
                 .map(|pattern| NamePattern::new(pattern.as_bytes()))
                 .collect(),
+            script_extensions: Vec::new(),
             cache_control: None,
         }
     }
@@ -69,6 +73,14 @@ impl FolderRules {
     pub fn hides(&self, name: &[u8]) -> bool {
         (name.starts_with(b".") && name != WELL_KNOWN)
             || self.hide.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// Returns whether a name is that of a script.
+    pub fn is_script(&self, name: &[u8]) -> bool {
+        let extension = name.iter().rposition(|&byte| byte == b'.').map(|at| &name[at..]);
+        extension.is_some_and(|extension| {
+            self.script_extensions.iter().any(|it| it.matches_in_any_case(extension))
+        })
     }
 
     /// Returns whether a name is that of a program, or of a copy of one. Dots and spaces at its end

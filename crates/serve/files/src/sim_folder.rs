@@ -8,7 +8,7 @@ use millrace_engine::FileRead;
 use millrace_sys::Errno;
 
 use super::folder_io::{
-    Entries, FileKind, FileStatus, FileTime, FolderIo, ListEntry, OpenMode, OpenedFile,
+    Entries, FileKind, FileStatus, FileTime, FolderIo, ListEntry, OpenFile, OpenMode, OpenedFile,
 };
 use super::limits::LISTED_ENTRIES_MAX;
 
@@ -73,7 +73,8 @@ impl SimFolder {
             random: Random(seed),
             names: BTreeMap::new(),
             files: BTreeMap::new(),
-            last_inode: 0,
+            // Folders of one file system have no number in common.
+            last_inode: seed << 20,
             now: FileTime::default(),
             faults: SimFolderFaults::default(),
         })))
@@ -355,6 +356,16 @@ impl FileRead for SimOpenFile {
 
     fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         None
+    }
+}
+
+impl OpenFile for SimOpenFile {
+    fn status(&self) -> Result<FileStatus, Errno> {
+        let node = match self.inode {
+            Some(inode) => SimNode::File(inode),
+            None => SimNode::Folder(FileTime::default()),
+        };
+        self.folder.lock().status(&node)
     }
 }
 

@@ -25,6 +25,17 @@ impl fmt::Display for BadTryFile {
 
 impl std::error::Error for BadTryFile {}
 
+impl fmt::Display for TryFile {
+    /// Writes the place in the form that [`TryFile::parse`] parses.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (start, own) = match self {
+            Self::Request(suffix) => ("{path}", suffix),
+            Self::Fixed(path) => ("/", path),
+        };
+        write!(f, "{start}{}", String::from_utf8_lossy(own))
+    }
+}
+
 impl TryFile {
     /// Parses a place: `{path}` and a suffix, or a path that begins with `/`.
     ///
@@ -71,8 +82,9 @@ mod tests {
     use super::*;
 
     fn path(place: &str, request: &str, is_folder: bool) -> Option<String> {
-        let place = TryFile::parse(place).unwrap();
-        let path = place.path(request.as_bytes(), is_folder)?;
+        let parsed = TryFile::parse(place).unwrap();
+        assert_eq!(parsed.to_string(), place);
+        let path = parsed.path(request.as_bytes(), is_folder)?;
         Some(String::from_utf8(path).unwrap())
     }
 

@@ -117,6 +117,16 @@ impl Cache {
         }
     }
 
+    /// Returns the newest whole object of a key, whatever its freshness, and counts a hit. For
+    /// objects whose key changes when they do, such as files.
+    pub fn find(&self, key: Key) -> Option<Arc<Object>> {
+        let shard = self.lock_shard(key);
+        let slot = shard.keys.get(&key)?.objects.last()?;
+        slot.object.body.bytes()?;
+        shard.eviction.hit(slot.handle);
+        Some(slot.object.clone())
+    }
+
     /// Handles a request without a response in memory.
     fn miss(self: &Arc<Self>, shard: &mut Shard, lookup: &LookupRequest<'_>) -> LookupResult {
         if self.start_load(shard, lookup) {

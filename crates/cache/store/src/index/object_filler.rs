@@ -24,6 +24,8 @@ pub struct ObjectFiller {
     /// [`Cache::invalidation_seq`] when the object was stored.
     pub(super) stored_seq: u64,
     pub(super) is_kept: bool,
+    /// See [`NewEntry::stays_in_memory`](super::publish::NewEntry).
+    pub(super) stays_in_memory: bool,
 }
 
 /// The initial size of an object of unknown length.
@@ -156,7 +158,9 @@ impl ObjectFiller {
             if size != self.size {
                 self.cache.resize(self.key, &self.object.body, size, now_ms);
             }
-            self.cache.store_on_disk(self.key, &self.object.body, self.stored_seq);
+            if !self.stays_in_memory {
+                self.cache.store_on_disk(self.key, &self.object.body, self.stored_seq);
+            }
         }
         woken
     }

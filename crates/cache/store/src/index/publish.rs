@@ -39,6 +39,8 @@ pub struct NewEntry {
     /// The return value of [`Cache::invalidate`] if this is the response to the unsafe request that
     /// caused the invalidation, so that it does not invalidate itself; 0 otherwise.
     pub own_invalidation: u64,
+    /// Whether disks do not get it, because its bytes come from a file.
+    pub stays_in_memory: bool,
 }
 
 impl Cache {
@@ -51,7 +53,8 @@ impl Cache {
         entry: NewEntry,
         now_ms: u64,
     ) -> (Result<ObjectFiller, StoreRefusal>, Vec<WaiterId>) {
-        let NewEntry { mut stored, variant, declared, name, tags, since, own_invalidation } = entry;
+        let NewEntry { variant, declared, name, tags, since, own_invalidation, .. } = entry;
+        let (mut stored, stays_in_memory) = (entry.stored, entry.stays_in_memory);
         let size = declared.unwrap_or(object_filler::FIRST_BYTES);
         let mut shard = self.lock_shard(key);
         // The lock stays held unless objects have to be evicted: no other fetch comes between the
@@ -86,8 +89,16 @@ impl Cache {
         drop(removed);
         self.evict_to_fit(now_ms);
         let (cache, filler) = (self.clone(), Some(filler));
-        let object_filler =
-            ObjectFiller { cache, key, object, filler, size, stored_seq: number, is_kept: true };
+        let object_filler = ObjectFiller {
+            stored_seq: number,
+            is_kept: true,
+            stays_in_memory,
+            cache,
+            key,
+            object,
+            filler,
+            size,
+        };
         (Ok(object_filler), ended.waiters)
     }
 

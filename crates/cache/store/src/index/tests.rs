@@ -109,7 +109,16 @@ fn entry(request_fields: &str, response_fields: &str, declared: Option<u64>) -> 
         .as_ref()
         .map(|names| names.response_key(&HASH, &OriginRequest::as_received(&request), &response));
     let name = b"http://a/"[..].into();
-    NewEntry { stored, variant, declared, name, tags: Arc::new([]), since: 0, own_invalidation: 0 }
+    NewEntry {
+        stored,
+        variant,
+        declared,
+        name,
+        tags: Arc::new([]),
+        since: 0,
+        own_invalidation: 0,
+        stays_in_memory: false,
+    }
 }
 
 /// Returns the metadata of a response that is fresh for a minute.
