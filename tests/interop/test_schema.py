@@ -68,6 +68,29 @@ cache-target = ["Millrace-Cache-Control", "CDN-Cache-Control"]
 cache-key = "cookie:lang"
 cache-ignore-query = ["utm_*", "q%5B%5D"]
 cache-finish = true
+
+[serve]
+listen = "localhost:0"
+folder = "{folder}"
+index = []
+listing = true
+hide = ["*.key", "a b?"]
+try-files = ["{{path}}", "{{path}}.html", "/no.html"]
+fallback = "/app/index.html"
+precompressed = "off"
+media-type = [".glb=model/gltf-binary", ".txt=text/plain; charset=iso-8859-1"]
+charset = false
+program-extensions = [".php*", "*.x"]
+file-cache-control = 'public, no-cache="a, b"'
+allow-path = "{folder}"
+file-check = 0
+origins = "https://a.test"
+[[serve.route]]
+path = "/b/"
+folder = "{folder}"
+symlinks = "none"
+charset = "iso-8859-1"
+file-cache-control = "off"
 """
 
 # Each of these has a wrong type, bound or name.
@@ -111,6 +134,22 @@ WRONG = [
     "[[boost]]\n[[boost.route]]\norigins = 'http://a'\npath = '/a?b'",
     "[[boost]]\n[[boost.route]]\norigins = 'http://a'\nbalance = 'random'",
     "[[boost]]\n[[boost.route]]\norigins = 'http://a'\nsend-proxy = 'v3'",
+    "[[serve]]",
+    "[[serve]]\nlisting = true",
+    "[[serve]]\nfolder = ''",
+    "[[serve]]\nfolder = '/'\nindex = 'a/b'",
+    "[[serve]]\nfolder = '/'\nhide = ''",
+    "[[serve]]\nfolder = '/'\ntry-files = 'a.html'",
+    "[[serve]]\nfolder = '/'\nfallback = 'a.html'",
+    "[[serve]]\nfolder = '/'\nmedia-type = 'a/b'",
+    "[[serve]]\nfolder = '/'\nmedia-type = '.a.b=c/d'",
+    "[[serve]]\nfolder = '/'\nprogram-extensions = 'php'",
+    "[[serve]]\nfolder = '/'\ncharset = 'a b'",
+    "[[serve]]\nfolder = '/'\nfile-cache-control = true",
+    "[[serve]]\nfolder = '/'\nsymlinks = 'all'",
+    "[[serve]]\nfolder = '/'\nfile-check = '1ms'",
+    "[[serve]]\nroute = []",
+    "[[serve]]\n[[serve.route]]",
     "[[boost]]\nallow-port = 1\n[[boost.route]]\norigins = 'http://a'",
     "[[forward]]\nlisten = 'a'",
     "[[forward]]\nlisten = '127.0.0.1'",
@@ -173,7 +212,9 @@ class Schema(InteropCase):
         tickets = self.folder / "tickets"
         tickets.write_bytes(b"k" * 48)
         tickets.chmod(0o600)
-        full = FULL.format(users=users, certificate=certificate, key=key, tickets=tickets)
+        full = FULL.format(
+            users=users, certificate=certificate, key=key, tickets=tickets, folder=self.folder
+        )
         examples = sorted((PROJECT / "examples").glob("*.toml"))
         corpus = sorted((PROJECT / "fuzz" / "corpus" / "configuration").iterdir())
         self.assertTrue(examples and corpus)

@@ -13,7 +13,7 @@ use super::cache_command::{self, AdminRequest};
 use super::error::{ConfigError, nearest};
 use super::help;
 use super::options::{self, ALIASES, COMMANDS, Group, OptionRow, Scope, ValueType};
-use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue};
+use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue, ServiceKind};
 use crate::limits::Limits;
 
 /// A command line.
@@ -60,10 +60,13 @@ pub(super) const TEST_ORDERS: &str = "acme";
 pub(super) const TEST_ORDERS_HELP: &str =
     "Place a test order for each ACME certificate, print the results";
 
+/// The argument of `serve`, which sets the option `folder`.
+pub(super) const FOLDER: &str = "DIR";
+
 /// Reads a command line whose first word is the name of the program.
 pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
     let is_short_help = words.iter().any(|word| word == "-h");
-    let matches = match program(is_short_help).try_get_matches_from(words) {
+    let matches = match program(is_short_help).try_get_matches_from(with_switch_values(words)) {
         Ok(matches) => matches,
         Err(error) if is_help(&error, words) => {
             return Ok(Command::Print(error.render().to_string()));
@@ -88,6 +91,26 @@ pub(super) fn read(words: &[OsString]) -> Result<Command, ConfigError> {
         "reference" => Command::Reference(text_of(matches, "PAGE")),
         _ => Command::Serve(raw_config(name, matches)?),
     })
+}
+
+/// Adds the value of each switch of `serve` that is not followed by `on` or `off`: clap would take
+/// DIR for it.
+fn with_switch_values(words: &[OsString]) -> Vec<OsString> {
+    let is_serve = words.get(1).is_some_and(|word| word == "serve");
+    let is_switch = |word: &OsString| {
+        let flag = word.to_str().and_then(|word| word.strip_prefix("--"));
+        let is_it = |row: &OptionRow| row.flag == flag && row.value_type == ValueType::Switch;
+        flag.is_some() && OptionRow::TABLE.iter().any(is_it)
+    };
+    let has_value = |at: usize| words.get(at + 1).is_some_and(|next| next == "on" || next == "off");
+    let with_value = |(at, word): (usize, &OsString)| {
+        let mut word = word.clone();
+        if is_serve && is_switch(&word) && !has_value(at) {
+            word.push("=on");
+        }
+        word
+    };
+    words.iter().enumerate().map(with_value).collect()
 }
 
 /// Returns whether the "error" of clap is a text to print: the help or the version that the user
@@ -160,6 +183,8 @@ fn command(name: &'static str, about: &'static str, is_short_help: bool) -> clap
                 .required(name != "doctor")
                 .help("A configuration file; see millrace.toml(5)"),
         ),
+        "serve" => command
+            .arg(Arg::new(FOLDER).required(true).help("The directory whose files are served")),
         _ => command,
     };
     let command = match name {
@@ -213,17 +238,21 @@ fn raw_config(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigEr
             let table = match row.scope {
                 Scope::Process | Scope::Start => &mut config.process,
                 Scope::Service | Scope::Forward | Scope::Boost | Scope::Cache => &mut service,
-                Scope::Route => &mut route,
+                Scope::Route | Scope::Folder => &mut route,
             };
             table.add(row, RawValue { location: location.clone(), text })?;
         }
     }
-    let routes = match command {
-        "forward" => None,
-        "boost" => Some(vec![route]),
-        _ => return Ok(config),
+    let Some(kind) = ServiceKind::ALL.into_iter().find(|kind| kind.name() == command) else {
+        return Ok(config);
     };
-    config.services.push(RawService { routes, table: service });
+    if kind == ServiceKind::Serve {
+        let row = OptionRow::of_key("folder").expect("the table has the key");
+        let (location, text) = (FOLDER.to_owned(), text_of(matches, FOLDER));
+        route.add(row, RawValue { location, text })?;
+    }
+    let routes = if kind == ServiceKind::Forward { Vec::new() } else { vec![route] };
+    config.services.push(RawService { kind, routes, table: service });
     Ok(config)
 }
 
@@ -288,6 +317,9 @@ fn refusal(words: &[OsString], error: &clap::Error) -> ConfigError {
         ErrorKind::MissingRequiredArgument if command == Some("cache") => {
             ConfigError::rule(location, "the URL is missing", "millrace cache show URL")
         }
+        ErrorKind::MissingRequiredArgument if command == Some("serve") => {
+            ConfigError::rule(location, "the folder is missing", "millrace serve DIR")
+        }
         ErrorKind::MissingRequiredArgument => ConfigError::rule(
             location,
             "the file is missing",
@@ -349,9 +381,14 @@ fn unknown_to_command(
 ) -> ConfigError {
     let name = found.strip_prefix("--").unwrap_or_default();
     let help = format!("an option that \"millrace {command} --help\" lists");
-    if matches!(command, "run" | "check" | "doctor") && matches!(name, "config" | "file") {
+    let argument = match (command, name) {
+        ("run" | "check" | "doctor", "config" | "file") => Some("FILE"),
+        ("serve", "folder" | "dir" | "directory" | "root") => Some(FOLDER),
+        _ => None,
+    };
+    if let Some(argument) = argument {
         let problem = format!("unknown option \"{found}\"");
-        return ConfigError::rule(location, problem, format!("millrace {command} FILE"));
+        return ConfigError::rule(location, problem, format!("millrace {command} {argument}"));
     }
     if let Some(row) = OptionRow::TABLE.iter().find(|row| row.flag == Some(name)) {
         let problem = format!("{found} is an option of {} only", row.commands());

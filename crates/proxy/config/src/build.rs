@@ -12,17 +12,17 @@ use millrace_tls::ServerName;
 
 use super::error::ConfigError;
 use super::keywords;
-use super::option_table::MEMORY_BYTES_PER_WORKER_MIN;
-use super::options::ValueType;
-use super::raw::{RawConfig, RawLimit, RawService, RawTable, bounded};
+use super::options::{OptionRow, Scope, ValueType};
+use super::process_rows::MEMORY_BYTES_PER_WORKER_MIN;
+use super::raw::{RawConfig, RawLimit, RawService, RawTable, ServiceKind, bounded};
 use super::service_name::{self, ServiceName};
 use super::value::{self, Problem};
 use super::{
     AccessLog, AdminAddress, AdminTls, CertificateFiles, ClientCertificateRules, Config,
-    ListenAddress, Listener, Origin, OriginTls, RetryOn, Route, RouteCheck, Service, ServiceRole,
-    TargetRules, Tls,
+    ListenAddress, Listener, Origin, OriginProtocol, OriginTls, RetryOn, Route, RouteCheck,
+    Service, ServiceRole, TargetRules, Tls,
 };
-use super::{acme, cache, cache::CacheRoute};
+use super::{acme, cache, cache::CacheRoute, folder};
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
 
@@ -45,7 +45,7 @@ pub fn from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
         }
     }
     if config.services.is_empty() {
-        let expected = "at least one table [[forward]] or [[boost]]";
+        let expected = "at least one table [[forward]], [[boost]] or [[serve]]";
         return Err(ConfigError::rule(&process.location, "has no service", expected));
     }
     check_addresses(&config, raw)?;
@@ -188,7 +188,7 @@ fn build_listeners(raw: &RawService) -> Result<Vec<Listener>, ConfigError> {
     let proxy_protocol = raw.table.one("proxy-protocol", value::parse_switch)?.unwrap_or_default();
     let mut addresses = raw.table.all("listen", value::parse_listener)?;
     if addresses.is_empty() {
-        let port = if raw.routes.is_none() { 3128 } else { 8080 };
+        let port = if raw.kind == ServiceKind::Forward { 3128 } else { 8080 };
         addresses.push((ListenAddress::Tcp(SocketAddr::from(([127, 0, 0, 1], port))), false));
     }
     let listener =
@@ -212,24 +212,21 @@ fn build_service(
         return Err(ConfigError::rule(values.location_of("proxy-protocol"), problem, expected));
     }
     let local = listeners.iter().all(|listener| listener.address.is_local());
-    let role = match &raw.routes {
-        None => {
+    let role = match raw.kind {
+        ServiceKind::Forward => {
             if !local && clients.is_empty() {
                 return Err(open_proxy_error(values));
             }
             ServiceRole::Forward(build_target_rules(values, local)?)
         }
-        Some(routes) if routes.is_empty() => {
-            let expected = "at least one [[boost.route]] with origins";
-            return Err(ConfigError::rule(&values.location, "has no route", expected));
-        }
-        Some(routes) => {
+        kind if raw.routes.is_empty() => return Err(no_route_error(kind, values)),
+        ServiceKind::Boost | ServiceKind::Serve => {
             let space = name.space();
             // Checks the values of the service: they have to be valid even if every route overrides
             // them.
             cache::build_rules(values, true, space)?;
             let of_route = |table: &RawTable| build_route(&table.with_cache_of(values), space);
-            ServiceRole::Boost(routes.iter().map(of_route).collect::<Result<_, _>>()?)
+            ServiceRole::Boost(raw.routes.iter().map(of_route).collect::<Result<_, _>>()?)
         }
     };
     let (name, cache) = match &role {
@@ -258,6 +255,15 @@ fn build_service(
         origin_congestion: congestion("origin-congestion")?,
         cache,
     })
+}
+
+/// Returns the error for a service without a route.
+fn no_route_error(kind: ServiceKind, values: &RawTable) -> ConfigError {
+    let (problem, expected) = match kind {
+        ServiceKind::Serve => ("has no folder", "folder, or at least one [[serve.route]]"),
+        _ => ("has no route", "at least one [[boost.route]] with origins or folder"),
+    };
+    ConfigError::rule(&values.location, problem, expected)
 }
 
 /// Returns the error for a forward proxy that every client can use, which would be abused, for
@@ -436,18 +442,33 @@ fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, Con
 }
 
 fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
-    let origins = values.all("origins", value::parse_origin)?;
-    if origins.is_empty() {
-        let problem = format!("{} is missing", values.name_of("origins"));
-        return Err(ConfigError::rule(
-            values.location_of("origins"),
-            problem,
-            ValueType::Origin.expected(),
-        ));
+    let mut origins = values.all("origins", value::parse_origin)?;
+    let mut programs = values.all("fastcgi", value::parse_fastcgi)?;
+    let protocol = match programs.is_empty() {
+        true => OriginProtocol::Http,
+        false => OriginProtocol::FastCgi,
+    };
+    if !programs.is_empty() && !origins.is_empty() {
+        let problem = format!("cannot be combined with {}", values.name_of("origins"));
+        return Err(ConfigError::rule(values.location_of("fastcgi"), problem, "one of them"));
     }
-    Ok(Route {
+    origins.append(&mut programs);
+    let folder = folder::build(values)?.map(Arc::new);
+    if origins.is_empty() && folder.is_none() {
+        let problem = match values.is_command_line {
+            true => format!("{} is missing", values.name_of("origins")),
+            false => "origins is missing, and there is no folder".to_owned(),
+        };
+        let expected = ValueType::Origin.expected();
+        return Err(ConfigError::rule(&values.location, problem, expected));
+    }
+    let route = Route {
         host: values.one("host", value::parse_host_pattern)?,
         path: values.one_or_default("path", value::parse_path_prefix)?,
+        folder,
+        protocol,
+        upload_buffer_bytes: values
+            .one_or_default("upload-buffer", |text| bounded("upload-buffer", text))?,
         balance: values.one_or_default("balance", |text| keywords::BALANCE.parse(text))?,
         host_header: values
             .one_or_default("host-header", |text| keywords::HOST_SENT.parse(text))?,
@@ -461,7 +482,50 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         origin_tls: build_origin_tls(values, &origins)?.map(Arc::new),
         origins,
         cache: cache::build_rules(values, true, space)?,
-    })
+    };
+    check_folder_route(&route, values)?;
+    Ok(route)
+}
+
+/// Checks the rules between the folder of a route and its other options.
+fn check_folder_route(route: &Route, values: &RawTable) -> Result<(), ConfigError> {
+    if route.folder.is_some() && !route.path.ends_with('/') {
+        let problem = format!("{} does not end with /, and the route has a folder", route.path);
+        let expected = format!("{}/", route.path);
+        return Err(ConfigError::rule(values.location_of("path"), problem, expected));
+    }
+    check_protocol(route, values)?;
+    let is_of_origins =
+        |row: &OptionRow| row.scope == Scope::Route && !matches!(row.key, "host" | "path");
+    match values.find_set(is_of_origins) {
+        Some(location) if route.origins.is_empty() => {
+            let problem = "has no effect: the route has no origins";
+            let expected = format!("{} http://HOST", values.name_of("origins"));
+            Err(ConfigError::rule(location, problem, expected))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Refuses options that have no effect on origins of the route's protocol.
+fn check_protocol(route: &Route, values: &RawTable) -> Result<(), ConfigError> {
+    let (keys, problem): (&[&str], _) = match route.protocol {
+        OriginProtocol::Http => (&["extensions", "upload-buffer"], "has no effect without fastcgi"),
+        OriginProtocol::FastCgi => {
+            (&["check", "check-status", "send-proxy"], "has no effect with fastcgi")
+        }
+    };
+    match values.find_set(|row| keys.contains(&row.key)) {
+        None => Ok(()),
+        Some(location) => {
+            let name = values.name_of("fastcgi");
+            let expected = match route.protocol {
+                OriginProtocol::Http => format!("{name} unix:PATH"),
+                OriginProtocol::FastCgi => "a route with origins".to_owned(),
+            };
+            Err(ConfigError::rule(location, problem, expected))
+        }
+    }
 }
 
 /// Builds the TLS settings of `https://` targets without the content of the file.

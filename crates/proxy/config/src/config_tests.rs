@@ -150,11 +150,11 @@ fn errors_of_a_file_name_line_key_and_what_is_expected() {
             ),
             (
                 "[[forward]]\norigins = 'http://a'",
-                &["not belong in [[forward]]", "[[boost.route]])"],
+                &["not belong in [[forward]]", "[[boost.route]], [[serve]] and [[serve.route]])"],
             ),
             (
                 "[[boost]]\n[[boost.route]]\npath-strict = true",
-                &["path-strict: does not belong in [[boost.route]] (expected: in [[boost]])"],
+                &["path-strict: does not belong in [[boost.route]] (expected: in [[boost]] and"],
             ),
             ("[[forward]]\nworkers = 2", &["(expected: at the top level)"]),
             ("head_ms = 1000", &["at the top level (expected: in [limits])"]),
@@ -182,7 +182,7 @@ fn errors_of_a_file_name_line_key_and_what_is_expected() {
 fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
     assert_refused(
         &[
-            ("serve", &["unknown command \"serve\"", "forward, boost"]),
+            ("proxy", &["unknown command \"proxy\"", "forward, boost, serve"]),
             ("bost", &["did you mean \"boost\""]),
             ("--workers 2", &["unknown option \"--workers\"", "forward"]),
             (
@@ -197,7 +197,7 @@ fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
                 "forward --check-interval 1s",
                 &["unknown option", "did you mean \"--limit check_interval_ms=VALUE\"?"],
             ),
-            ("forward --origin http://a", &["forward: --origin is an option of boost only"]),
+            ("forward --origin http://a", &["forward: --origin is an option of boost, serve only"]),
             ("forward --workers", &["--workers: has no value", "1 to 1024"]),
             ("forward --workers many", &["--workers: \"many\" is not a whole number", "1 to 1024"]),
             ("forward --workers 1 --workers 2", &["--workers: is given twice"]),
@@ -224,7 +224,7 @@ fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
             ("boost --origin http://a --proxy-protocol", &["--proxy-protocol", "--trust CIDR"]),
             ("boost --origin http://a --trust 10.0.0.1/8", &["--trust", "below its prefix"]),
             ("run", &["run: the file is missing", "millrace run FILE"]),
-            ("demo --workers 1", &["demo: --workers is an option of forward, boost, run"]),
+            ("demo --workers 1", &["demo: --workers is an option of forward, boost, serve"]),
         ],
         |text| from_arguments(text.split_whitespace()).map(|_| ()),
     );
@@ -274,8 +274,15 @@ fn every_default_without_parentheses_is_valid() {
     for row in OptionRow::TABLE.iter().filter(|row| !row.default.starts_with('(')) {
         let flag = row.flag.filter(|_| row.value_type != ValueType::Flag);
         let Some(flag) = flag else { continue };
-        let command = if row.is_of_command("forward") { "forward" } else { "boost" };
-        let origin = if command == "boost" { vec!["--origin", "http://a"] } else { vec![] };
+        let commands = ["forward", "boost", "serve"];
+        let command = commands.into_iter().find(|command| row.is_of_command(command)).unwrap();
+        let origin = match command {
+            "boost" if flag == "upload-buffer" => vec!["--fastcgi", "unix:/a"],
+            "boost" => vec!["--origin", "http://a"],
+            "serve" if flag == "extensions" => vec!["/srv", "--fastcgi", "unix:/a"],
+            "serve" => vec!["/srv"],
+            _ => vec![],
+        };
         let option = format!("--{flag}={}", row.default);
         let plain = from_arguments([vec![command], origin.clone()].concat()).unwrap();
         let given = from_arguments([vec![command, &option], origin].concat()).unwrap();

@@ -38,6 +38,18 @@ pub(super) const EXAMPLES: &[Example] = &[
          --server-name example.org --acme you@example.org",
         "Serve HTTPS with a certificate from Let's Encrypt, and redirect port 80 to it",
     ),
+    example("serve", "millrace serve .", "Serve the files of this directory on 127.0.0.1:8080"),
+    example(
+        "serve",
+        "millrace serve /srv/app --fallback /index.html --file-cache-control max-age=600",
+        "Serve a single-page application",
+    ),
+    example(
+        "serve",
+        "millrace serve /srv/www --listen tls://0.0.0.0:443 --server-name example.org \\\n        \
+         --acme you@example.org",
+        "Serve files over HTTPS with a certificate from Let's Encrypt",
+    ),
     example(
         "run",
         "millrace run /etc/millrace/millrace.toml",
@@ -70,7 +82,7 @@ mod tests {
             let words = line.split_whitespace().map(Into::into);
             let parsed = command(words).unwrap_or_else(|error| panic!("{line}: {error}"));
             if let Command::Serve(raw) = &parsed {
-                assert!(matches!(*name, "forward" | "boost"), "{line}");
+                assert!(matches!(*name, "forward" | "boost" | "serve"), "{line}");
                 assert!(from_raw(raw).is_ok(), "{line}");
             }
         }

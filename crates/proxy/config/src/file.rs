@@ -7,24 +7,61 @@ use toml::de::{DeTable, DeValue};
 use super::build::expected_of_limit;
 use super::error::{ConfigError, nearest};
 use super::options::{OptionRow, Scope};
-use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue};
+use super::raw::{RawConfig, RawLimit, RawService, RawTable, RawValue, ServiceKind};
 use crate::limits::Limits;
 
 /// The largest file that is read, in bytes: far above real files, and small enough to be parsed
 /// quickly.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// The most tables of one name: services of a role, or routes of a reverse proxy.
+/// The most tables of one name: services of a kind, or routes of a service.
 pub(super) const TABLES_MAX: usize = 256;
 
 /// The scopes of the options in `[[forward]]`.
 pub(super) const FORWARD: &[Scope] = &[Scope::Service, Scope::Forward, Scope::Cache];
 /// The scopes of the options in `[[boost]]`.
 pub(super) const BOOST: &[Scope] = &[Scope::Service, Scope::Boost, Scope::Cache];
-/// The scopes of the options in `[[boost.route]]`.
-pub(super) const ROUTE: &[Scope] = &[Scope::Route, Scope::Cache];
+/// The scopes of the options in `[[boost.route]]` and `[[serve.route]]`.
+pub(super) const ROUTE: &[Scope] = &[Scope::Route, Scope::Folder, Scope::Cache];
+/// The scopes of the options in `[[serve]]`.
+pub(super) const SERVE: &[Scope] =
+    &[Scope::Service, Scope::Boost, Scope::Route, Scope::Folder, Scope::Cache];
+/// The scopes of the options of the last route of a file server.
+const LAST_ROUTE: &[Scope] = &[Scope::Route, Scope::Folder];
 
-const PROCESS_TABLES: &[&str] = &["limits", "forward", "boost"];
+/// The keys that a table may have.
+struct TableKeys {
+    /// The table, with a preposition.
+    place: &'static str,
+    /// The scopes of its options.
+    scopes: &'static [Scope],
+    /// The names of its tables, which the error for an unknown key lists too.
+    tables: &'static [&'static str],
+}
+
+const TOP_KEYS: TableKeys = TableKeys {
+    place: "at the top level",
+    scopes: &[Scope::Process],
+    tables: &["limits", "forward", "boost", "serve"],
+};
+
+impl ServiceKind {
+    fn keys(self) -> TableKeys {
+        match self {
+            Self::Forward => TableKeys { place: "in [[forward]]", scopes: FORWARD, tables: &[] },
+            Self::Boost => TableKeys { place: "in [[boost]]", scopes: BOOST, tables: &["route"] },
+            Self::Serve => TableKeys { place: "in [[serve]]", scopes: SERVE, tables: &["route"] },
+        }
+    }
+
+    fn route_keys(self) -> TableKeys {
+        let place = match self {
+            Self::Serve => "in [[serve.route]]",
+            Self::Forward | Self::Boost => "in [[boost.route]]",
+        };
+        TableKeys { place, scopes: ROUTE, tables: &[] }
+    }
+}
 
 /// Reads the text of a file. Messages call the file `name`.
 pub(super) fn read(name: &str, text: &str) -> Result<RawConfig, ConfigError> {
@@ -43,24 +80,19 @@ pub(super) fn read(name: &str, text: &str) -> Result<RawConfig, ConfigError> {
     })?;
     let mut config = RawConfig::default();
     config.process.location = name.to_owned();
-    let mut reverse_proxies = Vec::new();
     for (key, value) in in_order(document.get_ref()) {
-        match key.get_ref().as_ref() {
-            "limits" => config.limits = file.limits(key, value)?,
-            "forward" => {
+        let kind = ServiceKind::ALL.into_iter().find(|kind| kind.name() == key.get_ref());
+        match kind {
+            Some(kind) => {
                 for table in file.tables(key, value)? {
-                    config.services.push(file.service(table, None)?);
+                    config.services.push(file.service(table, kind)?);
                 }
             }
-            "boost" => {
-                for table in file.tables(key, value)? {
-                    reverse_proxies.push(file.service(table, Some(Vec::new()))?);
-                }
-            }
-            _ => file.option(&mut config.process, key, value, &[Scope::Process], PROCESS_TABLES)?,
+            None if key.get_ref() == "limits" => config.limits = file.limits(key, value)?,
+            None => file.option(&mut config.process, key, value, &TOP_KEYS)?,
         }
     }
-    config.services.append(&mut reverse_proxies);
+    config.services.sort_by_key(|service| service.kind);
     Ok(config)
 }
 
@@ -90,16 +122,6 @@ fn with_hint(error: ConfigError) -> ConfigError {
         None => (None, expected),
     };
     ConfigError::Unknown { location, item, found, nearest, expected }
-}
-
-/// Returns the table that takes options of `scopes`, with a preposition.
-fn table_name(scopes: &[Scope]) -> &'static str {
-    match scopes {
-        _ if scopes.contains(&Scope::Route) => "in [[boost.route]]",
-        _ if scopes.contains(&Scope::Boost) => "in [[boost]]",
-        _ if scopes.contains(&Scope::Forward) => "in [[forward]]",
-        _ => "at the top level",
-    }
 }
 
 type TomlKey<'i> = Spanned<toml::de::DeString<'i>>;
@@ -162,34 +184,45 @@ impl ConfigFile<'_> {
         }
     }
 
-    /// Reads one table of a service: `[[forward]]` if `routes` is `None`, `[[boost]]` if it is an
-    /// empty list.
+    /// Reads one table of a service.
     fn service(
         &self,
         table: Spanned<&DeTable<'_>>,
-        mut routes: Option<Vec<RawTable>>,
+        kind: ServiceKind,
     ) -> Result<RawService, ConfigError> {
-        let name = if routes.is_some() { "[[boost]]" } else { "[[forward]]" };
-        let mut raw = self.raw_table(name, &table);
+        let (name, keys) = (kind.name(), kind.keys());
+        let mut raw = self.raw_table(&format!("[[{name}]]"), &table);
+        let mut routes = Vec::new();
         for (key, value) in in_order(table.get_ref()) {
-            match &mut routes {
-                Some(routes) if key.get_ref() == "route" => {
-                    for table in self.tables(key, value)? {
-                        routes.push(self.route(table)?);
-                    }
+            if keys.tables.contains(&key.get_ref().as_ref()) {
+                for table in self.tables(key, value)? {
+                    routes.push(self.route(table, kind)?);
                 }
-                Some(_) => self.option(&mut raw, key, value, BOOST, &["route"])?,
-                None => self.option(&mut raw, key, value, FORWARD, &[])?,
+            } else {
+                self.option(&mut raw, key, value, &keys)?;
             }
         }
-        Ok(RawService { routes, table: raw })
+        if kind == ServiceKind::Serve {
+            let last = raw.split_off(LAST_ROUTE);
+            routes.extend((!last.is_empty()).then_some(last));
+            if routes.len() > TABLES_MAX {
+                let problem = format!("has {} routes", routes.len());
+                let expected = format!("up to {TABLES_MAX}, with its own");
+                return Err(ConfigError::rule(raw.location, problem, expected));
+            }
+        }
+        Ok(RawService { kind, routes, table: raw })
     }
 
-    /// Reads `[[boost.route]]`.
-    fn route(&self, table: Spanned<&DeTable<'_>>) -> Result<RawTable, ConfigError> {
-        let mut raw = self.raw_table("[[boost.route]]", &table);
+    /// Reads the table of a route, such as `[[boost.route]]`.
+    fn route(
+        &self,
+        table: Spanned<&DeTable<'_>>,
+        kind: ServiceKind,
+    ) -> Result<RawTable, ConfigError> {
+        let mut raw = self.raw_table(&format!("[[{}.route]]", kind.name()), &table);
         for (key, value) in in_order(table.get_ref()) {
-            self.option(&mut raw, key, value, ROUTE, &[])?;
+            self.option(&mut raw, key, value, &kind.route_keys())?;
         }
         Ok(raw)
     }
@@ -200,19 +233,18 @@ impl ConfigFile<'_> {
         RawTable { location, ..RawTable::default() }
     }
 
-    /// Reads a key, which has to be that of a row of `scopes`. `tables` are the names of tables
-    /// that the error for an unknown key lists too.
+    /// Reads an option of a table with these keys.
     fn option(
         &self,
         raw: &mut RawTable,
         key: &TomlKey<'_>,
         value: &TomlValue<'_>,
-        scopes: &[Scope],
-        tables: &[&str],
+        keys: &TableKeys,
     ) -> Result<(), ConfigError> {
+        let &TableKeys { place, scopes, tables } = keys;
         let Some(row) = OptionRow::of_scopes(scopes).find(|row| row.key == key.get_ref()) else {
             if let Some(expected) = allowed_location(key.get_ref()) {
-                let problem = format!("does not belong {}", table_name(scopes));
+                let problem = format!("does not belong {place}");
                 return Err(ConfigError::rule(self.location_of_key(key), problem, expected));
             }
             let keys = OptionRow::of_scopes(scopes).map(|row| row.key);

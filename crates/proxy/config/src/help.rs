@@ -57,13 +57,12 @@ pub(super) fn template(command: &str) -> String {
 /// The template of the program's help.
 pub(super) const PROGRAM_TEMPLATE: &str = "\
 {about}
-
 {usage-heading} {usage}
 
 Examples:
   millrace demo                                   Try millrace in a browser
-  millrace forward                                Forward proxy on 127.0.0.1:3128
   millrace boost --origin http://127.0.0.1:8081   Reverse proxy on 127.0.0.1:8080
+  millrace serve .                                Web server on 127.0.0.1:8080
 
 {all-args}
 

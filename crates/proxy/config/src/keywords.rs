@@ -6,7 +6,7 @@ use millrace_tls::{ClientCertificateMode, UnknownName, Versions};
 use super::value::Problem;
 use super::{
     Balance, CacheSend, EngineChoice, HostHeader, LogFormat, PathForward, RetryOn, SendProxy,
-    Splice,
+    Splice, SymlinkRule,
 };
 
 /// The keywords of an option.
@@ -145,9 +145,14 @@ pub(super) const SET_COOKIE: Keywords<SetCookie> = Keywords {
     problem: "is not a rule for cookies",
 };
 
+pub(super) const SYMLINKS: Keywords<SymlinkRule> = Keywords {
+    words: &[("inside", SymlinkRule::Inside), ("none", SymlinkRule::None)],
+    problem: "is neither inside nor none",
+};
+
 #[cfg(test)]
 mod tests {
-    use crate::options::{Group, OptionRow, ValueType};
+    use crate::options::{Group, OptionRow, Scope, ValueType};
     use crate::{from_arguments, from_toml, to_toml};
 
     #[test]
@@ -158,7 +163,11 @@ mod tests {
             };
             for word in words {
                 let option = format!("--{flag}={word}");
-                let mut words = vec!["boost", "--origin=http://a", &option, "--access-log=-"];
+                let service = match row.scope {
+                    Scope::Folder => ["serve", "/srv"],
+                    _ => ["boost", "--origin=http://a"],
+                };
+                let mut words = [&service[..], &[option.as_str(), "--access-log=-"]].concat();
                 if row.group == Group::Tls {
                     words.extend(["--listen=tls://[::1]:1", "--certificate=a", "--key=b"]);
                 }

@@ -13,6 +13,7 @@ mod cache_command;
 mod error;
 mod examples;
 mod file;
+mod folder;
 mod hash;
 mod help;
 mod keywords;
@@ -20,6 +21,7 @@ pub mod limits;
 mod option_row;
 mod option_table;
 pub mod options;
+mod process_rows;
 mod raw;
 mod reference;
 mod reload;
@@ -54,6 +56,7 @@ pub use cache::{CacheRoute, CacheSend, CacheSettings, Disk};
 pub use cache_command::{AdminRequest, LIST_OBJECTS_MAX};
 pub use error::{ConfigError, printable};
 pub use file::FILE_BYTES_MAX;
+pub use folder::{FolderHandle, FolderRoute, SymlinkRule};
 pub use hash::PasswordHash;
 pub use raw::RawConfig;
 pub use reference::{PAGES, page};
@@ -79,8 +82,8 @@ pub fn parse_toml(name: &str, text: &str, overrides: &RawConfig) -> Result<RawCo
     Ok(file::read(name, text)?.with_overrides(overrides))
 }
 
-/// Builds the configuration of a command line of `forward` or `boost`. The first word is the
-/// command, not the name of the program.
+/// Builds the configuration of a command line of `forward`, `boost` or `serve`. The first word is
+/// the command, not the name of the program.
 ///
 /// # Errors
 /// Returns the first error. Its message names the option.
@@ -90,7 +93,10 @@ pub fn from_arguments<T: Into<OsString>>(
     let program = std::iter::once(OsString::from("millrace"));
     match command(program.chain(words.into_iter().map(Into::into)))? {
         Command::Serve(raw) => from_raw(&raw),
-        _ => Err(ConfigError::rule("", "the command has no configuration", "forward, boost")),
+        _ => {
+            let expected = "forward, boost, serve";
+            Err(ConfigError::rule("", "the command has no configuration", expected))
+        }
     }
 }
 
@@ -496,7 +502,7 @@ impl fmt::Display for Congestion {
 pub enum ServiceRole {
     /// A forward proxy, which may connect to the targets that these rules allow.
     Forward(TargetRules),
-    /// A reverse proxy. A request uses the first route that matches.
+    /// A reverse proxy or a file server. A request uses the first route that matches.
     Boost(Vec<Route>),
 }
 
@@ -546,16 +552,24 @@ pub struct TargetRules {
     pub sni_must_match: bool,
 }
 
-/// A route of a reverse proxy: which requests it takes, and the origins that serve them.
+/// A route of a reverse proxy: which requests it takes, and the folder and the origins that serve
+/// them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The host of matching requests, in lower case without a port; any host if `None`. `*.NAME`
     /// stands for all names below NAME.
     pub host: Option<String>,
-    /// The prefix of the path of matching requests. It begins with a slash.
+    /// The prefix of the path of matching requests. It begins with a slash, and ends with one if
+    /// there is a folder.
     pub path: String,
-    /// The origins, at least one.
+    /// The origins; at least one unless there is a folder.
     pub origins: Vec<Origin>,
+    /// The protocol of the origins.
+    pub protocol: OriginProtocol,
+    /// The most bytes of a request body that is received whole before a FastCGI server gets it.
+    pub upload_buffer_bytes: u64,
+    /// The folder whose files the route serves; `None` if all requests go to origins.
+    pub folder: Option<Arc<FolderRoute>>,
     /// How to choose an origin.
     pub balance: Balance,
     /// The Host field that the origin receives.
@@ -619,6 +633,16 @@ pub struct RouteCheck {
     pub path: String,
     /// The first and the last status that pass the check.
     pub statuses: (u16, u16),
+}
+
+/// The protocol of the origins of a route.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum OriginProtocol {
+    /// HTTP/1.1.
+    #[default]
+    Http,
+    /// FastCGI 1.0.
+    FastCgi,
 }
 
 /// How to choose an origin of a route.

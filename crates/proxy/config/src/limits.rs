@@ -215,4 +215,10 @@ limits! {
     /// Bytes that a fetch may be ahead of its fastest reader, if several clients read the response
     /// and it is not stored. At the limit, reading from the origin pauses.
     fill_ahead_bytes: 1048576 in 65536..=1073741824 "bytes";
+    /// Size of a file of a served folder that is kept in the memory of the cache. A longer file is
+    /// sent from the file itself.
+    file_memory_bytes: 4194304 in 0..=1073741824 "bytes";
+    /// Files of served folders that the process keeps open; divided among the workers. With more,
+    /// those that were not used for longest are closed, and opened again for the next request.
+    open_files: 2048 in 64..=1000000 "files";
 }

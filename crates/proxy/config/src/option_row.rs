@@ -26,6 +26,24 @@ pub(super) const fn row(
     }
 }
 
+/// Returns the rows of several lists, one after the other. `N` is their number.
+pub(super) const fn joined<const N: usize>(lists: &[&[OptionRow]]) -> [OptionRow; N] {
+    let mut all = [lists[0][0]; N];
+    let mut count = 0;
+    let mut list = 0;
+    while list < lists.len() {
+        let mut at = 0;
+        while at < lists[list].len() {
+            all[count] = lists[list][at];
+            count += 1;
+            at += 1;
+        }
+        list += 1;
+    }
+    assert!(count == N);
+    all
+}
+
 impl OptionRow {
     /// Sets the summary.
     pub(super) const fn summary(self, summary: &'static str) -> Self {

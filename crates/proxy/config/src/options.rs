@@ -43,16 +43,21 @@ pub enum Scope {
     Process,
     /// The start of the process. On the command line: the commands that serve. Not in files.
     Start,
-    /// A service of either role: `forward` and `boost`; `[[forward]]` and `[[boost]]`.
+    /// A service of any kind: `forward`, `boost` and `serve`; `[[forward]]`, `[[boost]]` and
+    /// `[[serve]]`.
     Service,
     /// A forward proxy: `forward`; `[[forward]]`.
     Forward,
-    /// A reverse proxy: `boost`; `[[boost]]`.
+    /// A reverse proxy or a file server: `boost` and `serve`; `[[boost]]` and `[[serve]]`.
     Boost,
-    /// A route of a reverse proxy: `boost`; `[[boost.route]]`.
+    /// A route of either: `boost` and `serve`; `[[boost.route]]`, `[[serve.route]]`, and
+    /// `[[serve]]` for its last route.
     Route,
-    /// Caching of the responses of a forward proxy or of a route: `forward` and `boost`;
-    /// `[[forward]]`, `[[boost.route]]`, and `[[boost]]` as the default of its routes.
+    /// The folder of a route: `serve`; the tables of [`Scope::Route`].
+    Folder,
+    /// Caching of the responses of a forward proxy or of a route: all commands and tables that
+    /// take options of services or routes. Those of `[[boost]]` and `[[serve]]` are the defaults of
+    /// their routes.
     Cache,
 }
 
@@ -63,6 +68,8 @@ pub enum Group {
     Listeners,
     /// TLS of listeners.
     Tls,
+    /// Files of folders.
+    Files,
     /// Clients that may use a service.
     Access,
     /// Targets that clients of a forward proxy may reach.
@@ -86,6 +93,7 @@ impl Group {
     pub const ALL: &'static [Self] = &[
         Self::Listeners,
         Self::Tls,
+        Self::Files,
         Self::Origins,
         Self::Access,
         Self::Targets,
@@ -101,6 +109,7 @@ impl Group {
         match self {
             Self::Listeners => "Listeners",
             Self::Tls => "TLS",
+            Self::Files => "Files",
             Self::Access => "Access",
             Self::Targets => "Targets",
             Self::Origins => "Routes and origins",
@@ -117,6 +126,7 @@ impl Group {
 pub const COMMANDS: &[(&str, &str)] = &[
     ("forward", "Run a caching forward proxy, with CONNECT"),
     ("boost", "Run a caching reverse proxy in front of web servers"),
+    ("serve", "Run a caching web server for the files of a folder"),
     ("run", "Run the configuration of a file"),
     ("check", "Check a configuration file and print all settings that it results in"),
     ("doctor", "Report what this machine supports and what millrace would use"),
@@ -176,6 +186,7 @@ pub(super) fn short_help_keys(command: &str) -> &'static [&'static str] {
             "workers",
             "limit",
         ],
+        "serve" => SHORT_HELP_OF_SERVE,
         _ => &[
             "no-cache",
             "memory",
@@ -196,6 +207,27 @@ pub(super) fn short_help_keys(command: &str) -> &'static [&'static str] {
     }
 }
 
+const SHORT_HELP_OF_SERVE: &[&str] = &[
+    "listen",
+    "certificate",
+    "key",
+    "redirect-https",
+    "server-name",
+    "acme",
+    "index",
+    "listing",
+    "fallback",
+    "hide",
+    "file-cache-control",
+    "origins",
+    "allow-client",
+    "memory",
+    "access-log",
+    "admin",
+    "workers",
+    "limit",
+];
+
 impl OptionRow {
     /// Returns the default without the parentheses of a description.
     pub(super) fn default_text(&self) -> &'static str {
@@ -213,10 +245,11 @@ impl OptionRow {
         self.flag.is_some()
             && match self.scope {
                 Scope::Process => !matches!(command, "demo" | "cache"),
-                Scope::Start => matches!(command, "forward" | "boost" | "run"),
-                Scope::Service | Scope::Cache => matches!(command, "forward" | "boost"),
+                Scope::Start => matches!(command, "forward" | "boost" | "serve" | "run"),
+                Scope::Service | Scope::Cache => matches!(command, "forward" | "boost" | "serve"),
                 Scope::Forward => command == "forward",
-                Scope::Boost | Scope::Route => command == "boost",
+                Scope::Boost | Scope::Route => matches!(command, "boost" | "serve"),
+                Scope::Folder => command == "serve",
             }
     }
 
@@ -232,11 +265,13 @@ impl OptionRow {
             Scope::Process if self.value_type == ValueType::Limit => "[limits]",
             Scope::Process => "top level",
             Scope::Start => "not in files",
-            Scope::Service => "[[forward]] and [[boost]]",
+            Scope::Service => "[[forward]], [[boost]] and [[serve]]",
             Scope::Forward => "[[forward]]",
-            Scope::Boost => "[[boost]]",
-            Scope::Route => "[[boost.route]]",
-            Scope::Cache => "[[forward]], [[boost]] and [[boost.route]]",
+            Scope::Boost => "[[boost]] and [[serve]]",
+            Scope::Route | Scope::Folder => "[[boost.route]], [[serve]] and [[serve.route]]",
+            Scope::Cache => {
+                "[[forward]], [[boost]], [[boost.route]], [[serve]] and [[serve.route]]"
+            }
         }
     }
 
@@ -285,8 +320,8 @@ mod tests {
             assert!(is_short, "{}: {} columns", row.key, row.summary.len());
             assert!(row.detail.is_empty() || row.detail.ends_with('.'), "{}", row.key);
             assert!(Group::ALL.contains(&row.group), "{}", row.key);
-            let is_for_files =
-                matches!(row.scope, Scope::Boost | Scope::Route) || row.key == "name";
+            let is_for_files = matches!(row.scope, Scope::Boost | Scope::Route | Scope::Folder)
+                || row.key == "name";
             assert!(row.flag.is_some() || is_for_files, "{}", row.key);
             for other in &OptionRow::TABLE[index + 1..] {
                 assert!(row.key != other.key, "{}", row.key);

@@ -31,11 +31,39 @@ pub(super) struct RawTable {
 /// A service.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct RawService {
-    /// The routes of a reverse proxy; `None` for a forward proxy.
-    pub(super) routes: Option<Vec<RawTable>>,
+    /// The kind.
+    pub(super) kind: ServiceKind,
+    /// The routes; empty for a forward proxy. The last one of a file server may come from its own
+    /// table.
+    pub(super) routes: Vec<RawTable>,
     /// The values of [`Scope::Service`], [`Scope::Forward`], [`Scope::Boost`] and
     /// [`Scope::Cache`].
     pub(super) table: RawTable,
+}
+
+/// The kind of a service: the table of a file or the command that defines it. The services of a
+/// configuration are in this order.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) enum ServiceKind {
+    /// A forward proxy.
+    Forward,
+    /// A reverse proxy.
+    Boost,
+    /// A file server. It has the role of a reverse proxy.
+    Serve,
+}
+
+impl ServiceKind {
+    pub(super) const ALL: [Self; 3] = [Self::Forward, Self::Boost, Self::Serve];
+
+    /// Returns the name of the table and of the command.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Forward => "forward",
+            Self::Boost => "boost",
+            Self::Serve => "serve",
+        }
+    }
 }
 
 /// A whole configuration whose values are not yet interpreted.
@@ -45,7 +73,7 @@ pub struct RawConfig {
     pub(super) process: RawTable,
     /// The limits in the order written; the last one of a name applies.
     pub(super) limits: Vec<RawLimit>,
-    /// The forward proxies, then the reverse proxies, both in the order written.
+    /// The services in the order of their kinds, those of a kind in the order written.
     pub(super) services: Vec<RawService>,
 }
 
@@ -86,6 +114,16 @@ impl RawConfig {
     /// If there is no such service.
     pub fn location_in_service(&self, service: usize, key: &str) -> &str {
         self.services[service].table.location_of(key)
+    }
+
+    /// Returns the location of an option of a route, for messages, as
+    /// [`RawConfig::location_in_service`] does. `route` is an index into
+    /// [`Service::routes`](super::Service::routes).
+    ///
+    /// # Panics
+    /// If there is no such route.
+    pub fn location_in_route(&self, service: usize, route: usize, key: &str) -> &str {
+        self.services[service].routes[route].location_of(key)
     }
 
     /// Replaces the values of the process by those that `other` sets: options of a command line
@@ -170,6 +208,33 @@ impl RawTable {
             .iter()
             .find(|(row, _)| row.key == key)
             .map_or(self.location.as_str(), |(_, value)| value.location.as_str())
+    }
+
+    /// Returns the location of the first row that the table sets and `is_wanted` accepts.
+    pub(super) fn find_set(&self, is_wanted: impl Fn(&OptionRow) -> bool) -> Option<String> {
+        let is_wanted = |row: &&OptionRow| is_wanted(row);
+        let value = self.values.iter().find(|(row, _)| is_wanted(row));
+        let empty_list = || self.empty_lists.iter().copied().find(is_wanted);
+        match value {
+            Some((_, value)) => Some(value.location.clone()),
+            None => empty_list().map(|row| format!("{}: {}", self.location, row.key)),
+        }
+    }
+
+    /// Removes the values of `scopes`. Returns them as a table with the same location.
+    pub(super) fn split_off(&mut self, scopes: &[Scope]) -> Self {
+        let is_taken = |row: &OptionRow| scopes.contains(&row.scope);
+        Self {
+            location: self.location.clone(),
+            is_command_line: self.is_command_line,
+            values: self.values.extract_if(.., |(row, _)| is_taken(row)).collect(),
+            empty_lists: self.empty_lists.extract_if(.., |row| is_taken(row)).collect(),
+        }
+    }
+
+    /// Returns whether the table sets nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.values.is_empty() && self.empty_lists.is_empty()
     }
 
     /// Returns the name of a key for messages, in the form of a command line or of a file.

@@ -49,8 +49,20 @@ const TABLES: &[(&str, &[Scope], &str)] = &[
     (
         "[[boost.route]]",
         ROUTE,
-        "A route of the reverse proxy above it. A request uses the first route that matches; a \
-         request without a matching route gets a 404 response.",
+        "A route of the reverse proxy above it, with origins, a folder or both. A request uses the \
+         first route that matches; a request without a matching route gets a 404 response.",
+    ),
+    (
+        "[[serve]]",
+        &[],
+        "A file server. It has the keys of [[boost]], and those of [[boost.route]] for its last \
+         route. It needs this route or another one.",
+    ),
+    (
+        "[[serve.route]]",
+        &[],
+        "A route of the file server above it that comes before its last route. It has the keys of \
+         [[boost.route]].",
     ),
 ];
 
@@ -65,6 +77,7 @@ fn program_page() -> String {
     );
     for (name, _) in COMMANDS {
         let file = match *name {
+            "serve" => " \\fIDIR\\fR",
             "run" | "check" => " \\fIFILE.toml\\fR",
             "doctor" => " [\\fIFILE.toml\\fR]",
             _ => "",
@@ -283,6 +296,15 @@ cache-ttl = \"override 7d\"
 origins = [\"http://10.0.0.2:8080\", \"http://10.0.0.3:8080\"]
 check = \"/health\"
 
+# A file server, with an application behind a part of its paths.
+[[serve]]
+listen = \"0.0.0.0:8000\"
+folder = \"/srv/www\"
+
+[[serve.route]]
+path = \"/api/\"
+origins = [\"http://10.0.0.2:8080\"]
+
 # A forward proxy for a local network.
 [[forward]]
 listen = \"192.168.0.1:3128\"
@@ -311,8 +333,8 @@ const VALUES: &str = "Instead of the values on and off, a file may also have tru
 fn bounds() -> String {
     let values_max = |key| OptionRow::of_key(key).map_or(0, |row| row.values_max);
     format!(
-        "A file has at most {} MiB, {TABLES_MAX} services of each role, {TABLES_MAX} routes per \
-         reverse proxy, {} origins per route and {} names per list of domains.",
+        "A file has at most {} MiB, {TABLES_MAX} services of each kind, {TABLES_MAX} routes per \
+         service, {} origins per route and {} names per list of domains.",
         FILE_BYTES_MAX >> 20,
         values_max("origins"),
         values_max("allow-domain"),
@@ -370,7 +392,11 @@ fn markdown() -> String {
     for (name, scopes, text) in TABLES {
         let keys: Vec<_> =
             OptionRow::of_scopes(scopes).map(|row| format!("`{}`", row.key)).collect();
-        let _ = writeln!(out, "- **{name}**: {text} Keys: {}.", keys.join(", "));
+        let keys = match keys.is_empty() {
+            true => String::new(),
+            false => format!(" Keys: {}.", keys.join(", ")),
+        };
+        let _ = writeln!(out, "- **{name}**: {text}{keys}");
     }
     out.push_str("- **[limits]**: the limits below.\n\n");
     let _ = writeln!(out, "{}", fixed_settings_sentence());

@@ -3,6 +3,7 @@
 
 use millrace_http1::path::is_ambiguous;
 
+use super::raw::ServiceKind;
 use super::{Config, Route, Service, ServiceRole};
 
 /// Returns a note for each such route.
@@ -50,11 +51,16 @@ fn shadowed(config: &Config) -> impl Iterator<Item = String> {
         });
     reverse_proxies.flat_map(move |(service, routes)| {
         (1..routes.len()).filter_map(move |at| {
-            let shadowing = routes[..at].iter().position(|earlier| shadows(earlier, &routes[at]))?;
+            let shadowing =
+                routes[..at].iter().position(|earlier| shadows(earlier, &routes[at]))?;
             let listener = config.listeners.iter().find(|listener| listener.service == service);
             Some(format!(
-                "note: reverse proxy at {}: no request reaches route {} ({}), because route {} ({}) \
+                "note: {} at {}: no request reaches route {} ({}), because route {} ({}) \
                  matches first{}",
+                match config.services[service].name.kind() {
+                    ServiceKind::Serve => "file server",
+                    ServiceKind::Forward | ServiceKind::Boost => "reverse proxy",
+                },
                 listener.map_or_else(String::new, |listener| listener.address.to_string()),
                 at + 1,
                 described(&routes[at]),
@@ -126,6 +132,11 @@ mod tests {
             assert_eq!(notes(&[second, first]).len(), 0, "{second} {first}");
         }
         assert_eq!(notes(&["path = '/api/'", "host = 'a'", "path = '/'"]).len(), 0);
+        let text = "[[serve]]\nfolder = '/srv'\n[[serve.route]]\nhost = 'a'\nfolder = '/a'\n";
+        assert_eq!(super::notes(&from_toml(text).unwrap()).count(), 0);
+        let text = text.replace("host = 'a'", "");
+        let noted: Vec<_> = super::notes(&from_toml(&text).unwrap()).collect();
+        assert!(noted.len() == 1 && noted[0].starts_with("note: file server at 127"), "{noted:?}");
         let noted = notes(&["path = '/a%2Fb'", "path = '/a/'"]);
         assert!(noted.len() == 1 && noted[0].contains("route path /a%2Fb"), "{noted:?}");
     }

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::TLS_PREFIX;
 use super::build::expected_of_limit;
-use super::file::{BOOST, FORWARD, ROUTE, TABLES_MAX};
+use super::file::{BOOST, FORWARD, ROUTE, SERVE, TABLES_MAX};
 use super::options::{OptionRow, Scope, ValueType};
 use crate::limits::{LimitRow, Limits};
 
@@ -23,19 +23,27 @@ pub(super) fn schema() -> String {
         ("limits", reference("limits")),
         ("forward", tables_of("forward", 0)),
         ("boost", tables_of("boost", 0)),
+        ("serve", tables_of("serve", 0)),
     ];
     let about = json!({
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": ID,
         "title": "Configuration of millrace, for `millrace run FILE.toml`",
-        "anyOf": [{"required": ["forward"]}, {"required": ["boost"]}],
+        "anyOf": any_key(&["forward", "boost", "serve"]),
     });
     let process = object(properties(&[Scope::Process], top), &[]);
     let definitions = json!({
         "limits": object(limits.collect(), &[]),
         "forward": object(properties(FORWARD, []), &[]),
         "boost": object(properties(BOOST, [("route", tables_of("route", 1))]), &["route"]),
-        "route": object(properties(ROUTE, []), &["origins"]),
+        "serve": merged(
+            json!({"anyOf": any_key(&["folder", "origins", "fastcgi", "route"])}),
+            object(properties(SERVE, [("route", tables_of("route", 1))]), &[]),
+        ),
+        "route": merged(
+            json!({"anyOf": any_key(&["folder", "origins", "fastcgi"])}),
+            object(properties(ROUTE, []), &[]),
+        ),
     });
     let schema = merged(merged(about, process), json!({"$defs": definitions}));
     format!("{schema:#}\n")
@@ -85,12 +93,20 @@ fn limit(row: &LimitRow) -> Value {
 /// The pattern of an address and a port.
 const SOCKET: &str = "(localhost|[0-9.]+|\\[[0-9A-Fa-f:.%]+\\]):[0-9]{1,5}";
 
+/// The pattern of an address block.
+const BLOCK: &str =
+    "^([0-9]{1,3}\\.){3}[0-9]{1,3}(/[0-9]{1,2})?$|^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$";
+/// The pattern of a host name.
+const NAME: &str = "[A-Za-z0-9_-]{1,63}(\\.[A-Za-z0-9_-]{1,63})*\\.?";
+/// The pattern of a time in seconds.
+const TIME: &str = "([0-9]+[smhd]|0)";
+/// The pattern of a token (RFC 9110 section 5.6.2).
+const TOKEN: &str = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
+/// The pattern of a character of a file name.
+const NAME_PART: &str = "[^\\u0000-\\u001f\\u007f-\\u009f/]";
+
 /// Returns the schema of one value. Numbers and switches may also be strings.
 fn value(kind: ValueType) -> Value {
-    const BLOCK: &str = "^([0-9]{1,3}\\.){3}[0-9]{1,3}(/[0-9]{1,2})?$|^[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*(/[0-9]{1,3})?$";
-    const NAME: &str = "[A-Za-z0-9_-]{1,63}(\\.[A-Za-z0-9_-]{1,63})*\\.?";
-    const TIME: &str = "([0-9]+[smhd]|0)";
-    const TOKEN: &str = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
     let socket = format!("^({TLS_PREFIX})?{SOCKET}$");
     match kind {
         ValueType::Flag | ValueType::Switch => choice(&["on", "off"], true),
@@ -105,12 +121,8 @@ fn value(kind: ValueType) -> Value {
         ValueType::HttpsUrl => pattern("^https://[!-~]+$"),
         ValueType::SocketAddress => or_off(pattern(&format!("^{SOCKET}$"))),
         ValueType::LogFile => any([path(), json!({"const": false})]),
-        ValueType::Origin => {
-            let url = format!(
-                "^[Hh][Tt][Tt][Pp][Ss]?://({NAME}|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{{1,5}})?/?$"
-            );
-            any([pattern(&url), pattern("^unix:.+$")])
-        }
+        ValueType::FastCgi => any([pattern(&host_and_port()), pattern("^unix:.+$")]),
+        ValueType::Origin => any([pattern(&origin_url()), pattern("^unix:.+$")]),
         ValueType::Cidr => pattern(BLOCK),
         ValueType::Port => any([number(1, 65535, ""), pattern("^all$")]),
         ValueType::HostPattern => {
@@ -118,6 +130,15 @@ fn value(kind: ValueType) -> Value {
         }
         ValueType::DomainPattern => pattern(&format!("^(\\*\\.)?{NAME}$")),
         ValueType::File | ValueType::Folder => path(),
+        ValueType::FileName | ValueType::NamePattern => pattern(&format!("^{NAME_PART}+$")),
+        ValueType::ExtensionPattern => pattern(&format!("^[.*?]{NAME_PART}*$")),
+        ValueType::TryFile => pattern("^(/|\\{path\\})[^\\u0000-\\u001f\\u007f-\\u009f]*$"),
+        ValueType::FilePath => pattern("^/[^\\u0000-\\u001f\\u007f-\\u009f]+$"),
+        ValueType::MediaType => {
+            pattern("^\\.[^\\u0000-\\u001f\\u007f-\\u009f=./]+=[ -.0-~]+/[ -~]+$")
+        }
+        ValueType::Charset => any([pattern("^[!-~]+$"), json!({"const": false})]),
+        ValueType::CacheControl => any([pattern("^[ -~]+$"), json!({"const": false})]),
         ValueType::User => pattern("^.+$"),
         ValueType::Realm => pattern("^[ !#-\\[\\]-~]{1,100}$"),
         ValueType::PathPrefix => pattern("^/[!\"$->@-~]*$"),
@@ -153,6 +174,16 @@ fn value(kind: ValueType) -> Value {
         ValueType::Congestion => pattern("^[A-Za-z0-9_-]{1,15}$"),
         ValueType::Limit => unreachable!("limits have a table of their own"),
     }
+}
+
+/// Returns the pattern of the URL of an origin.
+fn origin_url() -> String {
+    format!("^[Hh][Tt][Tt][Pp][Ss]?://({NAME}|\\[[0-9A-Fa-f:.]+\\])(:[0-9]{{1,5}})?/?$")
+}
+
+/// Returns the pattern of a host with a port.
+fn host_and_port() -> String {
+    format!("^({NAME}|\\[[0-9A-Fa-f:.]+\\]):[0-9]{{1,5}}$")
 }
 
 /// Returns the schema of a value that may also be `off`.
@@ -193,6 +224,11 @@ fn object(properties: Map<String, Value>, required: &[&str]) -> Value {
     object
 }
 
+/// Returns the schemas for `anyOf` of a table that has at least one of these keys.
+fn any_key(keys: &[&str]) -> Value {
+    keys.iter().map(|key| json!({"required": [key]})).collect()
+}
+
 /// Returns the schema of an array of at least `least` tables of a definition, or a single one.
 fn tables_of(name: &str, least: usize) -> Value {
     let one = reference(name);
@@ -221,7 +257,7 @@ mod tests {
     #[test]
     fn the_schema_has_every_row() {
         let schema: Value = schema().parse().unwrap();
-        let tables = ["", "/$defs/forward", "/$defs/boost", "/$defs/route"];
+        let tables = ["", "/$defs/forward", "/$defs/boost", "/$defs/serve", "/$defs/route"];
         for row in OptionRow::TABLE.iter().filter(|row| row.is_file_key()) {
             let at = |table| schema.pointer(&format!("{table}/properties/{}", row.key));
             assert!(tables.iter().any(|table| at(table).is_some()), "{}", row.key);

@@ -1,8 +1,8 @@
 //! Names of services, for cache keys, metrics and messages.
 //!
-//! A name comes from the option `name`, from the role or from an address. Names and roles have no
-//! colon, an address always has one. A configured name may equal a role, such as `boost`; [`names`]
-//! refuses it if another service has the name of that role.
+//! A name comes from the option `name`, from the kind of the service or from an address. Names and
+//! kinds have no colon, an address always has one. A configured name may equal a kind, such as
+//! `boost`; [`names`] refuses it if another service has the name of that kind.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use millrace_http_cache::Space;
 use sha2::{Digest, Sha256};
 
 use super::error::ConfigError;
-use super::raw::RawService;
+use super::raw::{RawService, ServiceKind};
 use super::value;
 use super::{Cidr, Config, ListenAddress, Listener, Service, ServiceRole, TargetRules};
 
@@ -20,6 +20,7 @@ use super::{Cidr, Config, ListenAddress, Listener, Service, ServiceRole, TargetR
 pub struct ServiceName {
     text: Arc<str>,
     source: NameSource,
+    kind: ServiceKind,
     space: Space,
 }
 
@@ -28,9 +29,9 @@ pub struct ServiceName {
 enum NameSource {
     /// The option `name`.
     Given,
-    /// The role, if no other service of the process has it.
-    Role,
-    /// The first listen address, if another service of the process has the same role.
+    /// The kind, if no other service of the process is of this kind.
+    Kind,
+    /// The first listen address, if another service of the process is of the same kind.
     Address,
 }
 
@@ -44,6 +45,11 @@ impl ServiceName {
     /// so that no service returns a response that another one stored.
     pub fn space(&self) -> &Space {
         &self.space
+    }
+
+    /// Returns the kind of the service.
+    pub(super) fn kind(&self) -> ServiceKind {
+        self.kind
     }
 
     /// Returns the value of the option `name`; `None` if it is not set.
@@ -70,11 +76,11 @@ pub(super) fn names(
     let mut names: Vec<ServiceName> = Vec::with_capacity(services.len());
     let mut seen: HashMap<Arc<str>, usize> = HashMap::new();
     for (service, raw) in services.iter().enumerate() {
-        let is_of_role = |other: &&RawService| other.routes.is_some() == raw.routes.is_some();
+        let is_of_kind = |other: &&RawService| other.kind == raw.kind;
         let (text, source) = match raw.table.one("name", value::parse_service_name)? {
             Some(name) => (name, NameSource::Given),
-            None if services.iter().filter(is_of_role).count() == 1 => {
-                (role(raw).to_owned(), NameSource::Role)
+            None if services.iter().filter(is_of_kind).count() == 1 => {
+                (raw.kind.name().to_owned(), NameSource::Kind)
             }
             None => (address_name(&listeners[service], service), NameSource::Address),
         };
@@ -83,19 +89,16 @@ pub(super) fn names(
         if source != NameSource::Address
             && let Some(other) = seen.insert(text.clone(), service)
         {
-            // One of the services has the name by its option; the other may have it by its role.
+            // One of the services has the name by its option; the other may have it by its kind.
             let named = if source == NameSource::Given { raw } else { &services[other] };
             let problem = format!("another service has the name {text}");
             let allowed = "a name that no other service of the process has";
             return Err(ConfigError::rule(named.table.location_of("name"), problem, allowed));
         }
-        names.push(ServiceName { space: Space::named(&text), text, source });
+        let space = Space::named(&text);
+        names.push(ServiceName { text, source, kind: raw.kind, space });
     }
     Ok(names)
-}
-
-fn role(raw: &RawService) -> &'static str {
-    if raw.routes.is_some() { "boost" } else { "forward" }
 }
 
 /// Returns the first address. No other service has it, and it does not change when services are
@@ -165,23 +168,26 @@ mod tests {
         config.services.iter().map(|service| service.name.as_str()).collect()
     }
 
-    /// Returns a file with these services, each as (role, lines).
+    /// Returns a file with these services, each as (kind, lines).
     fn file(services: &[(&str, &str)]) -> Result<Config, ConfigError> {
         let mut text = String::new();
-        for (index, (role, lines)) in services.iter().enumerate() {
+        for (index, (kind, lines)) in services.iter().enumerate() {
             let port = 9000 + index;
-            text += &format!("[[{role}]]\nlisten = '127.0.0.1:{port}'\n{lines}\n");
-            if *role == "boost" {
-                text += "[[boost.route]]\norigins = 'http://a'\n";
+            text += &format!("[[{kind}]]\nlisten = '127.0.0.1:{port}'\n{lines}\n");
+            match *kind {
+                "boost" => text += "[[boost.route]]\norigins = 'http://a'\n",
+                "serve" => text += "folder = '/srv'\n",
+                _ => {}
             }
         }
         from_toml(&text)
     }
 
     #[test]
-    fn a_single_service_of_a_role_has_the_name_of_the_role() {
-        let both = file(&[("forward", ""), ("boost", "")]).unwrap();
-        assert_eq!(names_of(&both), ["forward", "boost"]);
+    fn a_single_service_of_a_kind_has_the_name_of_the_kind() {
+        let all = file(&[("serve", ""), ("forward", ""), ("boost", "")]).unwrap();
+        assert_eq!(names_of(&all), ["forward", "boost", "serve"]);
+        assert_eq!(from_toml(&to_toml(&all)).unwrap(), all);
         let boost = |listen: &str| {
             from_arguments(["boost", "--origin", "http://a", "--listen", listen]).unwrap()
         };
@@ -193,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn unnamed_services_of_the_same_role_have_the_names_of_their_addresses() {
+    fn unnamed_services_of_the_same_kind_have_the_names_of_their_addresses() {
         let config = file(&[("boost", "name = 'shop'"), ("boost", ""), ("forward", "")]).unwrap();
         assert_eq!(names_of(&config), ["forward", "shop", "127.0.0.1:9001"]);
         let noted = notes(&config);
@@ -227,14 +233,14 @@ mod tests {
         for services in [
             &[("boost", "name = 'a'"), ("boost", "name = 'a'")][..],
             &[("forward", "name = 'a'"), ("boost", "name = 'a'")],
-            // One service has the name of its role.
+            // One service has the name of its kind.
             &[("forward", "name = 'boost'"), ("boost", "")],
             &[("forward", ""), ("boost", "name = 'forward'")],
         ] {
             let message = file(services).unwrap_err().to_string();
             assert!(message.contains(": name: another service has the name "), "{message}");
         }
-        // With several services of a role, none has the name of the role.
+        // With several services of a kind, none has the name of the kind.
         let named = [("boost", "name = 'boost'"), ("boost", "")];
         assert_eq!(names_of(&file(&named).unwrap()), ["boost", "127.0.0.1:9001"]);
     }

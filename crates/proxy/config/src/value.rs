@@ -248,6 +248,21 @@ pub(super) fn parse_origin(text: &str) -> Result<Origin, Problem> {
     Ok(Origin::Tcp { host: self::parse_host(host)?, port, tls })
 }
 
+/// Parses the address of a FastCGI server.
+pub(super) fn parse_fastcgi(text: &str) -> Result<Origin, Problem> {
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(Origin::Unix(Arc::from(parse_unix_path(path)?)));
+    }
+    if text.contains('/') {
+        return Err("has a slash, but an address has only a host and a port");
+    }
+    let (host, port) = split_authority(text)?;
+    match parse_port_or_zero(port.ok_or("has no port")?)? {
+        0 => Err("has port 0"),
+        port => Ok(Origin::Tcp { host: self::parse_host(host)?, port, tls: false }),
+    }
+}
+
 /// Returns the default port of http or https.
 fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }
@@ -481,6 +496,12 @@ pub fn write_origin(origin: &Origin) -> String {
         }
         Origin::Unix(path) => format!("unix:{}", Path::display(path)),
     }
+}
+
+/// Writes the address of a FastCGI server in the form that [`parse_fastcgi`] parses.
+pub(super) fn write_fastcgi(origin: &Origin) -> String {
+    let text = write_origin(origin);
+    text.strip_prefix("http://").map(str::to_owned).unwrap_or(text)
 }
 
 /// Writes a range of statuses in the form that [`parse_statuses`] parses.

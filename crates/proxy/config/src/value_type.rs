@@ -45,6 +45,8 @@ pub enum ValueType {
     LogFile,
     /// An origin server.
     Origin,
+    /// A FastCGI server.
+    FastCgi,
     /// An address block.
     Cidr,
     /// A port, or `all`.
@@ -71,6 +73,22 @@ pub enum ValueType {
     User,
     /// A directory.
     Folder,
+    /// The name of a file.
+    FileName,
+    /// A pattern of file names.
+    NamePattern,
+    /// A pattern of extensions of file names.
+    ExtensionPattern,
+    /// A place at which the file of a request is looked for.
+    TryFile,
+    /// A path of a file below the folder of a route.
+    FilePath,
+    /// An extension and its media type.
+    MediaType,
+    /// A charset, or `off`.
+    Charset,
+    /// The value of `Cache-Control`, or `off`.
+    CacheControl,
     /// A size, or a percentage of `memory`.
     MemoryShare {
         /// Least value other than 0, in bytes.
@@ -114,7 +132,9 @@ impl ValueType {
             | Self::LogFile
             | Self::CheckPath
             | Self::DurationOrOff
-            | Self::FieldName => true,
+            | Self::FieldName
+            | Self::Charset
+            | Self::CacheControl => true,
             Self::Keyword(words) => words.contains(&"off"),
             _ => false,
         };
@@ -154,16 +174,8 @@ impl ValueType {
             Self::Keyword(_) => ("VALUE", ""),
             Self::MemoryShare { .. } => ("SIZE|PERCENT%", ""),
             Self::Disk { .. } => ("DIR:SIZE", ""),
-            Self::ListenAddress => (
-                "ADDRESS",
-                "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as tls://ADDRESS:PORT, \
-                 unix:PATH",
-            ),
-            Self::AdminAddress => (
-                "ADDRESS",
-                "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as tls://ADDRESS:PORT, \
-                 unix:PATH, off",
-            ),
+            Self::ListenAddress => ("ADDRESS", ADDRESSES),
+            Self::AdminAddress => ("ADDRESS", ADMIN_ADDRESSES),
             Self::ServiceName => ("NAME", "1 to 64 of the characters A-Z, a-z, 0-9, -, _ and ."),
             Self::HostName => ("NAME", "a host name"),
             Self::MailAddress => ("MAIL", "a mail address"),
@@ -176,6 +188,7 @@ impl ValueType {
             Self::Origin => {
                 ("URL", "http://HOST[:PORT], https://HOST[:PORT], HOST also as [IPV6], unix:PATH")
             }
+            Self::FastCgi => ("ADDRESS", "unix:PATH, HOST:PORT, HOST also as [IPV6]"),
             Self::Cidr => ("CIDR", "ADDRESS, ADDRESS/BITS"),
             Self::Port => ("PORT", "a port from 1 to 65535, all"),
             Self::HostPattern => {
@@ -199,6 +212,14 @@ impl ValueType {
             ),
             Self::User => ("USER", "auto, USER, USER:GROUP, each a name or a number"),
             Self::Folder => ("DIR", "the path of a directory"),
+            Self::FileName => ("NAME", "the name of a file without a slash"),
+            Self::NamePattern => ("PATTERN", NAME_PATTERNS),
+            Self::ExtensionPattern => (".EXT", EXTENSION_PATTERNS),
+            Self::TryFile => ("PATH", TRIED_PATHS),
+            Self::FilePath => ("PATH", "a path below the directory, such as /index.html"),
+            Self::MediaType => (".EXT=TYPE", ".EXT=TYPE, such as .glb=model/gltf-binary"),
+            Self::Charset => ("NAME|off", "the name of a charset, such as utf-8; off"),
+            Self::CacheControl => ("VALUE|off", "directives, such as public, max-age=3600; off"),
             Self::Duration => ("TIME", "a time from 0s to 3650d: a whole number with s, m, h or d"),
             Self::DurationOrOff => {
                 ("TIME|off", "a time from 0s to 3650d: a whole number with s, m, h or d; off")
@@ -215,8 +236,18 @@ impl ValueType {
     }
 }
 
+const ADDRESSES: &str = "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as \
+                         tls://ADDRESS:PORT, unix:PATH";
+const ADMIN_ADDRESSES: &str = "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as \
+                               tls://ADDRESS:PORT, unix:PATH, off";
 const DOMAINS: &str = "a host name, *.NAME for all names below it; internationalised names as \
                        A-labels (xn--...)";
+const NAME_PATTERNS: &str = "a name without a slash, in which * stands for any characters and ? \
+                             for one byte";
+const EXTENSION_PATTERNS: &str = "an extension with its dot, in which * stands for any characters \
+                                  and ? for one byte";
+const TRIED_PATHS: &str = "{path}, {path} with a suffix as in {path}.html, or a path such as \
+                           /index.html; without . and .. segments";
 const LIFETIMES: &str = "[STATUS] origin, [STATUS] default TIME, [STATUS] override TIME; STATUS is \
                          a status or a range, TIME a whole number with s, m, h or d, as in \
                          default 10s, 404-410 override 1m";

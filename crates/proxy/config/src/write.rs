@@ -4,13 +4,14 @@
 use std::path::PathBuf;
 
 use super::keywords;
+use super::raw::ServiceKind;
 use super::toml_text::{basic_string, string_array, write_key};
-use super::value::{write_origin, write_port, write_statuses};
+use super::value::{write_fastcgi, write_origin, write_port, write_size, write_statuses};
 use super::{
-    CertificateFiles, Cidr, ClientCertificateRules, Config, Listener, OriginTls, Route, Service,
-    ServiceRole, TargetRules,
+    CertificateFiles, Cidr, ClientCertificateRules, Config, Listener, OriginProtocol, OriginTls,
+    Route, Service, ServiceRole, TargetRules,
 };
-use super::{acme, cache};
+use super::{acme, cache, folder};
 use crate::limits::Limits;
 
 /// Writes the file of a configuration. The file does not contain the number of the snapshot, which
@@ -69,10 +70,8 @@ fn process(out: &mut String, config: &Config) {
 }
 
 fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>) {
-    out.push_str(match service.role {
-        ServiceRole::Forward(_) => "\n[[forward]]\n",
-        ServiceRole::Boost(_) => "\n[[boost]]\n",
-    });
+    let kind = service.name.kind();
+    out.push_str(&format!("\n[[{}]]\n", kind.name()));
     if let Some(name) = service.name.given() {
         write_key(out, "name", basic_string(name));
     }
@@ -126,7 +125,7 @@ fn write_service(out: &mut String, service: &Service, listeners: Vec<&Listener>)
             let hsts = service.hsts_s.map_or_else(|| "off".to_owned(), cache::write_seconds);
             write_key(out, "hsts", basic_string(&hsts));
             write_key(out, "path-strict", service.path_strict);
-            routes.iter().for_each(|route| write_route(out, route));
+            routes.iter().for_each(|route| write_route(out, route, kind));
         }
     }
 }
@@ -148,13 +147,34 @@ fn target_rules(out: &mut String, rules: &TargetRules) {
     write_key(out, "sni-must-match", rules.sni_must_match);
 }
 
-fn write_route(out: &mut String, route: &Route) {
-    out.push_str("\n[[boost.route]]\n");
+fn write_route(out: &mut String, route: &Route, kind: ServiceKind) {
+    out.push_str(&format!("\n[[{}.route]]\n", kind.name()));
     if let Some(host) = &route.host {
         write_key(out, "host", basic_string(host));
     }
     write_key(out, "path", basic_string(&route.path));
-    write_key(out, "origins", string_array(route.origins.iter().map(write_origin)));
+    if let Some(folder) = &route.folder {
+        folder::write(out, folder);
+    }
+    // Without origins, their options would be errors.
+    if !route.origins.is_empty() {
+        write_origins(out, route);
+    }
+    cache::write_route(out, route.cache.as_deref());
+}
+
+/// Writes the origins of a route and their options.
+fn write_origins(out: &mut String, route: &Route) {
+    match route.protocol {
+        OriginProtocol::Http => {
+            write_key(out, "origins", string_array(route.origins.iter().map(write_origin)));
+        }
+        OriginProtocol::FastCgi => {
+            write_key(out, "fastcgi", string_array(route.origins.iter().map(write_fastcgi)));
+            let buffer = write_size(route.upload_buffer_bytes);
+            write_key(out, "upload-buffer", basic_string(&buffer));
+        }
+    }
     write_key(out, "balance", basic_string(keywords::BALANCE.name(route.balance)));
     write_key(out, "host-header", basic_string(keywords::HOST_SENT.name(route.host_header)));
     write_key(out, "path-forward", basic_string(keywords::PATH_FORWARD.name(route.path_forward)));
@@ -172,11 +192,12 @@ fn write_route(out: &mut String, route: &Route) {
         write_key(out, "check", basic_string(&check.path));
         write_key(out, "check-status", basic_string(&write_statuses(check.statuses)));
     }
-    write_key(out, "send-proxy", basic_string(keywords::SEND_PROXY.name(route.send_proxy)));
+    if route.protocol == OriginProtocol::Http {
+        write_key(out, "send-proxy", basic_string(keywords::SEND_PROXY.name(route.send_proxy)));
+    }
     if let Some(tls) = &route.origin_tls {
         write_origin_tls(out, tls);
     }
-    cache::write_route(out, route.cache.as_deref());
 }
 
 fn write_client_certificates(out: &mut String, rules: Option<&ClientCertificateRules>) {

@@ -38,11 +38,20 @@ fn wrong_values(value_type: ValueType) -> Vec<String> {
         ValueType::SocketAddress => &["80", "a:1", "on"],
         ValueType::LogFile => &["", "a\tb", "false"],
         ValueType::Origin => &["ftp://a", "a:80", "http://a/b"],
+        ValueType::FastCgi => &["x", "unix:", "a:0", "a:70000", "http://a:1"],
         ValueType::Cidr => &["10.0.0.1/8", "x"],
         ValueType::Port => &["0", "70000", "http"],
         ValueType::HostPattern => &["a:80", "*"],
         ValueType::DomainPattern => &["10.0.0.1", "*"],
         ValueType::File | ValueType::Folder => &["", "a\tb"],
+        ValueType::FileName => &["", "..", "a/b"],
+        ValueType::NamePattern => &["", "a/*"],
+        ValueType::ExtensionPattern => &["", "php", ".a/b"],
+        ValueType::TryFile => &["", "a.html", "{path}/.."],
+        ValueType::FilePath => &["", "index.html", "/a/../b", "{path}"],
+        ValueType::MediaType => &["", ".a", "a=b/c", ".a.b=c/d", ".a=b"],
+        ValueType::Charset => &["", "a b"],
+        ValueType::CacheControl => &["", "max-age=", "a b"],
         ValueType::Realm => &["", "a\\b"],
         ValueType::PathPrefix => &["a", "/a?b", "/a/../b"],
         ValueType::PassedField => &["Cookie", ""],
@@ -83,6 +92,7 @@ fn with_option(command_name: &str, option: &str) -> Result<Config, ConfigError> 
     let mut words = vec!["millrace", command_name];
     match command_name {
         "boost" if !option.starts_with("--origin=") => words.push("--origin=http://a"),
+        "serve" => words.push("/srv"),
         "run" | "check" => words.push("a.toml"),
         _ => {}
     }
@@ -145,18 +155,22 @@ fn files(row: &OptionRow, value: &str) -> Vec<String> {
     let top = || format!("{line}\n[[forward]]");
     let forward = || format!("[[forward]]\n{line}");
     let boost = || format!("[[boost]]\n{line}\n[[boost.route]]\norigins = 'http://a'");
-    let route = || match row.key {
-        "origins" => format!("[[boost]]\n[[boost.route]]\n{line}"),
-        _ => format!("[[boost]]\n[[boost.route]]\norigins = 'http://a'\n{line}"),
+    let served = || format!("[[serve]]\norigins = 'http://a'\n{line}");
+    let own = match (row.key, row.scope) {
+        ("origins" | "folder" | "fastcgi", _) => "",
+        (_, Scope::Folder) => "folder = '/srv'",
+        _ => "origins = 'http://a'",
     };
+    let route = |service: &str| format!("[[{service}]]\n[[{service}.route]]\n{own}\n{line}");
+    let routes = || vec![route("boost"), route("serve"), format!("[[serve]]\n{own}\n{line}")];
     match row.scope {
         Scope::Process => vec![top()],
         Scope::Start => Vec::new(),
-        Scope::Service => vec![forward(), boost()],
+        Scope::Service => vec![forward(), boost(), served()],
         Scope::Forward => vec![forward()],
-        Scope::Boost => vec![boost()],
-        Scope::Route => vec![route()],
-        Scope::Cache => vec![forward(), boost(), route()],
+        Scope::Boost => vec![boost(), served()],
+        Scope::Route | Scope::Folder => routes(),
+        Scope::Cache => [vec![forward(), boost()], routes()].concat(),
     }
 }
 

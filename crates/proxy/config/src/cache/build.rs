@@ -9,8 +9,8 @@ use super::value::{self, FieldOrCookie, MemoryShare};
 use super::{CacheRoute, CacheSettings, Disk};
 use crate::error::ConfigError;
 use crate::keywords;
-use crate::option_table::MEMORY_BYTES_PER_WORKER_MIN;
 use crate::options::{OptionRow, ValueType};
+use crate::process_rows::MEMORY_BYTES_PER_WORKER_MIN;
 use crate::raw::{RawTable, bounded};
 use crate::value::{Problem, check_bounds, parse_switch, write_size};
 
