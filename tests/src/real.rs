@@ -6,6 +6,7 @@
 //! limits. No outcome depends on the duration of a step.
 
 mod configurations;
+mod folders;
 mod process;
 mod stream;
 
@@ -19,10 +20,11 @@ use std::time::{Duration, Instant};
 use millrace_engine::{Clock, EngineOptions, Error, UringEngine};
 
 use crate::scenario::{
-    End, Listen, Need, OriginKind, Placeholders, Play, RequestScripts, Scenario, Script,
-    ScriptSignals,
+    End, Listen, Need, OriginKind, Placeholders, Play, RequestScripts, RunnerTask, Scenario,
+    Script, ScriptSignals, Tolerance,
 };
 use configurations::Configurations;
+use folders::Folders;
 use stream::{OriginListener, Stream};
 
 /// The limit after which a script or a wait counts as hung. After the first failure of a run,
@@ -93,6 +95,8 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
     for socket in &scenario.sockets {
         names.set(socket, &folder.join(socket).display().to_string());
     }
+    let folders = Folders::create(scenario, folder, &mut names);
+    let folders = folders.map_err(|error| format!("a folder of files: {error}"))?;
     let configurations = Configurations::new(scenario, &names, listen, folder);
     let mut process = configurations.start(program, engine)?;
     names.set("proxy", process.address());
@@ -122,8 +126,12 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
             })
             .collect();
         while !clients.iter().all(std::thread::ScopedJoinHandle::is_finished) {
-            if let Some((request, name)) = run.signals.pending_reload() {
-                run.signals.finish_reload(request, configurations.reload(&mut process, &name));
+            if let Some((number, task)) = run.signals.pending_task() {
+                let outcome = match task {
+                    RunnerTask::Reload(name) => configurations.reload(&mut process, &name),
+                    RunnerTask::Write(change) => folders.change(&change),
+                };
+                run.signals.finish_task(number, outcome);
             }
             std::thread::sleep(Duration::from_millis(1));
         }
@@ -135,19 +143,23 @@ fn play_in(scenario: &Scenario, program: &Path, engine: &str, folder: &Path) -> 
         // The origins stop accepting, and stop waiting on connections whose scripts have ended.
         run.over.store(true, Ordering::Release);
     });
-    let stopped = process.stop(PATIENCE);
-    let mut failures = run.failures.lock().map_or_else(|_| Vec::new(), |it| it.clone());
-    match stopped {
-        Ok(stderr) if !failures.is_empty() => {
-            failures.push(format!("standard error of the program:\n{stderr}"))
-        }
-        Ok(_) => {}
-        Err(wrong) => failures.push(wrong),
-    }
-    if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+    run.result(process.stop(PATIENCE))
 }
 
 impl RealRun {
+    /// Returns the result of the run, whose process has ended as `stopped` says.
+    fn result(&self, stopped: Result<String, String>) -> Result<(), String> {
+        let mut failures = self.failures.lock().map_or_else(|_| Vec::new(), |it| it.clone());
+        match stopped {
+            Ok(stderr) if !failures.is_empty() => {
+                failures.push(format!("standard error of the program:\n{stderr}"))
+            }
+            Ok(_) => {}
+            Err(wrong) => failures.push(wrong),
+        }
+        if failures.is_empty() { Ok(()) } else { Err(failures.join("\n")) }
+    }
+
     fn now(&self) -> u64 {
         u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
@@ -190,7 +202,7 @@ fn play_client(run: &RealRun, client: &crate::scenario::Client, at: &str) -> Res
     let socket = client.at.as_ref().map(|name| run.names.fill(&format!("unix:{{{name}}}")));
     let at = socket.as_deref().unwrap_or(at);
     let mut stream = Stream::connect(at).map_err(|error| format!("connect: {error}"))?;
-    let mut play = Play::new(&client.script, &run.names, &run.signals, false);
+    let mut play = Play::new(&client.script, &run.names, &run.signals, Tolerance::Exact);
     let left = drive(run, &mut stream, &mut play)?;
     if left == ScriptEnd::Open && !play.inbox().is_empty() {
         return Err(format!("unexpected bytes: \"{}\"", play.inbox().escape_ascii()));
@@ -229,7 +241,7 @@ fn play_origin(run: &RealRun, origin: &crate::scenario::Origin, listener: &Origi
 /// Plays an origin connection and keeps it open until the proxy closes it or the run ends. An
 /// origin that has finished its script does not end connections by itself.
 fn play_accepted(run: &RealRun, mut stream: Stream, script: &Script) -> Result<(), String> {
-    let mut play = Play::new(script, &run.names, &run.signals, false);
+    let mut play = Play::new(script, &run.names, &run.signals, Tolerance::Exact);
     if drive(run, &mut stream, &mut play)? == ScriptEnd::Closed {
         return Ok(());
     }
@@ -253,7 +265,7 @@ fn play_requests(run: &RealRun, mut stream: Stream, picks: &RequestScripts) -> R
     let mut inbox = Vec::new();
     while !run.over.load(Ordering::Acquire) {
         if let Some(script) = picks.pick(&inbox)? {
-            let mut play = Play::new(&script, &run.names, &run.signals, false);
+            let mut play = Play::new(&script, &run.names, &run.signals, Tolerance::Exact);
             play.received(&inbox);
             if drive(run, &mut stream, &mut play)? == ScriptEnd::Closed {
                 return Ok(());

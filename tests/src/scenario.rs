@@ -1,6 +1,7 @@
 #![doc = include_str!("../scenarios/README.md")]
 
 mod check;
+mod folders;
 mod parse;
 mod pick;
 mod placeholders;
@@ -9,10 +10,11 @@ mod play;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-pub use check::{Check, Expected, ExpectedStart, MessagePart};
+pub use check::{Check, Expected, ExpectedStart, MessagePart, Tolerance};
+pub use folders::{EntryKind, FileChange, FolderEntry, FolderPlan};
 pub use pick::RequestScripts;
 pub use placeholders::Placeholders;
-pub use play::{End, Need, Play, ReloadRequest, ScriptSignals};
+pub use play::{End, Need, Play, RunnerTask, ScriptSignals, TaskNumber};
 
 /// A scenario.
 #[derive(Clone, Debug)]
@@ -39,6 +41,8 @@ pub struct Scenario {
     pub descriptors: Option<(usize, usize)>,
     /// Capacity of a mailbox between two simulated workers. One worker then accepts all clients.
     pub mailboxes: Option<usize>,
+    /// The folders of files.
+    pub folders: Vec<FolderPlan>,
     /// The names that the simulated name server resolves, with their addresses.
     pub names: Vec<(String, IpAddr)>,
     /// The origins, in the order of the file.
@@ -181,6 +185,17 @@ pub enum Action {
         name: String,
         /// Whether the proxy must refuse it.
         refused: bool,
+    },
+    /// Change a file.
+    Write {
+        /// The name of the folder.
+        folder: String,
+        /// The path below it.
+        path: String,
+        /// The new bytes.
+        pieces: Vec<Piece>,
+        /// See [`FileChange::is_in_place`].
+        is_in_place: bool,
     },
 }
 

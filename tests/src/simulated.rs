@@ -4,12 +4,14 @@
 //! In a working world every expectation holds exactly. In a hostile world, weaker rules hold:
 //!
 //! * A client gets its own bytes, or a part of them and a broken connection, or a response of the
-//!   proxy's own.
+//!   proxy's own. In a world that replaces files, it may get another file, but no mixture of two.
 //! * A request reaches an origin only if a client sent it, and twice only if it may be repeated.
 //! * Every wait ends, and nothing leaks.
 
 mod actors;
 mod cache;
+mod file_threads;
+mod folders;
 mod name_server;
 mod origin;
 mod random;
@@ -20,6 +22,7 @@ mod tls;
 mod tls_stream;
 mod transport;
 mod verifier;
+mod wake_list;
 
 use std::cell::{Cell, RefCell};
 use std::net::SocketAddr;
@@ -45,9 +48,11 @@ pub use random::{
 };
 
 use crate::scenario::{
-    Listen, Origin, OriginKind, Placeholders, RequestScripts, Scenario, ScriptSignals,
+    Listen, Origin, OriginKind, Placeholders, RequestScripts, Scenario, ScriptSignals, Tolerance,
 };
 use actors::ScenarioActors;
+use file_threads::SimFileThreads;
+use folders::SimFolders;
 use name_server::NameServer;
 use origin::ScriptedOrigin;
 use reload::{Reloader, WorkerMailboxes, address_of};
@@ -142,6 +147,7 @@ struct ScenarioRun {
     actors: ScenarioActors,
     name_server: NameServer,
     verifier: SimVerifier,
+    file_threads: SimFileThreads,
     /// The requests that reached origins in a hostile world.
     requests_seen: Rc<RequestScripts>,
     hostile: bool,
@@ -162,8 +168,10 @@ impl ScenarioRun {
         for socket in &scenario.sockets {
             names.set(socket, &format!("/sim/{socket}"));
         }
+        let folders = Rc::new(SimFolders::new(scenario, world, seed, faults, &mut names));
         let workers = (1 + world.random() % 2).to_string();
-        let (parsed, config) = configure(scenario, world, &mut names, &workers, &tls)?;
+        let contents = (&tls, &*folders);
+        let (parsed, config) = configure(scenario, world, &mut names, &workers, contents)?;
         let config = Arc::new(config);
         let scripts = scenario.origins.iter().flat_map(Origin::all).cloned().collect();
         let requests_seen = Rc::new(RequestScripts::new(scripts, &names));
@@ -188,7 +196,9 @@ impl ScenarioRun {
             (name.clone(), arguments(command, scenario, &names, &workers, &tls))
         });
         let both = (parsed, &config);
-        let reloader = Reloader::new(commands.collect(), &signals, &mailboxes, &shared, both);
+        let process = (&mailboxes, &shared);
+        let reloader = Reloader::new(commands.collect(), &signals, process, both, &folders);
+        let file_threads = SimFileThreads::new(&folders, &shared, &mailboxes, world, hostile);
         let actors = ScenarioActors {
             reloader,
             clients: scenario.clients.iter().map(|client| (client.clone(), None)).collect(),
@@ -198,18 +208,18 @@ impl ScenarioRun {
             secures_clients: tls.for_clients,
             names,
             signals,
-            hostile,
+            tolerance: if hostile { folders.tolerance() } else { Tolerance::Exact },
             failures: Vec::new(),
             over: Rc::new(Cell::new(false)),
         };
-        let workers = workers_running;
         Ok(Self {
-            workers,
+            workers: workers_running,
             mailboxes,
             shared,
             actors,
             name_server,
             verifier,
+            file_threads,
             requests_seen,
             hostile,
         })
@@ -240,8 +250,12 @@ impl ScenarioRun {
         time: Duration,
         done: &mut dyn FnMut(&World) -> bool,
     ) -> RunOutcome {
-        let actors: &mut [&mut dyn Actor] =
-            &mut [&mut self.actors, &mut self.name_server, &mut self.verifier];
+        let actors: &mut [&mut dyn Actor] = &mut [
+            &mut self.actors,
+            &mut self.name_server,
+            &mut self.verifier,
+            &mut self.file_threads,
+        ];
         run_all(world, &mut self.workers, actors, time, done)
     }
 
@@ -344,7 +358,7 @@ impl DrawnTls {
         let [of_clients, of_origins] = [random.below(3), random.below(3)];
         let is_tcp = |kind| matches!(kind, OriginKind::Tcp | OriginKind::Tcp6);
         let has_origins = scenario.command.iter().any(|word| word.contains("http://"))
-            && scenario.command[0] == "boost"
+            && ["boost", "serve"].contains(&&scenario.command[0][..])
             && scenario.origins.iter().all(|origin| is_tcp(origin.kind));
         let is_tcp = matches!(scenario.listen, Listen::Tcp(_));
         let for_clients = scenario.secured && is_tcp && of_clients == 0;
@@ -426,7 +440,7 @@ fn configure(
     world: &World,
     names: &mut Placeholders,
     workers: &str,
-    tls: &DrawnTls,
+    (tls, folders): (&DrawnTls, &SimFolders),
 ) -> Result<(Config, Config), String> {
     let words = arguments(&scenario.command, scenario, names, workers, tls);
     let mut parsed = config::from_arguments(words).map_err(|wrong| wrong.to_string())?;
@@ -434,6 +448,7 @@ fn configure(
     if let Some(tls) = &tls.settings {
         tls.set_content(&mut parsed);
     }
+    folders.set_content(&mut parsed);
     let mut config = parsed.clone();
     pick_ports(&mut config, world);
     names.set("proxy", &config.listeners[0].address.to_string());

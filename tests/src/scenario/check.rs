@@ -17,6 +17,42 @@ pub struct Expected {
     pub body: Option<Vec<Piece>>,
 }
 
+/// The deviations from a script that the faults of a world may cause.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Tolerance {
+    /// Nothing: each expectation holds exactly.
+    Exact,
+    /// Cut connections, and responses that the proxy makes when clients and origins fail.
+    Hostile,
+    /// These, and responses that the proxy makes when files cannot be opened or read.
+    HostileFiles,
+    /// These, and responses with other files, because files are replaced. All bytes of such a file
+    /// are equal.
+    ReplacedFiles,
+    /// Any response, because the bytes of files change while they are served.
+    ChangedFiles,
+}
+
+impl Tolerance {
+    /// Returns whether a response with this status may come instead of the expected one.
+    fn allows(self, status: u16) -> bool {
+        match self {
+            Self::Exact | Self::Hostile => matches!(status, 408 | 502..=504),
+            Self::HostileFiles => matches!(status, 403 | 408 | 500 | 502..=504),
+            Self::ReplacedFiles | Self::ChangedFiles => true,
+        }
+    }
+
+    /// Returns whether a 200 may have these bytes instead of the expected ones.
+    fn allows_body(self, bytes: &[u8]) -> bool {
+        match self {
+            Self::Exact | Self::Hostile | Self::HostileFiles => false,
+            Self::ReplacedFiles => bytes.windows(2).all(|two| two[0] == two[1]),
+            Self::ChangedFiles => true,
+        }
+    }
+}
+
 /// How much of a message is expected.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessagePart {
@@ -73,7 +109,7 @@ pub(super) enum MatchResult {
     More,
     /// The message matches and has this length in bytes.
     Matched(usize),
-    /// The message is complete, but it is a response that the proxy may make when origins fail.
+    /// The message is complete, but it is a response that a fault of the world may cause.
     OwnResponse,
     /// The bytes are another message, or no message.
     Failed(String),
@@ -88,9 +124,10 @@ impl Expected {
         body: Option<&[u8]>,
         input: &[u8],
         ended: bool,
+        world: Tolerance,
     ) -> MatchResult {
         if self.part == MessagePart::Header {
-            return self.match_header(names, input, ended);
+            return self.match_header(names, input, ended, world);
         }
         // The strict parser restarts at each call. To avoid quadratic work it is not called while a
         // large body is certainly incomplete.
@@ -106,6 +143,11 @@ impl Expected {
                 ended,
             ),
         };
+        // No response mixes the bytes of two files.
+        let allows_body = |message: &Message| {
+            let is_expected = body.is_none_or(|body| message.body == body);
+            message.status() != 200 || is_expected || world.allows_body(&message.body)
+        };
         match parsed {
             Err(ambiguity) => MatchResult::Failed(format!("{ambiguity}: {}", excerpt(input))),
             Ok(None) if ended => MatchResult::Failed(format!("truncated: {}", excerpt(input))),
@@ -115,7 +157,7 @@ impl Expected {
                     self.start_error(names, &message).or_else(|| self.error(names, body, &message));
                 match error {
                     None => MatchResult::Matched(message.bytes),
-                    Some(_) if matches!(message.status(), 408 | 502..=504) => {
+                    Some(_) if world.allows(message.status()) && allows_body(&message) => {
                         MatchResult::OwnResponse
                     }
                     Some(error) => MatchResult::Failed(format!("{error}: {}", excerpt(input))),
@@ -125,14 +167,25 @@ impl Expected {
     }
 
     /// Checks that the status and the received part of the body may belong to the expected message.
-    /// Also accepts a response that the proxy may make when origins fail.
-    pub(super) fn match_truncated(&self, body: Option<&[u8]>, input: &[u8]) -> Result<(), String> {
+    /// Also accepts a response that a fault of the world may cause.
+    pub(super) fn match_truncated(
+        &self,
+        body: Option<&[u8]>,
+        input: &[u8],
+        world: Tolerance,
+    ) -> Result<(), String> {
         let Some(header) = header_length(input) else { return Ok(()) };
         let text = String::from_utf8_lossy(&input[..header]).to_ascii_lowercase();
         let status = text.split(' ').nth(1).and_then(|word| word.parse::<u16>().ok());
         match (&self.start, status) {
-            (ExpectedStart::Response { .. }, Some(408 | 502..=504)) => return Ok(()),
-            (ExpectedStart::Response { status: wanted, .. }, Some(status)) if *wanted != status => {
+            (ExpectedStart::Response { .. }, Some(status))
+                if world.allows(status) && status != 200 =>
+            {
+                return Ok(());
+            }
+            (ExpectedStart::Response { status: wanted, .. }, Some(status))
+                if *wanted != status && !world.allows(status) =>
+            {
                 return Err(format!("status {status} instead of {wanted}: {}", excerpt(input)));
             }
             _ => {}
@@ -140,14 +193,20 @@ impl Expected {
         let chunked = text.contains("\r\ntransfer-encoding: chunked\r\n");
         let received = if chunked { dechunk(&input[header..]) } else { input[header..].to_vec() };
         match body {
-            Some(body) if !body.starts_with(&received) => {
+            Some(body) if !body.starts_with(&received) && !world.allows_body(&received) => {
                 Err(format!("the truncated body differs from the expected one: {}", excerpt(input)))
             }
             _ => Ok(()),
         }
     }
 
-    fn match_header(&self, names: &Placeholders, input: &[u8], ended: bool) -> MatchResult {
+    fn match_header(
+        &self,
+        names: &Placeholders,
+        input: &[u8],
+        ended: bool,
+        world: Tolerance,
+    ) -> MatchResult {
         let Some(length) = header_length(input) else {
             let error = || MatchResult::Failed(format!("no complete header: {}", excerpt(input)));
             return if ended { error() } else { MatchResult::More };
@@ -171,12 +230,10 @@ impl Expected {
             .or_else(|| {
                 self.checks.iter().find_map(|check| check.error(names, &fields, &[], None))
             });
-        let own = ["408", "502", "503", "504"].iter();
+        let status = first.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         match error {
             None => MatchResult::Matched(length),
-            Some(_)
-                if own.clone().any(|status| first.starts_with(&format!("HTTP/1.1 {status} "))) =>
-            {
+            Some(_) if status.is_some_and(|status| world.allows(status)) => {
                 MatchResult::OwnResponse
             }
             Some(error) => MatchResult::Failed(format!("{error}: {}", excerpt(input))),

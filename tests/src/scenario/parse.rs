@@ -1,13 +1,14 @@
 //! Parses a scenario, line by line.
 
 use super::{
-    Action, Check, Client, End, Expected, ExpectedStart, Listen, MessagePart, Origin, OriginKind,
-    Piece, Scenario, Script, Step,
+    Action, Check, Client, End, EntryKind, Expected, ExpectedStart, FolderEntry, FolderPlan,
+    Listen, MessagePart, Origin, OriginKind, Piece, Scenario, Script, Step,
 };
 
 /// The item that the next steps belong to.
 enum ParserContext {
     Nowhere,
+    Folder,
     Origin,
     Accept,
     Each,
@@ -29,6 +30,7 @@ pub(super) fn scenario(name: &str, text: &str) -> Result<Scenario, String> {
         names: Vec::new(),
         descriptors: None,
         mailboxes: None,
+        folders: Vec::new(),
         origins: Vec::new(),
         clients: Vec::new(),
     };
@@ -98,6 +100,10 @@ fn outer(
             scenario.origins.push(origin(name, kind)?);
             *context = ParserContext::Origin;
         }
+        ["folder", name] => {
+            scenario.folders.push(FolderPlan { name: (*name).to_owned(), entries: Vec::new() });
+            *context = ParserContext::Folder;
+        }
         ["descriptors", count] => descriptors(scenario, count, count)?,
         ["descriptors", count, "assumed", assumed] => descriptors(scenario, count, assumed)?,
         ["mailboxes", count] => {
@@ -157,6 +163,10 @@ fn inner(
     line: usize,
     text: &str,
 ) -> Result<(), String> {
+    if let (ParserContext::Folder, Some(folder)) = (&*context, scenario.folders.last_mut()) {
+        folder.entries.push(entry(text)?);
+        return Ok(());
+    }
     let origin = scenario.origins.last_mut();
     match (text, &*context, origin) {
         ("accept", ParserContext::Origin | ParserContext::Accept, Some(origin)) => {
@@ -185,7 +195,7 @@ fn inner(
         ParserContext::Each => scenario.origins.last_mut().and_then(|it| it.each.as_mut()),
         ParserContext::Any => scenario.origins.last_mut().and_then(|it| it.any.last_mut()),
         ParserContext::Client => scenario.clients.last_mut().map(|it| &mut it.script),
-        ParserContext::Nowhere | ParserContext::Origin => None,
+        ParserContext::Nowhere | ParserContext::Folder | ParserContext::Origin => None,
     };
     let script = script.ok_or("a step needs a client, or an `accept`, above it")?;
     if let Some(Step { action: Action::Message(expected), .. }) = script.steps.last_mut()
@@ -195,6 +205,29 @@ fn inner(
     }
     script.steps.push(Step { line, action: action(text)? });
     Ok(())
+}
+
+/// Parses `file PATH PIECES` or `link PATH TARGET`.
+fn entry(text: &str) -> Result<FolderEntry, String> {
+    let mut words = text.splitn(3, ' ');
+    let (Some(word), Some(path), Some(rest)) = (words.next(), words.next(), words.next()) else {
+        return Err("expected `file PATH PIECES` or `link PATH TARGET`".to_owned());
+    };
+    let kind = match word {
+        "file" => EntryKind::File(pieces(rest)?),
+        "link" => EntryKind::Link(rest.to_owned()),
+        _ => return Err(format!("unknown entry of a folder `{text}`")),
+    };
+    Ok(FolderEntry { path: path.to_owned(), kind })
+}
+
+/// Parses `FOLDER PATH PIECES`.
+fn write(text: &str, is_in_place: bool) -> Result<Action, String> {
+    let mut words = text.splitn(3, ' ').map(str::to_owned);
+    let (Some(folder), Some(path), Some(rest)) = (words.next(), words.next(), words.next()) else {
+        return Err("expected a folder, a path and pieces".to_owned());
+    };
+    Ok(Action::Write { folder, path, pieces: pieces(&rest)?, is_in_place })
 }
 
 /// Parses a line below an expected message. Returns false if the line is a step of its own.
@@ -247,6 +280,8 @@ fn action(text: &str) -> Result<Action, String> {
             let name = refused.unwrap_or(rest).to_owned();
             Action::Reload { name, refused: refused.is_some() }
         }
+        ("write", _) => write(rest, false)?,
+        ("rewrite", _) => write(rest, true)?,
         _ => return Err(format!("unknown step `{text}`")),
     })
 }
@@ -424,6 +459,8 @@ client c2 after c1
             ("proxy boost\nclient c\n  expect the unexpected", "line 3"),
             ("proxy boost\nclient c\n  send \"open", "line 3"),
             ("proxy boost\n  send \"a\"", "line 2"),
+            ("proxy serve {a}\nfolder a\n  file b", "line 3"),
+            ("proxy serve {a}\nclient c\n  write a b", "line 3"),
         ] {
             let wrong = Scenario::parse("wrong", text).unwrap_err();
             assert!(wrong.starts_with(line), "{wrong}");

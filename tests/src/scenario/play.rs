@@ -5,22 +5,33 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::check::{MatchResult, excerpt};
-use super::{Action, Expected, MessagePart, Piece, Placeholders, Script, Step};
+use super::{
+    Action, Expected, FileChange, MessagePart, Piece, Placeholders, Script, Step, Tolerance,
+};
 
-/// Signals between scripts, and their reload requests to the runner.
+/// Signals between scripts, and their tasks for the runner.
 #[derive(Clone, Default, Debug)]
 pub struct ScriptSignals(Arc<Mutex<SignalState>>);
 
 #[derive(Default, Debug)]
 struct SignalState {
     signals: BTreeSet<String>,
-    /// Reloads in the order of their requests, each with its outcome once it is known.
-    reloads: Vec<(String, Option<Result<(), String>>)>,
+    /// The tasks in the order of their requests, each with its outcome once it is known.
+    tasks: Vec<(RunnerTask, Option<Result<(), String>>)>,
 }
 
-/// A reload that a script requested.
+/// A task for the runner.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RunnerTask {
+    /// Make the proxy apply the configuration of this name.
+    Reload(String),
+    /// Change a file.
+    Write(FileChange),
+}
+
+/// The number of a task that a script requested.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ReloadRequest(usize);
+pub struct TaskNumber(usize);
 
 impl ScriptSignals {
     fn lock(&self) -> MutexGuard<'_, SignalState> {
@@ -35,8 +46,8 @@ impl ScriptSignals {
     /// Returns the number of changes so far.
     pub fn count(&self) -> usize {
         let state = self.lock();
-        let done = state.reloads.iter().filter(|(_, outcome)| outcome.is_some()).count();
-        state.signals.len() + state.reloads.len() + done
+        let done = state.tasks.iter().filter(|(_, outcome)| outcome.is_some()).count();
+        state.signals.len() + state.tasks.len() + done
     }
 
     /// Returns whether the signal is set.
@@ -44,27 +55,27 @@ impl ScriptSignals {
         self.lock().signals.contains(name)
     }
 
-    /// Requests a reload from the runner.
-    pub fn request_reload(&self, name: &str) -> ReloadRequest {
+    /// Requests a task from the runner.
+    pub fn request_task(&self, task: RunnerTask) -> TaskNumber {
         let mut state = self.lock();
-        state.reloads.push((name.to_owned(), None));
-        ReloadRequest(state.reloads.len() - 1)
+        state.tasks.push((task, None));
+        TaskNumber(state.tasks.len() - 1)
     }
 
-    /// Returns the first reload without an outcome, and its name. For the runner.
-    pub fn pending_reload(&self) -> Option<(ReloadRequest, String)> {
+    /// Returns the first task without an outcome. For the runner.
+    pub fn pending_task(&self) -> Option<(TaskNumber, RunnerTask)> {
         let state = self.lock();
-        let step_index = state.reloads.iter().position(|(_, outcome)| outcome.is_none())?;
-        Some((ReloadRequest(step_index), state.reloads[step_index].0.clone()))
+        let number = state.tasks.iter().position(|(_, outcome)| outcome.is_none())?;
+        Some((TaskNumber(number), state.tasks[number].0.clone()))
     }
 
-    /// Records the outcome of a reload. For the runner.
-    pub fn finish_reload(&self, reload: ReloadRequest, outcome: Result<(), String>) {
-        self.lock().reloads[reload.0].1 = Some(outcome);
+    /// Records the outcome of a task. For the runner.
+    pub fn finish_task(&self, task: TaskNumber, outcome: Result<(), String>) {
+        self.lock().tasks[task.0].1 = Some(outcome);
     }
 
-    fn outcome(&self, reload: ReloadRequest) -> Option<Result<(), String>> {
-        self.lock().reloads[reload.0].1.clone()
+    fn outcome(&self, task: TaskNumber) -> Option<Result<(), String>> {
+        self.lock().tasks[task.0].1.clone()
     }
 }
 
@@ -111,8 +122,8 @@ pub struct Play {
     step_index: usize,
     names: Placeholders,
     signals: ScriptSignals,
-    /// Whether the world has hostile faults: see [`Play::given_up`].
-    hostile: bool,
+    /// The deviations that faults of the world may cause: see [`Play::given_up`].
+    tolerance: Tolerance,
     given_up: bool,
     /// Received bytes that no step has used.
     inbox: Vec<u8>,
@@ -124,8 +135,8 @@ pub struct Play {
     broken: bool,
     /// When the step at `step_index` ends, if it waits for a time.
     until: Option<u64>,
-    /// The reload that the step at `step_index` waits for.
-    reload: Option<ReloadRequest>,
+    /// The task that the step at `step_index` waits for.
+    task: Option<TaskNumber>,
 }
 
 impl Play {
@@ -134,14 +145,14 @@ impl Play {
         script: &Script,
         names: &Placeholders,
         signals: &ScriptSignals,
-        hostile: bool,
+        tolerance: Tolerance,
     ) -> Self {
         Self {
             steps: script.steps.clone().into(),
             step_index: 0,
             names: names.clone(),
             signals: signals.clone(),
-            hostile,
+            tolerance,
             given_up: false,
             inbox: Vec::new(),
             end: None,
@@ -149,7 +160,7 @@ impl Play {
             written: 0,
             broken: false,
             until: None,
-            reload: None,
+            task: None,
         }
     }
 
@@ -181,7 +192,7 @@ impl Play {
     /// Ends the current step. For [`Need::Finish`].
     pub fn advance(&mut self) {
         self.step_index += 1;
-        (self.bytes, self.written, self.until, self.reload) = (None, 0, None, None);
+        (self.bytes, self.written, self.until, self.task) = (None, 0, None, None);
     }
 
     /// Returns whether every step was performed, or the script gave up in a hostile world.
@@ -197,7 +208,7 @@ impl Play {
 
     /// Returns whether the world may cut connections.
     pub fn is_hostile(&self) -> bool {
-        self.hostile
+        self.tolerance != Tolerance::Exact
     }
 
     /// Returns the line of the current step, or of the last one.
@@ -217,14 +228,18 @@ impl Play {
             let Some(step) = steps.get(self.step_index) else {
                 return if self.given_up { Need::Close } else { Need::Over };
             };
-            if self.given_up && !matches!(step.action, Action::Signal(_) | Action::Reload { .. }) {
+            let is_for_others = matches!(
+                step.action,
+                Action::Signal(_) | Action::Reload { .. } | Action::Write { .. }
+            );
+            if self.given_up && !is_for_others {
                 self.advance();
                 continue;
             }
             match self.try_step(&step.action, now) {
                 StepResult::Done => self.advance(),
                 StepResult::Wait(wait) => return self.wait(wait),
-                StepResult::Failed(_) if self.hostile && self.may_be_missing(&step.action) => {
+                StepResult::Failed(_) if self.is_hostile() && self.may_be_missing(&step.action) => {
                     self.give_up()
                 }
                 StepResult::Failed(why) => {
@@ -234,7 +249,7 @@ impl Play {
         }
     }
 
-    /// Ends the script because of a fault of the world. Its remaining signals and reloads still
+    /// Ends the script because of a fault of the world. Its remaining signals and tasks still
     /// happen, in order, because other scripts depend on them.
     pub fn give_up(&mut self) {
         self.given_up = true;
@@ -307,16 +322,31 @@ impl Play {
             Action::Await(name) if self.signals.is_set(name) => StepResult::Done,
             Action::Await(_) => StepResult::Wait(StepWait::Signal),
             Action::Reload { name, refused } => {
-                let reload = *self.reload.get_or_insert_with(|| self.signals.request_reload(name));
-                match (self.signals.outcome(reload), refused) {
-                    (None, _) => StepResult::Wait(StepWait::Signal),
-                    (Some(Ok(())), false) | (Some(Err(_)), true) => StepResult::Done,
-                    (Some(Ok(())), true) => StepResult::Failed(format!("{name} was not refused")),
-                    (Some(Err(why)), false) => {
-                        StepResult::Failed(format!("{name} was refused: {why}"))
-                    }
-                }
+                self.try_task(*refused, |_| RunnerTask::Reload(name.clone()))
             }
+            Action::Write { folder, path, pieces, is_in_place } => self.try_task(false, |names| {
+                RunnerTask::Write(FileChange {
+                    folder: folder.clone(),
+                    path: path.clone(),
+                    bytes: names.bytes(pieces),
+                    is_in_place: *is_in_place,
+                })
+            }),
+        }
+    }
+
+    /// Requests the task of the current step, once, and waits for its outcome.
+    fn try_task(
+        &mut self,
+        refused: bool,
+        task: impl FnOnce(&Placeholders) -> RunnerTask,
+    ) -> StepResult {
+        let number = *self.task.get_or_insert_with(|| self.signals.request_task(task(&self.names)));
+        match (self.signals.outcome(number), refused) {
+            (None, _) => StepResult::Wait(StepWait::Signal),
+            (Some(Ok(())), false) | (Some(Err(_)), true) => StepResult::Done,
+            (Some(Ok(())), true) => StepResult::Failed("it was not refused".to_owned()),
+            (Some(Err(why)), false) => StepResult::Failed(format!("it was refused: {why}")),
         }
     }
 
@@ -349,7 +379,8 @@ impl Play {
         }
         let ended = self.end == Some(End::Finished);
         let cut = self.end == Some(End::Reset);
-        match expected.match_bytes(&self.names, self.bytes.as_deref(), &self.inbox, ended) {
+        let (body, world) = (self.bytes.as_deref(), self.tolerance);
+        match expected.match_bytes(&self.names, body, &self.inbox, ended, world) {
             MatchResult::Matched(count) => {
                 self.inbox.drain(..count);
                 StepResult::Done
@@ -374,7 +405,7 @@ impl Play {
             return StepResult::Failed(format!("{end:?} after {}", excerpt(&self.inbox)));
         }
         if matches!(
-            expected.match_bytes(&self.names, body, &self.inbox, finished),
+            expected.match_bytes(&self.names, body, &self.inbox, finished, self.tolerance),
             MatchResult::Matched(_)
         ) {
             return StepResult::Failed(format!(
@@ -382,7 +413,7 @@ impl Play {
                 excerpt(&self.inbox)
             ));
         }
-        match expected.match_truncated(body, &self.inbox) {
+        match expected.match_truncated(body, &self.inbox, self.tolerance) {
             Ok(()) => {
                 self.inbox.clear();
                 StepResult::Done
@@ -416,9 +447,13 @@ impl Play {
             Action::Message(expected) => {
                 let body = self.bytes.as_deref();
                 let finished = self.end == Some(End::Finished);
-                match expected.match_bytes(&self.names, body, &self.inbox, finished) {
+                let (names, world) = (&self.names, self.tolerance);
+                match expected.match_bytes(names, body, &self.inbox, finished, world) {
                     MatchResult::OwnResponse => true,
-                    _ => self.end.is_some() && expected.match_truncated(body, &self.inbox).is_ok(),
+                    _ => {
+                        self.end.is_some()
+                            && expected.match_truncated(body, &self.inbox, world).is_ok()
+                    }
                 }
             }
             Action::End { .. } | Action::ResetAfterEnd | Action::Nothing(_) => {

@@ -13,7 +13,7 @@ use super::script_actor::ScriptActor;
 use super::tls::TlsSettings;
 use super::tls_stream::TlsPlan;
 use super::transport::Transport;
-use crate::scenario::{Client, Placeholders, Play, ScriptSignals};
+use crate::scenario::{Client, Placeholders, Play, ScriptSignals, Tolerance};
 
 /// The clients, the origins and the reloader of one run.
 pub(super) struct ScenarioActors {
@@ -26,7 +26,8 @@ pub(super) struct ScenarioActors {
     pub(super) reloader: Reloader,
     pub(super) names: Placeholders,
     pub(super) signals: ScriptSignals,
-    pub(super) hostile: bool,
+    /// The faults that clients accept.
+    pub(super) tolerance: Tolerance,
     pub(super) failures: Vec<String>,
     /// Whether every script has ended, or one has failed.
     pub(super) over: Rc<Cell<bool>>,
@@ -83,7 +84,7 @@ impl ScenarioActors {
         if actor.is_some() || !ready {
             return;
         }
-        let play = Play::new(&client.script, &self.names, &self.signals, self.hostile);
+        let play = Play::new(&client.script, &self.names, &self.signals, self.tolerance);
         let tls = self.tls.as_ref().filter(|_| self.secures_clients);
         let transport = match (&client.at, tls) {
             (None, None) => Transport::plain(world.connect(&self.proxy, None)),

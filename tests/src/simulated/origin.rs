@@ -15,7 +15,9 @@ use super::script_actor::ScriptActor;
 use super::tls::TlsSettings;
 use super::tls_stream::TlsPlan;
 use super::transport::Transport;
-use crate::scenario::{Origin, Placeholders, Play, RequestScripts, Script, ScriptSignals};
+use crate::scenario::{
+    Origin, Placeholders, Play, RequestScripts, Script, ScriptSignals, Tolerance,
+};
 
 /// An origin and its connections.
 pub(super) struct ScriptedOrigin {
@@ -78,6 +80,10 @@ impl ScriptedOrigin {
         self.hostile
             || (self.accepted >= self.origin.scripts.len()
                 && self.active.iter().all(|active| active.actor.is_over()))
+    }
+
+    fn tolerance(&self) -> Tolerance {
+        if self.hostile { Tolerance::Hostile } else { Tolerance::Exact }
     }
 
     /// Describes what the origin waits for.
@@ -145,7 +151,7 @@ impl ScriptedOrigin {
         // serves all further connections.
         let script = script.or(self.origin.scripts.last().filter(|_| self.hostile));
         let script = script.ok_or_else(|| format!("{name}: no script for this connection"))?;
-        let play = Play::new(script, &self.names, &self.signals, self.hostile);
+        let play = Play::new(script, &self.names, &self.signals, self.tolerance());
         self.active.push(ActiveScript {
             actor: ScriptActor::new(name, transport, play, world),
             picked: false,
@@ -190,7 +196,7 @@ impl ScriptedOrigin {
         let picked = self.picks.pick(&idle.inbox);
         if let Some(script) = picked.map_err(|why| format!("{}: {why}", idle.name))? {
             let IdleConnection { name, transport, inbox } = self.idle.swap_remove(index);
-            let mut play = Play::new(&script, &self.names, &self.signals, self.hostile);
+            let mut play = Play::new(&script, &self.names, &self.signals, self.tolerance());
             play.received(&inbox);
             self.active.push(ActiveScript {
                 actor: ScriptActor::new(name, transport, play, world),

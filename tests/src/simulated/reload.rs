@@ -1,6 +1,6 @@
-//! Reloads in the simulated world. [`Reloader`] takes the place of the supervisor: it parses the
-//! other configuration with the program's own parser, opens new listeners, and notifies the
-//! workers.
+//! Reloads and changes of files in the simulated world. [`Reloader`] takes the place of the
+//! supervisor: it parses the other configuration with the program's own parser, opens new
+//! listeners, and notifies the workers.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,9 +12,10 @@ use millrace_proxy::counters::Counters;
 use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sim::{SimDetached, SimWaker, World};
 
+use super::folders::SimFolders;
 use super::tls::TlsSettings;
 use super::verifier::load_users;
-use crate::scenario::{ReloadRequest, ScriptSignals};
+use crate::scenario::{RunnerTask, ScriptSignals, TaskNumber};
 
 /// Returns the address at which clients connect to a listener.
 pub(super) fn address_of(address: &ListenAddress) -> Address {
@@ -28,7 +29,7 @@ pub(super) fn address_of(address: &ListenAddress) -> Address {
 pub(super) type WorkerMailboxes =
     Rc<RefCell<Vec<MailboxSender<WorkerMessage<SimDetached>, SimWaker>>>>;
 
-/// Performs the reloads that scripts request, one at a time.
+/// Performs the reloads and the changes of files that scripts request, one at a time.
 pub(super) struct Reloader {
     /// The complete command lines, by name.
     pub(super) commands: Vec<(String, Vec<String>)>,
@@ -43,7 +44,8 @@ pub(super) struct Reloader {
     /// whether the listener is open.
     pub(super) addresses: Vec<(ListenAddress, ListenAddress, bool)>,
     /// The reload that was sent to the workers but not yet applied by all of them.
-    pub(super) pending: Option<ReloadRequest>,
+    pub(super) pending: Option<TaskNumber>,
+    pub(super) folders: Rc<SimFolders>,
 }
 
 impl Reloader {
@@ -51,9 +53,9 @@ impl Reloader {
     pub(super) fn new(
         commands: Vec<(String, Vec<String>)>,
         signals: &ScriptSignals,
-        mailboxes: &WorkerMailboxes,
-        shared: &Arc<SharedState>,
+        (mailboxes, shared): (&WorkerMailboxes, &Arc<SharedState>),
         (parsed, config): (Config, &Arc<Config>),
+        folders: &Rc<SimFolders>,
     ) -> Self {
         let pairs = parsed.listeners.iter().zip(&config.listeners);
         let addresses = pairs
@@ -68,6 +70,7 @@ impl Reloader {
             parsed,
             addresses,
             pending: None,
+            folders: folders.clone(),
         }
     }
 
@@ -80,13 +83,17 @@ impl Reloader {
                 return;
             }
             self.pending = None;
-            self.signals.finish_reload(request, Ok(()));
+            self.signals.finish_task(request, Ok(()));
         }
-        if let Some((request, name)) = self.signals.pending_reload() {
-            match self.reload(world, &name, tls) {
+        match self.signals.pending_task() {
+            Some((request, RunnerTask::Reload(name))) => match self.reload(world, &name, tls) {
                 Ok(()) => self.pending = Some(request),
-                Err(why) => self.signals.finish_reload(request, Err(why)),
+                Err(why) => self.signals.finish_task(request, Err(why)),
+            },
+            Some((request, RunnerTask::Write(change))) => {
+                self.signals.finish_task(request, self.folders.change(world, &change));
             }
+            None => {}
         }
     }
 
@@ -103,6 +110,7 @@ impl Reloader {
         if let Some(tls) = tls {
             tls.set_content(&mut parsed);
         }
+        self.folders.set_content(&mut parsed);
         config::check_reload(name, &self.parsed, &parsed).map_err(|wrong| wrong.to_string())?;
         let mut config = Config { number: self.config.number + 1, ..parsed.clone() };
         let mut opened = Vec::new();

@@ -9,7 +9,7 @@ use millrace_config::{self as config, Config, ConfigError, FILE_BYTES_MAX, RawCo
 
 use crate::file_stamps::FileStamps;
 use crate::threads::lock;
-use crate::{certificates, congestion, preflight, users};
+use crate::{certificates, congestion, folders, preflight, users};
 
 /// The source of a configuration, and the files that the configuration in force named.
 pub(crate) struct ConfigSource {
@@ -125,6 +125,7 @@ impl ConfigSource {
         let mut config = config::from_raw(raw)?;
         let files = FileStamps::of(&config);
         users::load(&mut config, raw)?;
+        folders::open(&mut config, raw)?;
         if let Err(error) = certificates::load(&mut config, raw) {
             self.files().set_refused(files);
             return Err(error);

@@ -20,7 +20,7 @@ use crate::engines::{self, Engine, Engine::Epoll, EngineSelection};
 use crate::finding::{Finding, Severity};
 use crate::privileges;
 use crate::program_error::ProgramError;
-use crate::worker_pool::{descriptors_per_worker, disk_files};
+use crate::worker_pool::{descriptors_per_worker, disk_files, served_files};
 use crate::{certificates, console, hot_bodies, ring_reservation, splice_thresholds};
 
 /// Prints the findings about this machine for a process with this configuration.
@@ -212,13 +212,16 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
         false => format!("{now}, raised to {most} at start"),
     };
     let connections = config.limits.connections;
-    let files = disk_files(config);
-    let others = DESCRIPTORS_OTHER + files + acme::http_descriptors_max(config, most);
+    let files = [(disk_files(config), "disk"), (served_files(config), "served")];
+    let sum = files.iter().map(|(count, _)| count).sum::<u64>();
+    let others = DESCRIPTORS_OTHER + sum + acme::http_descriptors_max(config, most);
     let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + others;
     if most < DESCRIPTORS_OTHER {
         return Finding::new("descriptors", Severity::Fatal, value, "too few to open sockets");
     }
-    let and_files = if files == 0 { String::new() } else { format!(" and {files} disk files") };
+    let used = files.iter().filter(|(count, _)| *count > 0);
+    let and_files: String =
+        used.map(|(count, kind)| format!(" and {count} {kind} files")).collect();
     if most < needed {
         let reached = most.saturating_sub(others) / DESCRIPTORS_PER_CONNECTION;
         let detail = format!(
@@ -478,6 +481,15 @@ mod tests {
         let (severity, detail) = with("--disk /a:100G");
         let expected = "about 1503 busy connections and 1025 disk files";
         assert!(severity == Severity::Note && detail.contains(expected), "{detail}");
+        let served = config("serve /srv --limit connections=900 --disk /a:128M");
+        let found = descriptors(&machine, &served);
+        assert_eq!(
+            (found.severity, &*found.detail),
+            (
+                Severity::Ok,
+                "enough for limits.connections = 900 and 9 disk files and 2048 served files"
+            )
+        );
     }
 
     #[test]

@@ -21,6 +21,7 @@ mod doctor;
 mod engines;
 mod file_stamps;
 mod finding;
+mod folders;
 mod health_checks;
 mod hot_bodies;
 mod http;

@@ -22,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use millrace_config::{Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
+use millrace_files::Pool;
 use millrace_proxy::counters::Counters;
 use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_store::HotCopies;
@@ -52,6 +53,10 @@ use ticket_rotation::TicketRotation;
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The longest time that a running process sleeps if no timer is due earlier.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
+/// Threads that open and read files whose folders or bytes are not in memory.
+const FILE_THREADS_MAX: usize = 4;
+/// Work that waits for these threads. With more, clients get 503.
+const FILE_JOBS_MAX: usize = 1024;
 /// Time that the workers get to abort the remaining exchanges after the drain deadline.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -118,6 +123,7 @@ impl Running {
             .and_then(|()| cache::start_prefault(shared.cache.as_ref()))
             .inspect_err(|_| active_config.close_listeners())?;
         let (waker, cache) = (Arc::new(DiskWaker::default()), shared.cache.as_ref());
+        shared.files.connect(Pool::new(FILE_THREADS_MAX, FILE_JOBS_MAX), waker.clone());
         let disks = Disks::open(&active_config.config(), cache, &waker, takeover.is_some())
             .inspect_err(|_| active_config.close_listeners())?;
         let rings = std::mem::take(&mut engine.rings);

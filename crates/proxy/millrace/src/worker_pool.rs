@@ -6,7 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
-use millrace_config::Config;
+use millrace_config::{Config, Service};
 use millrace_disk as disk;
 use millrace_dns::ResolverConfig;
 use millrace_engine::{
@@ -342,24 +342,32 @@ pub(crate) fn disk_files(config: &Config) -> u64 {
     disks.map(|disk| disk::limits::files(disk.bytes)).sum()
 }
 
+/// Returns the number of files of served folders that the process keeps open.
+pub(crate) fn served_files(config: &Config) -> u64 {
+    let mut routes = config.services.iter().flat_map(Service::routes);
+    if routes.any(|route| route.folder.is_some()) { config.limits.open_files } else { 0 }
+}
+
 /// Returns the number of descriptors that each of `workers` may open. Those that are open now, and
-/// those for files of disks and for connections of acme-http, are subtracted first. A reserved ring
-/// is subtracted twice: as an open descriptor and in [`DESCRIPTORS_PER_ENGINE`]. So with engine
-/// uring each worker has one descriptor less than it could have.
+/// those for files of disks, served files and connections of acme-http, are subtracted first. A
+/// reserved ring is subtracted twice: as an open descriptor and in [`DESCRIPTORS_PER_ENGINE`]. So
+/// with engine uring each worker has one descriptor less than it could have.
 pub(crate) fn descriptors_per_worker(workers: usize, config: &Config) -> u64 {
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
     let limit = millrace_sys::descriptor_limit();
-    share(left(limit, open, workers as u64, config), workers as u64, disk_files(config))
+    let files = disk_files(config) + served_files(config);
+    share(left(limit, open, workers as u64, config), workers as u64, files)
 }
 
-/// Returns the number of descriptors that are left for workers and files of disks.
+/// Returns the number of descriptors that are left for workers and files.
 fn left(limit: u64, open: u64, workers: u64, config: &Config) -> u64 {
     let http = acme::http_descriptors_max(config, limit);
     limit.saturating_sub(open + DESCRIPTORS_SPARE + workers * DESCRIPTORS_PER_ENGINE + http)
 }
 
 /// Returns each worker's share of `left` descriptors. If there are few, clients come before files:
-/// a disk that cannot open a file pauses, and the responses come from the origin.
+/// a disk that cannot open a file pauses, and the responses come from the origin. A served file
+/// that cannot be opened gets a 503 response.
 fn share(left: u64, workers: u64, files: u64) -> u64 {
     ((left - files.min(left / 2)) / workers).max(1)
 }
@@ -375,6 +383,15 @@ mod tests {
         assert_eq!(share(1000, 2, 2000), 250);
         assert_eq!(share(0, 2, 2000), 1);
         assert_eq!(disk::limits::files(100 << 30), 1025);
+    }
+
+    #[test]
+    fn served_files_count_if_a_route_has_a_folder() {
+        let count =
+            |words: &str| served_files(&millrace_config::from_arguments(words.split(' ')).unwrap());
+        assert_eq!(count("boost --origin=http://a"), 0);
+        assert_eq!(count("serve /srv"), 2048);
+        assert_eq!(count("serve /srv --limit open_files=100"), 100);
     }
 
     #[test]

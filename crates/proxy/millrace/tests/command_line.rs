@@ -35,7 +35,10 @@ fn refused(words: &str, status: i32, parts: &[&str]) {
 #[test]
 fn an_unknown_word_is_an_error_of_one_line_with_status_2() {
     for (words, parts) in [
-        ("serve .", &["millrace: unknown command \"serve\"", "forward, boost, run, check"][..]),
+        (
+            "proxy .",
+            &["millrace: unknown command \"proxy\"", "forward, boost, serve, run, check"][..],
+        ),
         ("forwad", &["did you mean \"forward\"?"]),
         (
             "frwd",
@@ -51,16 +54,25 @@ fn an_unknown_word_is_an_error_of_one_line_with_status_2() {
             "forward --tls-cert x",
             &["unknown option \"--tls-cert\" (expected: an option that \"millrace"],
         ),
-        ("forward --origin http://a", &["forward: --origin is an option of boost only (expected"]),
+        (
+            "forward --origin http://a",
+            &["forward: --origin is an option of boost, serve only (exp"],
+        ),
         ("boost --auth-file F", &["boost: --auth-file is an option of forward only (expected:"]),
         (
             "boost --path-strict off",
-            &["boost: --path-strict is a key of files only (expected: path-strict in [[boost]] of"],
+            &[
+                "boost: --path-strict is a key of files only (expected: path-strict in [[boost]] and",
+            ],
         ),
         ("forward --name a", &["forward: --name is a key of files only (expected: name in [["]),
         ("run --config x", &["run: unknown option \"--config\"", "(expected: millrace run FILE)"]),
         ("run", &["the file is missing"]),
-        ("demo --listen 0.0.0.0:80", &["demo: --listen is an option of forward, boost only"]),
+        ("serve", &["serve: the folder is missing (expected: millrace serve DIR)"]),
+        (
+            "demo --listen 0.0.0.0:80",
+            &["demo: --listen is an option of forward, boost, serve only"],
+        ),
         ("reference latin", &["unknown page \"latin\"", "man, toml, markdown"]),
     ] {
         refused(words, 2, parts);
@@ -143,6 +155,8 @@ fn errors_of_cache_and_boost_are_one_line_with_status_2() {
             "cache purge --group g",
             &["--group: needs --site (expected: --group GROUP --site http[s]:"],
         ),
+        ("serve /no/such", &["millrace: DIR: cannot open the folder \"/no/such\": No such file"]),
+        ("serve . --hide a/b", &["--hide: \"a/b\" has a slash (expected: a name without a slash"]),
         ("boost", &["--origin is missing", "http://HOST"]),
         ("reverse", &["--origin is missing", "http://HOST"]),
         ("reverse --origi a", &["reverse: unknown option \"--origi\"", "\"--origin\"?"]),
@@ -267,13 +281,13 @@ fn every_example_passes_check_and_its_output_is_an_equal_configuration() {
 
 #[test]
 fn help_version_and_reference_are_printed() {
-    for command in ["forward", "boost", "run", "check", "doctor", "demo"] {
+    for command in ["forward", "boost", "serve", "run", "check", "doctor", "demo"] {
         let help = output(&format!("{command} --help"));
         let text = String::from_utf8(help.stdout).unwrap();
         assert!(help.status.success() && text.contains(&format!("Usage: millrace {command}")));
         assert!(text.lines().all(|line| line.len() <= 100), "{text}");
     }
-    for command in ["forward", "boost", "reverse", "run", "check", "doctor"] {
+    for command in ["forward", "boost", "reverse", "serve", "run", "check", "doctor"] {
         let text = String::from_utf8(output(&format!("{command} -h")).stdout).unwrap();
         let options = text.lines().filter(|line| line.starts_with("      --"));
         assert!(text.lines().count() <= 48 && options.count() <= 20, "{text}");

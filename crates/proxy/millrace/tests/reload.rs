@@ -212,6 +212,40 @@ fn files_outside_the_sandbox_are_refused() {
 }
 
 #[test]
+fn folders_outside_the_sandbox_are_refused() {
+    if let Err(error) = millrace_confine::landlock_version() {
+        println!("skip: this kernel has no Landlock: {error}");
+        return;
+    }
+    let (folder, elsewhere) = (Folder::new("served"), Folder::new("served-elsewhere"));
+    let (file, site) = (folder.0.join("run.toml"), elsewhere.0.join("site"));
+    std::fs::create_dir_all(site.join("below")).unwrap();
+    let serve = |path: &Path| {
+        let path = path.display();
+        let text = format!("workers = 1\n[[serve]]\nlisten = '127.0.0.1:0'\nfolder = '{path}'\n");
+        std::fs::write(&file, text).unwrap();
+    };
+    serve(&site);
+    let mut running = Running::start(&format!("run {}", file.display()), 1);
+    serve(&site.join("below"));
+    assert_eq!(reload(&mut running), ["configuration 2 is in force"]);
+    serve(&elsewhere.0);
+    let lines = reload(&mut running);
+    let refused = "reload refused: the sandbox of the process does not include";
+    assert!(lines.len() == 1 && lines[0].starts_with(refused), "{lines:?}");
+    assert!(lines[0].contains("add it by sandbox-folder"), "{lines:?}");
+    serve(&elsewhere.0.join("missing"));
+    let lines = reload(&mut running);
+    assert!(lines[0].contains(": folder: cannot open the folder \"/"), "{lines:?}");
+    // The rule of the sandbox is for the folder that was there at start, not for its name.
+    std::fs::rename(&site, elsewhere.0.join("old")).unwrap();
+    std::fs::create_dir(&site).unwrap();
+    serve(&site);
+    let lines = reload(&mut running);
+    assert!(lines[0].contains("the directory that has replaced /"), "{lines:?}");
+}
+
+#[test]
 fn a_command_line_is_reloaded() {
     let folder = Folder::new("no-file");
     let log = folder.0.join("access.log");

@@ -13,8 +13,9 @@ use crate::cached::{CacheWaits, fill::Fill};
 use crate::conn::{Conn, listeners::Listeners};
 use crate::counters::Counters;
 use crate::exchange::{Exchange, access_log::LogBuffer, pool::ExchangePool};
+use crate::files::FileTable;
 use crate::names::Resolver;
-use crate::origin::{ConnectAttempt, Dial, OriginConn, Origins};
+use crate::origin::{Dial, OriginConn, Origins};
 use crate::overload::Overload;
 use crate::secure::SecureContext;
 use crate::shared::SharedState;
@@ -35,7 +36,6 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) conns: Table<Conn>,
     pub(crate) exchanges: Table<Box<Exchange>>,
     pub(crate) exchange_pool: ExchangePool,
-    pub(crate) attempts: Table<ConnectAttempt>,
     pub(crate) fills: Table<Fill>,
     pub(crate) origins: Origins,
     pub(crate) names: Resolver<Key>,
@@ -48,6 +48,7 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) wakes: WakeQueue,
     pub(crate) mail: PeerMailboxes<WorkerMessage<E::DetachedFd>, E::Waker>,
     pub(crate) cache_waits: CacheWaits,
+    pub(crate) files: FileTable,
     /// Scratch buffer in which the next header is written.
     pub(crate) out: Vec<u8>,
     pub(crate) log: LogBuffer,

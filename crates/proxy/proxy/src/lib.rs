@@ -13,6 +13,7 @@ mod conn;
 mod core;
 pub mod counters;
 mod exchange;
+mod files;
 mod names;
 mod origin;
 mod overload;
@@ -25,6 +26,7 @@ mod worker;
 
 pub use cached::DIRECT_BYTES;
 pub use exchange::{access_log, reason};
+pub use files::FileThreads;
 pub use origin::shared_health;
 pub use overload::per_client::ClientPrefix;
 pub use secure::challenges::SharedChallenges;

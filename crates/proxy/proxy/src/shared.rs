@@ -8,6 +8,7 @@ use millrace_store::Cache;
 use millrace_tls::{Aead, Provider};
 
 use crate::counters::{Counters, Requests};
+use crate::files::FileThreads;
 use crate::origin::shared_health::SharedHealth;
 use crate::overload::per_client::SharedClientCounts;
 use crate::secure::challenges::SharedChallenges;
@@ -41,6 +42,8 @@ pub struct SharedState {
     pub ticket_keys: SharedTicketKeys,
     /// The certificates of challenges of ACME.
     pub challenges: SharedChallenges,
+    /// The threads that open and read files.
+    pub files: FileThreads,
     pub(crate) all_clients: SharedClientCounts,
     /// Whether the operator was informed that accepting pauses.
     pub(crate) pause_reported: AtomicBool,
@@ -68,6 +71,7 @@ impl SharedState {
             tls_provider: Provider::new(Aead::fastest()),
             ticket_keys: SharedTicketKeys::default(),
             challenges: SharedChallenges::default(),
+            files: FileThreads::default(),
             all_clients: SharedClientCounts::default(),
             pause_reported: AtomicBool::new(false),
         })

@@ -258,6 +258,13 @@ impl Confinement {
                 path.display()
             ));
         }
+        if let Some(path) = paths.find_replaced() {
+            return Err(format!(
+                "the sandbox of the process does not include the directory that has replaced {} \
+                 (add the one above it by sandbox-folder, and restart or upgrade)",
+                path.display()
+            ));
+        }
         Ok(())
     }
 }

@@ -36,6 +36,8 @@ enum PathUse {
     Disk,
     /// A folder of accounts and certificates of ACME.
     State,
+    /// A folder whose files are served.
+    Served,
 }
 
 /// System files that the C library and this program read: for names, container limits, process
@@ -87,6 +89,10 @@ impl Paths {
             }
         }
         let routes = config.services.iter().flat_map(Service::routes);
+        let served = routes.clone().filter_map(|route| route.folder.as_ref());
+        for path in served.flat_map(|folder| folder.paths()) {
+            need(path, PathUse::Served);
+        }
         for origin in routes.flat_map(|route| &route.origins) {
             if let Origin::Unix(path) = origin {
                 need(path, PathUse::Origin);
@@ -140,6 +146,19 @@ impl Paths {
         let is_outside = |need: &&PathNeed| !canonical(need.grants()).into_iter().all(is_granted);
         self.0.iter().find(is_outside).map(|need| need.path.as_path())
     }
+
+    /// Returns the first served folder that this process cannot list although its user may. Such a
+    /// folder has replaced another one: a rule of Landlock applies to the folder that had the path
+    /// when the rule was made.
+    pub(super) fn find_replaced(&self) -> Option<&Path> {
+        let is_hidden = |path: &Path| {
+            let is_denied = |error: std::io::Error| error.kind() == ErrorKind::PermissionDenied;
+            fs::read_dir(path).is_err_and(is_denied)
+                && millrace_confine::access(path, Permission::Read).is_ok()
+        };
+        let served = self.0.iter().filter(|need| need.kind == PathUse::Served);
+        served.map(|need| need.path.as_path()).find(|path| is_hidden(path))
+    }
 }
 
 /// Returns the files of the TLS settings, which a reload reads again.
@@ -168,6 +187,7 @@ impl PathNeed {
             // Landlock does not restrict connecting to a Unix socket by path.
             PathUse::Origin => return Vec::new(),
             PathUse::Disk | PathUse::State => return vec![(self.path.clone(), Grant::Store)],
+            PathUse::Served => return vec![(self.path.clone(), Grant::Read)],
             PathUse::Folder => {
                 let all = [Grant::Read, Grant::Append, Grant::Sockets];
                 return all.map(|grant| (self.path.clone(), grant)).into();
@@ -204,6 +224,8 @@ impl PathNeed {
                 .then(|| format!("may not connect to unix:{path}")),
             PathUse::Folder => denied(&self.path, Permission::Create)
                 .then(|| format!("may not create files in {path}")),
+            PathUse::Served => denied(&self.path, Permission::Read)
+                .then(|| format!("may not read the folder {path}")),
             PathUse::State => denied(&self.path, Permission::Create)
                 .then(|| format!("may not create files in acme-dir {path}")),
             // A missing folder is created and given to the later user.
@@ -286,6 +308,18 @@ mod tests {
         let granted = folders.map(|folder| (folder.into(), Grant::Read));
         assert_eq!(paths.of_configuration(), granted);
         assert_eq!(Paths::from_config(&config, None).of_configuration(), granted[1..]);
+    }
+
+    #[test]
+    fn served_folders_are_readable_and_nothing_beside_them() {
+        let words = ["serve", "/srv/www", "--allow-path=/srv/shared", "--allow-path=/data"];
+        let config = millrace_config::from_arguments(words).unwrap();
+        let paths = Paths::from_config(&config, None);
+        let folders = ["/srv/www", "/srv/shared", "/data"];
+        assert_eq!(paths.of_configuration(), folders.map(|path| (path.into(), Grant::Read)));
+        let granted = [("/srv".into(), Grant::Read)];
+        assert_eq!(paths.find_outside(&granted), Some(Path::new("/data")));
+        assert_eq!(paths.find_replaced(), None, "missing folders are not hidden");
     }
 
     #[test]

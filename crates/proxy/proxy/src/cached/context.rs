@@ -18,7 +18,7 @@ use crate::cached::reader::CachedReader;
 /// A worker's objects that wait for the cache, and its number of refreshes.
 #[derive(Debug, Default)]
 pub(crate) struct CacheWaits {
-    /// Exchanges that wait for another exchange's fetch, ordered by their deadlines.
+    /// Exchanges that wait for another exchange's fetch or for a file, ordered by their deadlines.
     pub(crate) collapsed: BTreeSet<(Instant, Key)>,
     /// Fills that found no memory.
     pub(crate) starved: Vec<Key>,
@@ -31,7 +31,7 @@ pub(crate) struct CacheWaits {
 pub(crate) struct CacheContext {
     /// The cache key of the request.
     pub(crate) key: Option<CacheKey>,
-    /// The wait for another exchange's fetch.
+    /// The wait for another exchange's fetch, or for a file.
     pub(crate) wait: CollapsedWait,
     /// Whether the disks were queried for this request. Once is enough.
     pub(crate) has_queried_disks: bool,
@@ -118,6 +118,7 @@ impl CacheContext {
         match (self.source, self.report.forward) {
             (ResponseSource::Stored, None) if self.report.is_stale => "stale",
             (ResponseSource::Stored, None) if self.report.is_collapsed => "collapsed",
+            (ResponseSource::Stored, None) if self.object.is_none() => "file",
             (ResponseSource::Stored, None) => "hit",
             (ResponseSource::Stored, Some(_)) if self.report.forward_status == Some(304) => {
                 "validated"

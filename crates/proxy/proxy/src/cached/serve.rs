@@ -1,22 +1,23 @@
-//! The part of stage deliver for stored responses: writes the header in the form that the request
-//! needs, and chooses the source of the body.
+//! The part of stage deliver for stored responses and files: writes the header in the form that the
+//! request needs, and chooses the source of the body.
 
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
 use millrace_engine::{Engine, Key, TokenKind};
 use millrace_http_cache::{
-    ByteRange, Flags, HashKey, Multipart, SINGLE_CLIENT_FIELDS, Selection, StoredFieldLine,
-    StoredRange, field_lines, is_not_modified, select_ranges, write_not_modified,
+    ByteRange, CachedHeader, Flags, HashKey, Multipart, SINGLE_CLIENT_FIELDS, Selection,
+    StoredFieldLine, StoredRange, field_lines, is_not_modified, select_ranges, write_not_modified,
 };
 use millrace_http1::{FieldName, FieldRun, Framing, HeaderWriter, Method, Version, forwarded_runs};
-use millrace_store::Object;
+use millrace_store::{Object, WaiterId};
 
 use crate::cached::now_ms;
 use crate::cached::reader::{CachedReader, ResponsePart};
 use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Reason, headers};
+use crate::files::reader::FileReader;
 use crate::transfer::{TransferProgress, download};
 
 /// The form in which a stored response is sent.
@@ -35,35 +36,49 @@ enum ResponseForm {
 /// Writes the header and starts the body.
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let waiter = core.waiter(key, TokenKind::Exchange);
+    let table_hash = core.files.hash(&mut core.engine);
     let parts = core.parts_with_client(key);
     let must_close = parts.must_close();
-    let ExchangeParts { engine, out, exchange, client, shared, .. } = parts;
+    let ExchangeParts { engine, out, log, exchange, client, shared, .. } = parts;
     let is_secured = client.wire.tls().is_some();
     let (now, now_ms) = (engine.now(), now_ms(engine));
-    let cache = shared.cache.as_ref().expect("a stored response comes from a cache");
-    let object = exchange.caching.object.clone().expect("the object is set before it is served");
-    let mut header = StoredHeaderWriter { out: h1::header(out), object: &object, now_ms };
+    let (object, file) = (exchange.caching.object.clone(), exchange.file.served.clone());
+    let hash = shared.cache.as_ref().map_or(table_hash, |cache| *cache.hash());
+    let (stored, length, is_whole) = match (&file, &object) {
+        (Some(file), _) => (&file.header, Some(file.length), true),
+        (None, Some(object)) => (&object.stored, object.length(), object.body.bytes().is_some()),
+        (None, None) => unreachable!("the response is set before it is served"),
+    };
+    let mut header = StoredHeaderWriter { out: h1::header(out), stored, length, is_whole, now_ms };
     let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
-    let form = header.form(exchange, cache.hash(), random);
+    let form = header.form(exchange, &hash, random);
     let framing = header.write_stored_fields(exchange, &form);
     let (chunked, ends_by_close) = h1::outgoing_framing(exchange, framing);
     exchange.is_persistent &= !ends_by_close && !must_close && exchange.has_received_request();
-    header.write_added_fields(exchange, framing, chunked);
+    match file.is_some() {
+        true => {
+            header.write_server_fields(exchange, log.dates.at(engine.time_of_day()).http_date())
+        }
+        false => header.write_proxy_fields(exchange),
+    }
+    header.write_framing(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
-    let is_hot_copy = match (framing, &form) {
-        (Framing::Length(bytes), ResponseForm::Whole) => cache.note_sent(&object.body, bytes),
+    let is_hot_copy = match (framing, &form, &object, &shared.cache) {
+        (Framing::Length(bytes), ResponseForm::Whole, Some(object), Some(cache)) => {
+            cache.note_sent(&object.body, bytes)
+        }
         _ => false,
     };
-    let reader = match form {
-        ResponseForm::NotModified | ResponseForm::Head | ResponseForm::Unsatisfiable => None,
-        ResponseForm::Whole => CachedReader::new(&object.body, None, waiter),
-        ResponseForm::Part(range) => {
-            let first = object.meta().stored_range.map_or(0, |extent| extent.first);
-            let (first, last) = (range.first - first, range.last - first);
-            CachedReader::new(&object.body, Some(ByteRange { first, last }), waiter)
-        }
-        ResponseForm::Parts(parts, _) => CachedReader::of_parts(&object.body, parts, waiter),
-    };
+    if let (Some(file), None) = (&file, &object) {
+        exchange.file.reader = file_parts(file.length, form).map(|parts| {
+            let source = exchange.file.source.as_ref().expect("set unless the cache has the bytes");
+            let copies = is_secured || file.is_listing();
+            Box::new(FileReader::new(source.reader(), parts, copies))
+        });
+        return download::pump(core, key, true);
+    }
+    let object = object.expect("the body is in the cache or in a file");
+    let reader = object_reader(&object, form, waiter);
     if reader.is_none() && framing != Framing::None {
         // The body was only passed on, and its beginning was discarded while earlier responses were
         // sent.
@@ -84,14 +99,28 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     download::pump(core, key, true)
 }
 
+/// Returns a reader of the bytes of a stored response that this form has; `None` if it has none.
+fn object_reader(object: &Object, form: ResponseForm, waiter: WaiterId) -> Option<CachedReader> {
+    match form {
+        ResponseForm::NotModified | ResponseForm::Head | ResponseForm::Unsatisfiable => None,
+        ResponseForm::Whole => CachedReader::new(&object.body, None, waiter),
+        ResponseForm::Part(range) => {
+            let first = object.meta().stored_range.map_or(0, |extent| extent.first);
+            let (first, last) = (range.first - first, range.last - first);
+            CachedReader::new(&object.body, Some(ByteRange { first, last }), waiter)
+        }
+        ResponseForm::Parts(parts, _) => CachedReader::of_parts(&object.body, parts, waiter),
+    }
+}
+
 /// Returns the stored header without Strict-Transport-Security.
 #[inline(never)]
-fn header_without_hsts(object: &Object) -> Cow<'_, [u8]> {
-    let head = object.header();
-    if object.stored.lines().all(|line| !is_hsts(&line)) {
+fn header_without_hsts(stored: &CachedHeader) -> Cow<'_, [u8]> {
+    let head = &stored.head;
+    if stored.lines().all(|line| !is_hsts(&line)) {
         return Cow::Borrowed(head);
     }
-    let (start, lines) = head.split_at(object.meta().lines_at as usize);
+    let (start, lines) = head.split_at(stored.meta.lines_at as usize);
     let mut kept = start.to_vec();
     for line in field_lines(lines).filter(|line| !is_hsts(line)) {
         kept.extend_from_slice(line.bytes);
@@ -106,7 +135,11 @@ fn is_hsts(line: &StoredFieldLine<'_>) -> bool {
 /// The writer of a stored response's header.
 struct StoredHeaderWriter<'a, W> {
     out: W,
-    object: &'a Object,
+    stored: &'a CachedHeader,
+    /// The length of the body, if it is known.
+    length: Option<u64>,
+    /// Whether the whole body is at hand.
+    is_whole: bool,
     now_ms: u64,
 }
 
@@ -117,14 +150,14 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         hash: &HashKey,
         random: impl FnOnce() -> u128,
     ) -> ResponseForm {
-        let (request, stored) = (&exchange.request, &self.object.stored);
+        let (request, stored) = (&exchange.request, self.stored);
         if is_not_modified(request, stored) {
             return ResponseForm::NotModified;
         }
         if request.method() == Method::Head {
             return ResponseForm::Head;
         }
-        let (meta, length) = (&stored.meta, self.object.length());
+        let (meta, length) = (&stored.meta, self.length);
         let selection = match (request.find(FieldName::Range), length, meta.stored_range) {
             (Some(_), Some(length), _) => select_ranges(request, stored, length, hash),
             (Some(_), None, Some(_)) => select_ranges(request, stored, 0, hash),
@@ -132,7 +165,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         };
         match selection {
             Selection::Part(range) => ResponseForm::Part(range),
-            Selection::Parts(ranges) if self.object.body.bytes().is_some() => {
+            Selection::Parts(ranges) if self.is_whole => {
                 let kind = stored
                     .lines()
                     .find(|line| line.known == FieldName::ContentType)
@@ -158,13 +191,12 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
 
     /// Writes the status and the stored fields. Returns the framing of the body.
     fn write_stored_fields(&mut self, exchange: &mut Exchange, form: &ResponseForm) -> Framing {
-        let meta = self.object.meta();
+        let (meta, length) = (&self.stored.meta, self.length);
         let replaces_hsts = headers::hsts_s(exchange).is_some();
-        let without_hsts = replaces_hsts.then(|| header_without_hsts(self.object));
-        let head = without_hsts.as_deref().unwrap_or(self.object.header());
+        let without_hsts = replaces_hsts.then(|| header_without_hsts(self.stored));
+        let head = without_hsts.as_deref().unwrap_or(&self.stored.head);
         let lines = &head[meta.lines_at as usize..];
         let out = &mut self.out;
-        let length = self.object.length();
         let (status, framing) = match form {
             ResponseForm::NotModified => (304, Framing::None),
             ResponseForm::Head => (meta.status, Framing::None),
@@ -179,9 +211,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         exchange.status = status;
         match form {
             ResponseForm::NotModified => {
-                write_not_modified(out, &self.object.stored, |line| {
-                    !(replaces_hsts && is_hsts(line))
-                });
+                write_not_modified(out, self.stored, |line| !(replaces_hsts && is_hsts(line)));
             }
             ResponseForm::Head | ResponseForm::Whole => {
                 out.stored_response(meta.status, head, meta.lines_at as usize);
@@ -215,9 +245,9 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         framing
     }
 
-    /// Writes the fields that belong to this response alone, and ends the header.
-    fn write_added_fields(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
-        let meta = self.object.meta();
+    /// Writes the fields that a proxy adds to a response of an origin.
+    fn write_proxy_fields(&mut self, exchange: &Exchange) {
+        let meta = &self.stored.meta;
         let caching = &exchange.caching;
         let snapshot = exchange.snapshot();
         let age_s = meta.age_s(self.now_ms);
@@ -241,11 +271,23 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
             status.detail = (status.is_hit && caching.report.is_from_disk).then_some("disk");
             out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
         }
+    }
+
+    /// Writes the fields that an origin server adds.
+    fn write_server_fields(&mut self, exchange: &Exchange, date: &[u8]) {
+        self.out.field(b"Server", b"millrace");
+        self.out.field(b"Date", date);
+        headers::write_hsts(&mut self.out, headers::hsts_s(exchange));
+    }
+
+    /// Writes how the body is delimited, and ends the header.
+    fn write_framing(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
+        let out = &mut self.out;
         let has_length = !matches!(exchange.status, 204 | 304);
         match framing {
             Framing::None if exchange.status == 416 => out.number(b"Content-Length", 0),
             Framing::None => {
-                if let Some(length) = self.object.length().filter(|_| has_length) {
+                if let Some(length) = self.length.filter(|_| has_length) {
                     out.number(b"Content-Length", length);
                 }
             }
@@ -254,6 +296,21 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         out.persistence(exchange.request.version(), exchange.is_persistent);
         out.end();
     }
+}
+
+/// Returns the parts of a file with `length` bytes that this form of its response has; `None` if
+/// the form has no body.
+fn file_parts(length: u64, form: ResponseForm) -> Option<VecDeque<ResponsePart>> {
+    let range = match form {
+        ResponseForm::NotModified | ResponseForm::Head | ResponseForm::Unsatisfiable => {
+            return None;
+        }
+        ResponseForm::Parts(parts, _) => return Some(parts),
+        ResponseForm::Whole if length == 0 => return None,
+        ResponseForm::Whole => ByteRange { first: 0, last: length - 1 },
+        ResponseForm::Part(range) => range,
+    };
+    Some(VecDeque::from([ResponsePart::Range(range)]))
 }
 
 /// Returns the parts of a multipart response. Byte `first` of the representation is the first byte

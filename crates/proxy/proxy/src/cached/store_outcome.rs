@@ -257,7 +257,16 @@ fn new_entry(
     };
     let name = object_name(sent, route);
     let (since, own_change) = (caching.invalidation_seq, caching.own_invalidation);
-    NewEntry { stored, variant, declared, name, tags, since, own_invalidation: own_change }
+    NewEntry {
+        stored,
+        variant,
+        declared,
+        name,
+        tags,
+        since,
+        own_invalidation: own_change,
+        stays_in_memory: false,
+    }
 }
 
 /// Publishes a new entry. Returns `None` if it does not fit into the cache.

@@ -1,11 +1,11 @@
-//! Exchanges that wait for another exchange's fetch of the same response.
+//! Exchanges that wait for another exchange's fetch of the same response, or for a file.
 
 use millrace_engine::{Engine, Instant, Key, TokenKind};
 use millrace_store::FetchLease;
 
 use crate::core::Core;
 
-/// Ends the exchange's wait for another's fetch. Returns false if it did not wait.
+/// Ends the exchange's wait. Returns false if it did not wait.
 pub(crate) fn end_wait<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let due = core.exchange(key).caching.wait.until.take();
     due.is_some_and(|due| core.cache_waits.collapsed.remove(&(due, key)))
@@ -14,8 +14,10 @@ pub(crate) fn end_wait<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 /// Ends the exchange's wait and removes its waiter from the cache.
 pub(crate) fn cancel_wait<E: Engine>(core: &mut Core<E>, key: Key) {
     let waiter = core.waiter(key, TokenKind::Exchange);
-    if end_wait(core, key) {
-        let requested = core.exchange(key).caching.key.expect("a waiting exchange has a key");
+    // An exchange that waits for a file has no key.
+    if end_wait(core, key)
+        && let Some(requested) = core.exchange(key).caching.key
+    {
         core.cache().remove_waiter(requested, waiter);
     }
 }
@@ -29,7 +31,8 @@ pub(crate) fn overdue<E: Engine>(core: &Core<E>, now: Instant) -> Option<Key> {
 /// ends its wait.
 #[inline]
 pub(crate) fn leave_cache<E: Engine>(core: &mut Core<E>, key: Key) {
-    if core.exchange(key).caching.key.is_some() {
+    let caching = &core.exchange(key).caching;
+    if caching.key.is_some() || caching.wait.until.is_some() {
         leave_cache_now(core, key);
     }
 }

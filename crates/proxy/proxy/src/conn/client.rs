@@ -74,8 +74,7 @@ pub(crate) fn handle_completion<E: Engine>(
                 continue_end(core, key, result);
                 return None;
             };
-            let event = if of_exchange.is_ok() { Event::ClientSent } else { Event::ClientFailed };
-            Some((EventTarget::Exchange(first?), event))
+            Some((EventTarget::Exchange(first?), sent_event(of_exchange)))
         }
         Completion::Spliced(result) => {
             let result = conn.wire.complete_send(result)?;
@@ -83,6 +82,16 @@ pub(crate) fn handle_completion<E: Engine>(
             Some((EventTarget::Exchange(first?), event))
         }
         other => unreachable!("no client connection requests {other:?}"),
+    }
+}
+
+/// Returns the event of a send of an exchange.
+#[inline]
+fn sent_event(sent: Result<(), Error>) -> Event {
+    match sent {
+        Ok(()) => Event::ClientSent,
+        Err(error) if error.is_of_file() => Event::End(Reason::FileFailed),
+        Err(_) => Event::ClientFailed,
     }
 }
 
@@ -214,6 +223,14 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
         let deadline = reader.stalled_since(now) + response;
         if deadline <= now {
             return Some(Event::TimedOut);
+        }
+        next = next.min(deadline);
+    } else if exchange.file.work.is_some()
+        && exchange.download.state() == TransferState::AwaitingSource
+    {
+        let deadline = exchange.download.since() + response;
+        if deadline <= now {
+            return Some(Event::End(Reason::FileTimedOut));
         }
         next = next.min(deadline);
     }

@@ -4,6 +4,7 @@
 pub(crate) mod client;
 pub(crate) mod h1;
 pub(crate) mod listeners;
+mod record_layer;
 pub(crate) mod recv_buffer;
 pub(crate) mod wire;
 

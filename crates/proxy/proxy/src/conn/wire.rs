@@ -10,17 +10,20 @@
 //!
 //! A secured wire (TLS) opens what it receives and seals what it sends. During the handshake the
 //! receive buffer has the bytes as they arrived; later it has plaintext, so that exchanges and
-//! transfers do not see the difference.
+//! transfers do not see the difference. The wire of a FastCGI server translates what it receives.
 
+mod records;
 mod secured;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use millrace_engine::{
-    Buffer, Charge, Engine, Error, Fd, PathEstimate, SharedBytes, ShutdownHow, Token,
+    Buffer, Charge, Engine, Error, Fd, FileRead, PathEstimate, SharedBytes, ShutdownHow, Token,
 };
 use millrace_splice::{FillResult, Pipe};
 
+use crate::conn::record_layer::RecordLayer;
 use crate::conn::recv_buffer::RecvBuffer;
 use crate::secure::layer::SecureLayer;
 use crate::transfer::sink::TransferSink;
@@ -37,6 +40,8 @@ pub(crate) struct Wire {
     own: Option<Box<OwnBytes>>,
     /// TLS; `None` on a plain connection.
     secure: Option<Box<SecureLayer>>,
+    /// FastCGI; `None` on a connection of HTTP.
+    records: Option<Box<RecordLayer>>,
     /// A receive is outstanding, or a watch: a request to report that the socket is readable.
     is_receiving: bool,
     /// A send of the connection's own bytes is outstanding.
@@ -83,6 +88,7 @@ impl Wire {
             recv_buffer: RecvBuffer::Empty,
             own: None,
             secure: None,
+            records: None,
             is_receiving: false,
             is_sending_own: false,
             exchange_send: ExchangeSend::None,
@@ -115,7 +121,7 @@ impl Wire {
     /// Returns whether the connection can serve further exchanges: it neither broke nor ended, and
     /// no byte is unread.
     pub(crate) fn is_clean(&self) -> bool {
-        self.recv_buffer.is_empty() && !self.is_broken && !self.has_ended
+        self.recv_buffer.is_empty() && !self.is_broken && !self.has_ended && self.has_idle_records()
     }
 
     /// Returns whether received bytes are unread, or the peer will certainly send more: a secured
@@ -127,7 +133,11 @@ impl Wire {
     /// Returns whether bytes may be moved from the socket without a receive: it is a plain one,
     /// none is outstanding, and the stream continues.
     pub(crate) fn may_splice(&self) -> bool {
-        self.secure.is_none() && !self.is_receiving && !self.has_ended && !self.is_broken
+        self.secure.is_none()
+            && !self.is_receiving
+            && !self.has_ended
+            && !self.is_broken
+            && self.may_bypass_records()
     }
 
     /// Requests at most `max` bytes, unless a receive is outstanding or the stream has ended.
@@ -198,6 +208,7 @@ impl Wire {
                 ReceiveResult::End
             }
             Ok(buffer) if self.secure.is_some() => return self.open(engine, buffer),
+            Ok(buffer) if self.records.is_some() => return self.receive_records(engine, buffer),
             Ok(buffer) => {
                 self.recv_buffer.accept(buffer, engine);
                 ReceiveResult::Bytes
@@ -243,7 +254,9 @@ impl Wire {
         pipe: &mut Pipe,
         max: usize,
     ) -> FillResult {
+        let before = pipe.filled();
         let fill = pipe.fill(engine, &self.fd, max);
+        self.skip_records(pipe.filled() - before);
         self.is_broken |= matches!(fill, FillResult::Failed(_));
         fill
     }
@@ -258,6 +271,9 @@ impl Wire {
         let taken = engine.try_recv_into(&self.fd, memory);
         self.is_broken |= matches!(taken, Some(Err(_)));
         self.has_ended |= matches!(taken, Some(Ok(0)));
+        if let Some(Ok(count)) = taken {
+            self.skip_records(count);
+        }
         taken
     }
 
@@ -442,6 +458,20 @@ impl<E: Engine> TransferSink<E> for Wire {
             return self.seal(engine, &all[..=parts.len()]);
         }
         self.send_after_own(parts, |fd, parts, token| engine.send_shared(fd, parts, shared, token));
+    }
+
+    fn send_file(
+        &mut self,
+        engine: &mut E,
+        parts: &[&[u8]],
+        file: &Arc<dyn FileRead>,
+        at: u64,
+        count: usize,
+    ) {
+        assert!(self.secure.is_none(), "the bytes of a file are sealed from memory");
+        self.send_after_own(parts, |fd, parts, token| {
+            engine.send_file(fd, parts, file, at, count, token);
+        });
     }
 
     #[inline]

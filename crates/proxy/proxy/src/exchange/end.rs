@@ -55,7 +55,7 @@ use EndAction::{Close, Complete, Refuse, Reset, ResetWhenDelivered, Retry, Stale
 /// * `Close` is possible if the framing that the client got shows the cut, and no send is
 ///   outstanding.
 /// * The others are always possible.
-const TABLE: [(Failure, [&[EndAction]; 4]); 7] = [
+const TABLE: [(Failure, [&[EndAction]; 4]); 8] = [
     (Failure::Request, [&[Refuse, Reset], &[Reset], &[Complete], &[Reset]]),
     (Failure::Client, [&[Reset], &[Reset], &[Reset], &[Reset]]),
     (Failure::Connect, [&[Retry, StaleFallback, Refuse], &[Reset], &[Reset], &[Reset]]),
@@ -65,6 +65,7 @@ const TABLE: [(Failure, [&[EndAction]; 4]); 7] = [
         Failure::Body,
         [&[Refuse, Reset], &[Close, ResetWhenDelivered], &[Complete], &[ResetWhenDelivered]],
     ),
+    (Failure::File, [&[Refuse, Reset], &[Reset], &[Reset], &[Reset]]),
     (Failure::Proxy, [&[StaleFallback, Refuse], &[Reset], &[Complete], &[Reset]]),
 ];
 
@@ -132,7 +133,7 @@ fn grant_retry<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> bool 
     let has_ended_idle = exchange.transaction.is_reused && reason.failure() == Failure::NoResponse;
     let is_sound = match reason.failure() {
         Failure::NoResponse => {
-            let unread = origin.is_some_and(|origin| !origin.wire.recv_buffer.is_empty());
+            let unread = origin.is_some_and(|origin| !origin.wire.response_bytes().is_empty());
             let silent = exchange.transaction.interim_count == 0 && !unread;
             h1::may_repeat(exchange) && silent && (has_ended_idle || has_other_origin(exchange))
         }

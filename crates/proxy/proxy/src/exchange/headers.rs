@@ -5,12 +5,13 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
+use millrace_files::RequestPath;
 use millrace_http_cache::write_validation;
 use millrace_http1::format::{write_ip_host, write_normalised_authority, write_number, write_port};
 use millrace_http1::{
     Authority, FieldLine, FieldName, FieldRun, Framing, HeaderWriter, Http1Header, Method, NameSet,
     RequestHead, Scheme, Version, declared_length, destination, forwarded_runs, parse_decimal,
-    upgrade_protocols,
+    path, upgrade_protocols,
 };
 use millrace_store::Object;
 
@@ -205,8 +206,10 @@ pub(crate) fn write_own_response(
 ) -> Cow<'static, [u8]> {
     let status = own.status(exchange.request.method());
     let kind = match own {
-        OwnResponse::Refusal(_) | OwnResponse::HttpsRedirect => &b"text/plain; charset=utf-8"[..],
-        OwnResponse::Options => b"",
+        OwnResponse::Refusal(_) | OwnResponse::HttpsRedirect | OwnResponse::FolderRedirect => {
+            &b"text/plain; charset=utf-8"[..]
+        }
+        OwnResponse::Options | OwnResponse::FileOptions => b"",
         OwnResponse::Trace => b"message/http",
     };
     out.response(status, phrase(status).as_bytes());
@@ -215,14 +218,22 @@ pub(crate) fn write_own_response(
     if let OwnResponse::Options | OwnResponse::Refusal(Reason::ConnectRefused) = own {
         out.field(b"Allow", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS, TRACE");
     }
+    if let OwnResponse::FileOptions | OwnResponse::Refusal(Reason::MethodNotAllowed) = own {
+        out.field(b"Allow", b"GET, HEAD, OPTIONS");
+    }
     write_hsts(out, hsts_s(exchange));
+    if own == OwnResponse::FolderRedirect {
+        out.field(b"Location", &folder_location(exchange));
+    }
     if own == OwnResponse::HttpsRedirect {
         let port = exchange.snapshot().service(exchange.service).redirect_port;
         let port = port.expect("only a service with a port redirects");
         out.field_with(b"Location", |value| write_https_url(value, &exchange.request, port));
     }
     if let OwnResponse::Refusal(reason) = own {
-        write_proxy_status(out, reason);
+        if !reason.is_of_folder() {
+            write_proxy_status(out, reason);
+        }
         auth::write_challenges(out, exchange, reason);
     }
     if !kind.is_empty() {
@@ -232,7 +243,8 @@ pub(crate) fn write_own_response(
     let body = match own {
         OwnResponse::Refusal(reason) => Cow::Owned(format!("{}\n", reason.text()).into_bytes()),
         OwnResponse::HttpsRedirect => Cow::Borrowed(&b"This site uses https.\n"[..]),
-        OwnResponse::Options => Cow::Borrowed(&b""[..]),
+        OwnResponse::FolderRedirect => Cow::Borrowed(&b"This is a folder.\n"[..]),
+        OwnResponse::Options | OwnResponse::FileOptions => Cow::Borrowed(&b""[..]),
         OwnResponse::Trace => Cow::Owned(trace_body(&exchange.request)),
     };
     out.number(b"Content-Length", body.len() as u64);
@@ -282,6 +294,15 @@ fn write_https_url(url: &mut Vec<u8>, request: &RequestHead, port: u16) {
     if destination.path_and_query.starts_with(b"/") {
         url.extend_from_slice(destination.path_and_query);
     }
+}
+
+/// Returns the path of the request with a slash at its end, relative to the request.
+fn folder_location(exchange: &Exchange) -> Vec<u8> {
+    let destination = destination(&exchange.request).expect("the route stage has checked it");
+    let (path, query) = path::split_query(destination.path_and_query);
+    let decoded = RequestPath::decode(&path::normalise(path));
+    let location = decoded.ok().and_then(|path| path.folder_location(query));
+    location.expect("the file stage has found the folder by this path")
 }
 
 /// Returns the received request without its secret fields (RFC 9110 section 9.3.8).

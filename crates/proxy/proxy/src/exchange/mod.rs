@@ -26,6 +26,7 @@ pub(crate) use crate::exchange::reason::{Failure, Reason};
 pub(crate) use crate::exchange::stage::{
     Abort, AfterExchange, Event, EventTarget, NextStep, Stage,
 };
+use crate::files::FileContext;
 use crate::origin::{Phase, Transaction};
 use crate::snapshot::{RouteOrigins, Snapshot};
 use crate::transfer::{Transfer, TransferState, stats::TransferStats};
@@ -75,6 +76,8 @@ pub(crate) struct Exchange {
     pub(crate) access: Access,
     /// The state of this exchange at the cache.
     pub(crate) caching: CacheContext,
+    /// The state of this exchange at the files and programs of a folder.
+    pub(crate) file: FileContext,
 }
 
 impl Exchange {
@@ -106,6 +109,7 @@ impl Exchange {
             charges,
             access,
             caching,
+            file,
         } = self;
         request.clear();
         response.clear();
@@ -120,6 +124,7 @@ impl Exchange {
         *charges = Default::default();
         *access = Default::default();
         *caching = Default::default();
+        *file = Default::default();
     }
 
     /// Returns whether the client waits for an interim response before it sends its body (RFC 9110

@@ -35,6 +35,10 @@ pub(crate) enum OwnResponse {
     Trace,
     /// A redirect to the same URL with `https` and the `redirect_port` of the service.
     HttpsRedirect,
+    /// A redirect to the same path with a slash at its end.
+    FolderRedirect,
+    /// OPTIONS for a file.
+    FileOptions,
 }
 
 impl OwnResponse {
@@ -43,7 +47,8 @@ impl OwnResponse {
     pub(crate) fn status(self, method: Method) -> u16 {
         match self {
             Self::Refusal(reason) => reason.status(),
-            Self::Options | Self::Trace => 200,
+            Self::Options | Self::Trace | Self::FileOptions => 200,
+            Self::FolderRedirect => 301,
             Self::HttpsRedirect if matches!(method, Method::Get | Method::Head) => 301,
             Self::HttpsRedirect => 308,
         }

@@ -49,6 +49,10 @@ reasons! {
     TargetTooLong = 414 "target-too-long" "The request target is too long.";
     /// The header is longer than `request_head_bytes`, or has more than `fields` fields.
     HeadTooLarge = 431 "head-too-large" "The request header is too large.";
+    /// The length of the body is unknown, it is for a program, and it is longer than
+    /// `upload-buffer`.
+    BodyTooLong = 413 "body-too-long"
+        "The chunked request body is too long; send it with a Content-Length.";
     /// An unknown transfer coding (RFC 9112 section 6.1).
     CodingUnknown = 501 "coding-unknown" "The request uses a transfer coding other than chunked.";
     /// A major version other than 1 (RFC 9110 section 15.6.6).
@@ -95,6 +99,16 @@ reasons! {
     ConnectRefused = 405 "connect-refused" "This server does not serve CONNECT.";
     /// No route matches host and path.
     NoRoute = 404 "no-route" "No route is configured for this host and path.";
+    /// The folder of the route has no such file, or hides it.
+    FileMissing = 404 "file-missing" "There is no such file.";
+    /// The file cannot be opened: its permissions, its type or a link forbid it.
+    FileForbidden = 403 "file-forbidden" "This file is not served.";
+    /// The path cannot name a file.
+    FileNameInvalid = 400 "file-name-invalid" "The path cannot name a file.";
+    /// A file does not support the method.
+    MethodNotAllowed = 405 "method-not-allowed" "Files are served for GET and HEAD only.";
+    /// The file is not the one that the request is for (RFC 9110 section 13.1).
+    PreconditionFailed = 412 "precondition-failed" "The file has changed.";
     /// The client requested a stored response only, and none is stored (RFC 9111 section 5.2.1.7).
     OnlyIfCached = 504 "only-if-cached"
         "The request asks for a stored response only (only-if-cached), and none is stored.";
@@ -150,6 +164,10 @@ reasons! {
     // Errors of millrace.
     /// Descriptors, kernel memory or slots of a table ran out.
     Overloaded = 503 "overloaded" "This proxy is out of resources; try again soon.";
+    /// The file could not be read, or ended early.
+    FileFailed = 500 "file-failed" "The file could not be read.";
+    /// No byte of the file was read from its disk within `response_ms`.
+    FileTimedOut = 504 "file-timed-out" "The disk of the file took too long.";
     /// Too many passwords of this client or of all clients wait to be compared, or the comparison
     /// took too long.
     AuthBusy = 503 "auth-busy" "Too many passwords wait to be checked; try again soon.";
@@ -198,6 +216,7 @@ impl Reason {
                 | MalformedBody
                 | MalformedTarget
                 | BodyCut
+                | BodyTooLong
                 | TargetTooLong
                 | HeadTooLarge
                 | CodingUnknown
@@ -233,15 +252,32 @@ impl Reason {
             MalformedResponseBody | ResponseIncomplete | ResponseCut | ResponseTimedOut => {
                 Failure::Body
             }
+            FileFailed | FileTimedOut => Failure::File,
             Overloaded | OriginBusy | AuthBusy => Failure::Proxy,
             MalformedHead | MalformedFraming | MalformedBody | AmbiguousPath | MalformedTarget
-            | TargetTooLong | HeadTooLarge | CodingUnknown | VersionUnsupported
+            | TargetTooLong | HeadTooLarge | BodyTooLong | CodingUnknown | VersionUnsupported
             | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut | ClientDenied
             | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed | NotAProxyRequest
-            | SchemeUnsupported | Misdirected | ConnectRefused | NoRoute | OnlyIfCached | Loop
-            | SniDenied | SniNotAllowed | SniMismatch | SniMissing | SniUnreadable
-            | SniTimedOut => Failure::Request,
+            | SchemeUnsupported | Misdirected | ConnectRefused | NoRoute | FileMissing
+            | FileForbidden | FileNameInvalid | MethodNotAllowed | PreconditionFailed
+            | OnlyIfCached | Loop | SniDenied | SniNotAllowed | SniMismatch | SniMissing
+            | SniUnreadable | SniTimedOut => Failure::Request,
         }
+    }
+
+    /// Returns whether a folder of this server refuses the request, not a proxy.
+    pub(crate) const fn is_of_folder(self) -> bool {
+        use Reason::*;
+        matches!(
+            self,
+            FileMissing
+                | FileForbidden
+                | FileNameInvalid
+                | MethodNotAllowed
+                | PreconditionFailed
+                | FileFailed
+                | FileTimedOut
+        )
     }
 
     /// Returns whether the header of the origin's response is malformed or does not fit the
@@ -297,6 +333,8 @@ pub(crate) enum Failure {
     Header,
     /// The response body ends early, breaks its framing, or stalls.
     Body,
+    /// The file that is the response cannot be read.
+    File,
     /// Millrace itself has no capacity.
     Proxy,
 }
@@ -313,10 +351,13 @@ pub const fn phrase(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         407 => "Proxy Authentication Required",
         408 => "Request Timeout",
+        412 => "Precondition Failed",
+        413 => "Content Too Large",
         414 => "URI Too Long",
         417 => "Expectation Failed",
         421 => "Misdirected Request",
         431 => "Request Header Fields Too Large",
+        500 => "Internal Server Error",
         501 => "Not Implemented",
         502 => "Bad Gateway",
         503 => "Service Unavailable",

@@ -6,7 +6,9 @@
 //! | accept | `stage/accept.rs` | a listener's connection | a `Conn` | a PROXY header |
 //! | parse | `stage/parse.rs` | received bytes | an `Exchange`, or a refusal | more bytes |
 //! | route | `stage/route.rs` | a request header | a plan for the response | a password check |
+//! | file | `stage/file.rs` | a plan with a folder | a file, a refusal, or none | a disk |
 //! | lookup | `stage/lookup.rs` | a plan | a stored response, or none | another fetch, a disk |
+//! | receive | `stage/receive.rs` | a request for a program | its body in memory | the body |
 //! | fetch | `stage/fetch.rs` | a plan | a response header, the source of its body | the origin |
 //! | deliver | `stage/deliver.rs` | the response | bytes sent to the client | space in the socket |
 //! | log | `stage/log.rs` | an ended exchange | a record; the connection continues or ends | |
@@ -29,7 +31,9 @@ use crate::exchange::reason::Reason;
 pub(crate) enum Stage {
     #[default]
     Route,
+    File,
     Lookup,
+    Receive,
     Fetch,
     Deliver,
     Log,

@@ -96,7 +96,7 @@ fn start_attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> 
     if !free_descriptor(core) {
         return Err(Error::OutOfDescriptors);
     }
-    let slot = core.attempts.next_key().expect("a descriptor was freed for it");
+    let slot = core.origins.attempts.next_key().expect("a descriptor was freed for it");
     let token = slot.token(TokenKind::Dial);
     let fd = core.engine.connect(address, token)?;
     let exchange = core.exchange(key);
@@ -110,7 +110,7 @@ fn start_attempt<E: Engine>(core: &mut Core<E>, key: Key, address: &Address) -> 
         Address::Unix(_) => None,
     };
     core.exchange(key).transaction.address = address;
-    core.attempts.insert(ConnectAttempt { fd, address, exchange: key, timer });
+    core.origins.attempts.insert(ConnectAttempt { fd, address, exchange: key, timer });
     core.dial(key).attempts.push(slot);
     Ok(())
 }
@@ -137,7 +137,7 @@ pub(crate) fn record_attempt_event<E: Engine>(
     slot: Key,
     ended: Option<Result<(), Error>>,
 ) -> Option<(EventTarget, Event)> {
-    let key = core.attempts.get(slot)?.exchange;
+    let key = core.origins.attempts.get(slot)?.exchange;
     core.dial(key).pending_event = Some((slot, ended));
     Some((EventTarget::Exchange(key), Event::DialProgress))
 }
@@ -161,7 +161,7 @@ fn handle_attempt_end<E: Engine>(
     result: Result<(), Error>,
 ) -> Result<bool, Reason> {
     let now = core.engine.now();
-    let Some(ConnectAttempt { fd, address, timer, .. }) = core.attempts.remove(slot) else {
+    let Some(ConnectAttempt { fd, address, timer, .. }) = core.origins.attempts.remove(slot) else {
         return Ok(false);
     };
     core.timers.remove(timer);
@@ -199,7 +199,9 @@ fn handle_attempt_end<E: Engine>(
 /// failure if no address is left and no attempt is in progress.
 fn handle_timer<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<(), Reason> {
     let now = core.engine.now();
-    let Some(timer) = core.attempts.get(slot).map(|attempt| attempt.timer) else { return Ok(()) };
+    let Some(timer) = core.origins.attempts.get(slot).map(|attempt| attempt.timer) else {
+        return Ok(());
+    };
     let wait = connect_timeout(core, key);
     let dial = core.dial(key);
     let (deadline, is_race) = (dial.started + wait, dial.race.is_some());
@@ -214,7 +216,7 @@ fn handle_timer<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) -> Result<()
 pub(crate) fn cancel<E: Engine>(core: &mut Core<E>, key: Key) {
     let Some(dial) = core.exchange(key).transaction.dial.take() else { return };
     for slot in dial.attempts {
-        let attempt = core.attempts.remove(slot).expect("listed while in progress");
+        let attempt = core.origins.attempts.remove(slot).expect("listed while in progress");
         core.timers.remove(attempt.timer);
         core.engine.close(attempt.fd);
     }

@@ -236,7 +236,7 @@ pub(crate) fn handle_timer<E: Engine>(
             let client = exchange.conn.and_then(|conn| conns.get(conn));
             let may_send = client.is_none_or(|client| client.may_send(key));
             let wire = &connection.wire;
-            let is_ahead = !may_send && !wire.recv_buffer.is_empty();
+            let is_ahead = !may_send && !wire.response_bytes().is_empty();
             let awaits_origin = (wire.is_receiving() && !is_ahead) || wire.is_sending();
             let (deadline, reason) = wait.filter(|_| awaits_origin).unzip();
             (deadline, reason.map(|reason| (EventTarget::Exchange(key), Event::End(reason))))

@@ -5,6 +5,7 @@ pub(crate) mod close;
 mod connection;
 pub(crate) mod dial;
 pub(crate) mod events;
+pub(crate) mod fastcgi;
 pub(crate) mod h1;
 mod health;
 mod health_sync;

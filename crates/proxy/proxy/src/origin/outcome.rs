@@ -25,7 +25,9 @@ pub(crate) fn record_failure<E: Engine>(core: &mut Core<E>, key: Key, reason: Re
         Failure::NoResponse | Failure::Header => true,
         // No denied target is among these failures, because routes have no target rules.
         Failure::Connect => false,
-        Failure::Request | Failure::Client | Failure::Body | Failure::Proxy => return,
+        Failure::Request | Failure::Client | Failure::Body | Failure::File | Failure::Proxy => {
+            return;
+        }
     };
     if is_of_response && let Some(counters) = core.origins.counters(id) {
         counters.response_errors.add(1);

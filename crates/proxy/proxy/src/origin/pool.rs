@@ -15,14 +15,16 @@ use millrace_splice::Thresholds;
 
 use crate::conn::wire::Wire;
 use crate::origin::{
-    ConnectRulesId, ConnectionUser, OriginConn, OriginId, OriginUse, rules::ConnectRuleSets,
-    shared_health::CheckResult, state::OriginState,
+    ConnectAttempt, ConnectRulesId, ConnectionUser, OriginConn, OriginId, OriginUse,
+    rules::ConnectRuleSets, shared_health::CheckResult, state::OriginState,
 };
 
 /// All origins of a worker.
 #[derive(Debug, Default)]
 pub(crate) struct Origins {
     pub(crate) connections: Table<OriginConn>,
+    /// The connections that are being opened.
+    pub(crate) attempts: Table<ConnectAttempt>,
     /// Origins by [`OriginState::identity`].
     pub(super) by_identity: HashMap<Box<[u8]>, OriginId>,
     pub(super) rules: ConnectRuleSets,
@@ -70,6 +72,7 @@ impl Origins {
     pub(crate) fn new(connections_max: u32, thresholds: &Thresholds) -> Self {
         Self {
             connections: Table::new(connections_max),
+            attempts: Table::new(connections_max),
             all_healthy: true,
             all_pristine: true,
             small_below: thresholds.small_below,

@@ -6,7 +6,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use millrace_config::{OriginTls, Service, ServiceRole, TargetRules};
+use millrace_config::{OriginProtocol, OriginTls, Service, ServiceRole, TargetRules};
 use millrace_tls::ClientSettings;
 
 use crate::congestion::CongestionSetting;
@@ -20,6 +20,7 @@ pub(crate) struct ConnectRules {
     congestion: CongestionSetting,
     /// The TLS settings; `None` for plain connections.
     tls: Option<Arc<OriginTls>>,
+    protocol: OriginProtocol,
 }
 
 impl ConnectRules {
@@ -33,7 +34,13 @@ impl ConnectRules {
             ServiceRole::Forward(targets) => Some((targets.clone(), own.clone())),
             ServiceRole::Boost(_) => None,
         };
-        Self { targets, congestion: congestion.clone(), tls: None }
+        let (congestion, protocol) = (congestion.clone(), OriginProtocol::Http);
+        Self { targets, congestion, tls: None, protocol }
+    }
+
+    /// Returns these rules for another protocol.
+    pub(crate) fn with_protocol(self, protocol: OriginProtocol) -> Self {
+        Self { protocol, ..self }
     }
 
     /// Returns these rules for connections with TLS.
@@ -44,7 +51,7 @@ impl ConnectRules {
 
 /// Identifies a set of rules. Two services, even of different snapshots, have the same id if and
 /// only if their rules are equal. An id is never reused for other rules.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct ConnectRulesId(pub(super) u32);
 
 /// The sets of rules of all snapshots in use.

@@ -25,7 +25,8 @@ pub(crate) fn has_pipelining_capacity<E: Engine>(core: &Core<E>) -> bool {
 /// Returns the number of origin connections that may be opened without closing anything. The caller
 /// may close idle ones to open more.
 pub(crate) fn origin_capacity<E: Engine>(core: &Core<E>) -> usize {
-    let open = client_connections(core) + core.origins.connections.len() + core.attempts.len();
+    let open =
+        client_connections(core) + core.origins.connections.len() + core.origins.attempts.len();
     core.overload.descriptors_max.saturating_sub(open)
 }
 
@@ -52,7 +53,7 @@ pub(crate) fn client_connections<E: Engine>(core: &Core<E>) -> usize {
 /// can be closed for a new client.
 pub(crate) fn descriptors_used<E: Engine>(core: &Core<E>) -> usize {
     let in_use = core.origins.connections.len() - core.origins.idle_count();
-    client_connections(core) + in_use + core.attempts.len()
+    client_connections(core) + in_use + core.origins.attempts.len()
 }
 
 /// Prepares for the next client after one was accepted. Closes an idle origin connection if there

@@ -77,8 +77,9 @@ struct ServiceState {
 #[derive(Debug)]
 pub(crate) struct RouteOrigins {
     pub(crate) origins: Vec<OriginId>,
-    /// The connect rules of origins by `https://`; `None` if the route has none.
-    secure_rules: Option<ConnectRulesId>,
+    /// The connect rules of plain origins, and of origins by `https://`; the latter are `None` if
+    /// the route has none.
+    rules: (ConnectRulesId, Option<ConnectRulesId>),
     /// How an origin is picked.
     pub(crate) balance: Balance,
     /// The number of picks, retries included, plus an offset at the start.
@@ -99,7 +100,7 @@ impl RouteOrigins {
     pub(crate) fn new(origins: Vec<OriginId>) -> Self {
         Self {
             origins,
-            secure_rules: None,
+            rules: (ConnectRulesId::default(), None),
             balance: Balance::RoundRobin,
             picks: Cell::new(0),
             budget: RefCell::default(),
@@ -124,7 +125,7 @@ impl RouteOrigins {
         });
         Self {
             origins: of_route.collect(),
-            secure_rules,
+            rules: (rules, secure_rules),
             balance: route.balance,
             gateway_errors_fail: route.eject_on_errors,
             retry_on: route.retry_on.clone(),
@@ -167,7 +168,9 @@ impl Snapshot {
             };
             let fetch_rules = secured(&service.fetch_tls, origins);
             let mut of_route = |route: &Route| {
-                let rules = (plain, secured(&route.origin_tls, origins));
+                let of_protocol = rules.clone().with_protocol(route.protocol);
+                let of_protocol = origins.intern_rules(of_protocol, client);
+                let rules = (of_protocol, secured(&route.origin_tls, origins));
                 RouteOrigins::of(route, rules, (now, first_pick), origins, &shared.health)
             };
             let (routes, target_filter) = match &service.role {
@@ -214,9 +217,9 @@ impl Snapshot {
 
     /// Returns all connect rules.
     pub(crate) fn all_rules(&self) -> impl Iterator<Item = ConnectRulesId> {
-        let secured = self.routes().filter_map(|route| route.secure_rules);
+        let of_routes = self.routes().flat_map(|route| [Some(route.rules.0), route.rules.1]);
         let fetched = self.services.iter().filter_map(|service| service.fetch_rules);
-        self.rules.iter().copied().chain(secured).chain(fetched)
+        self.rules.iter().copied().chain(of_routes.flatten()).chain(fetched)
     }
 
     /// Returns whether connections of this configuration are opened under these rules.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use millrace_engine::{Engine, Key};
-use millrace_http1::{Authority, Framing, HeadScan, Scheme, Version, destination};
+use millrace_http1::{Authority, Framing, HeadScan, Method, Scheme, Version, destination};
 
 use crate::cached::now_ms;
 use crate::cached::store_outcome;
@@ -21,7 +21,7 @@ use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
 use crate::origin::{
     self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, events,
-    pick, pinned, release, secure,
+    fastcgi, pick, pinned, release, secure,
 };
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, WantedResource};
@@ -258,7 +258,7 @@ fn continue_handshake<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 
 /// Sends the request over the connection that the exchange has now.
 fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    let Core { engine, exchanges, origins, out, .. } = core;
+    let Core { engine, exchanges, origins, conns, out, .. } = core;
     let now = engine.now();
     let exchange = exchanges.get_mut(key).expect("the exchange has a connection");
     exchange.caching.request_ms = now_ms(engine);
@@ -266,12 +266,31 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         exchange.transaction.origin.expect("the origin is picked before a connection is opened");
     out.clear();
     let origin = (origins.address(id), origins.default_port(id));
-    let upgrade = headers::write_request(&mut h1::header(out), exchange, origin);
+    let is_fastcgi = fastcgi::is_used(exchange);
+    let upgrade = match is_fastcgi {
+        true => {
+            let conn = exchange.conn.and_then(|conn| conns.get(conn));
+            let peer = conn.and_then(|conn| conn.client_address);
+            let local = conn.and_then(|conn| conn.wire.local_address(engine));
+            fastcgi::write_request(out, exchange, origin, [peer, local]);
+            false
+        }
+        false => headers::write_request(&mut h1::header(out), exchange, origin),
+    };
     let transaction = &mut exchange.transaction;
     transaction.upgrade_sent = upgrade;
     transaction.phase = Phase::Requesting;
     transaction.awaiting_since = now;
     transaction.scan = HeadScan::default();
+    if is_fastcgi {
+        // Those of the request before, which followed its header.
+        fastcgi::report_errors(core, key);
+        let ExchangeParts { exchange, origin, .. } = core.parts(key);
+        let is_head = exchange.request.method() == Method::Head;
+        let header_max = exchange.snapshot().response_limits.bytes_max;
+        let origin = origin.expect("the request has its connection");
+        origin.wire.begin_records(is_head, header_max);
+    }
     events::receive(core, key);
     let ExchangeParts { engine, exchange, client, origin, out, .. } = core.parts(key);
     if client.is_none() {
@@ -281,6 +300,9 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         return NextStep::Wait;
     }
     exchange.upload.start(exchange.framing, exchange.framing == Framing::Chunked, now);
+    if is_fastcgi {
+        exchange.upload.send_records();
+    }
     next_step(upload::pump(core, key, true))
 }
 
@@ -299,11 +321,11 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             return receive_ahead(core, key);
         }
         let Exchange { transaction, response, snapshot, .. } = &mut *exchange;
-        let input = &mut origin.wire.recv_buffer;
         let limits = &snapshot.as_ref().expect("set when the exchange begins").response_limits;
-        let length = match response.parse_lenient(input.bytes(), &mut transaction.scan, limits) {
+        let received = origin.wire.response_bytes();
+        let length = match response.parse_lenient(received, &mut transaction.scan, limits) {
             Ok(Some(length)) => {
-                input.consume(length);
+                origin.wire.consume_header(length);
                 transaction.is_ambiguous |= transaction.scan.is_ambiguous();
                 transaction.scan = HeadScan::default();
                 length
@@ -342,6 +364,9 @@ fn header_memory_bytes(exchange: &Exchange) -> usize {
 /// Handles the header of the final response.
 fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     origin::outcome::record_response(core, key);
+    if fastcgi::is_used(core.exchange(key)) {
+        fastcgi::report_errors(core, key);
+    }
     if core.exchange(key).response.status() >= 502
         && let Some(step) = end::retry_on_status(core, key)
     {
@@ -404,7 +429,7 @@ fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
     let ExchangeParts { client, origin, .. } = core.parts(key);
     let waits = client.is_some_and(|client| !client.may_send(key));
-    if waits && origin.is_some_and(|origin| !origin.wire.recv_buffer.is_empty()) {
+    if waits && origin.is_some_and(|origin| !origin.wire.response_bytes().is_empty()) {
         // The wire records whether the stream ended or broke. A body that is delimited by the end
         // of the stream is whole only if the stream ended in order.
         return NextStep::Wait;

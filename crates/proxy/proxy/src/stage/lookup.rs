@@ -36,7 +36,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 }
 
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    let Some(found) = query_cache(core, key) else { return NextStep::Advance(Stage::Fetch) };
+    let Some(found) = query_cache(core, key) else { return advance(core, key) };
     let waiter = core.waiter(key, TokenKind::Exchange);
     let Core { engine, exchanges, cache_waits, counters, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
@@ -69,12 +69,12 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             caching.report.forward = Some(why_validate(object.meta(), now_ms(engine)));
             (caching.object, caching.lease) = (Some(object), lease);
             caching.is_stale_fallback = is_stale_fallback;
-            NextStep::Advance(Stage::Fetch)
+            advance(core, key)
         }
         LookupResult::Miss { why, lease } => {
             counters.cache_misses.add(1);
             (caching.report.forward, caching.lease) = (Some(why), lease);
-            NextStep::Advance(Stage::Fetch)
+            advance(core, key)
         }
         LookupResult::Wait(_) | LookupResult::PendingDisk { .. } => {
             caching.report.is_from_disk = matches!(found, LookupResult::PendingDisk { .. });
@@ -91,6 +91,12 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         }
         LookupResult::OnlyIfCached => NextStep::End(Reason::OnlyIfCached),
     }
+}
+
+/// Advances to the fetch, or first to the receipt of the request's body.
+fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let receives_body = origin::fastcgi::receives_body_first(core.exchange(key));
+    NextStep::Advance(if receives_body { Stage::Receive } else { Stage::Fetch })
 }
 
 /// Looks the request up. If a miss has conditions that the origin has to see, its fetch lease is

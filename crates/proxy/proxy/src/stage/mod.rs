@@ -3,8 +3,10 @@
 pub(crate) mod accept;
 pub(crate) mod deliver;
 pub(crate) mod fetch;
+pub(crate) mod file;
 pub(crate) mod log;
 pub(crate) mod lookup;
 pub(crate) mod parse;
+pub(crate) mod receive;
 pub(crate) mod route;
 pub(crate) mod secure;

@@ -66,16 +66,20 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     match plan(exchange, service, &snapshot) {
         Ok(plan) => {
             exchange.plan = plan;
-            if let (ServiceRole::Boost(routes), RequestPlan::Route(index)) = (&service.role, plan)
-                && routes[index as usize].path_forward == PathForward::Normalised
-            {
-                exchange.request.normalise_path();
-            }
-            NextStep::Advance(match plan {
+            let mut next = match plan {
                 RequestPlan::Tunnel => Stage::Fetch,
                 RequestPlan::Respond(_) => Stage::Deliver,
                 _ => Stage::Lookup,
-            })
+            };
+            if let Some(route) = snapshot.route_of(exchange.service, plan) {
+                if route.path_forward == PathForward::Normalised {
+                    exchange.request.normalise_path();
+                }
+                if route.folder.is_some() {
+                    next = Stage::File;
+                }
+            }
+            NextStep::Advance(next)
         }
         Err(reason) => NextStep::End(reason),
     }

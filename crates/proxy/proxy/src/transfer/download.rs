@@ -1,12 +1,13 @@
 //! The download of an exchange: moves the body of a response, or the origin's direction of a
 //! tunnel, to the client.
 
-use millrace_engine::{Engine, Key};
+use millrace_engine::{Engine, Key, TokenKind};
 
 use crate::conn::Conn;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
+use crate::files::FileWork;
 use crate::origin::{events, release};
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
@@ -17,9 +18,12 @@ use crate::transfer::{TransferProgress, TransferState};
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
     let ExchangeParts { engine, pipes, counters, out, exchange, client, mut origin, .. } =
         core.parts_with_client(key);
-    let Exchange { download, caching, status, .. } = exchange;
+    let Exchange { download, caching, status, file, .. } = exchange;
     if download.state() == TransferState::Off {
         return TransferProgress::NotStarted;
+    }
+    if file.reader.is_some() {
+        return pump_file(core, key, with_header);
     }
     let source = match (&mut caching.reader, &mut origin) {
         (Some(reader), _) => TransferSource::Cached(reader),
@@ -68,6 +72,46 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
             TransferProgress::Failed(Reason::MalformedResponseBody)
         }
         Err(_) => TransferProgress::Failed(Reason::ResponseCut),
+    }
+}
+
+/// Moves bytes of a file to the client. Bytes that are not in the page cache are read by a thread
+/// first.
+#[inline(never)]
+fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
+    let waiter = core.waiter(key, TokenKind::Exchange);
+    let ExchangeParts { engine, pipes, counters, out, exchange, client, shared, .. } =
+        core.parts_with_client(key);
+    let Exchange { download, file, .. } = exchange;
+    let Some(read) = file.take_read() else { return TransferProgress::Waiting };
+    let reader = file.reader.as_mut().expect("the caller has checked it");
+    if read.is_err() {
+        reader.fail();
+    }
+    let header = if with_header { &out[..] } else { &[] };
+    let source = TransferSource::File(reader);
+    let result = download.pump((engine, pipes), source, &mut client.wire, header);
+    counters.downloaded_bytes.add(download.take_newly_accepted());
+    match result {
+        Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,
+        Ok(TransferState::AwaitingSource) => {
+            let work = reader.take_awaited().expect("a reader waits only for bytes of a disk");
+            match shared.files.run(waiter, work) {
+                Ok(pending) => {
+                    file.work = Some(FileWork::Read(pending));
+                    TransferProgress::Waiting
+                }
+                Err(_) => TransferProgress::Failed(Reason::FileFailed),
+            }
+        }
+        Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
+        Err(_) => {
+            if with_header {
+                // Nothing was sent.
+                exchange.status = 0;
+            }
+            TransferProgress::Failed(Reason::FileFailed)
+        }
     }
 }
 

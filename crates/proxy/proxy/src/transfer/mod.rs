@@ -21,7 +21,7 @@ pub(crate) mod upload;
 
 use std::time::Duration;
 
-use millrace_engine::{Engine, Instant, SharedBytes};
+use millrace_engine::{Engine, HeldBytes, Instant, SharedBytes};
 use millrace_http1::Framing;
 use millrace_splice::{ArrivalPattern, FillResult, MoveMethod, Pipe, Pipes};
 use millrace_store::{BodyEnd, COPIED_BYTES};
@@ -29,8 +29,9 @@ use millrace_store::{BodyEnd, COPIED_BYTES};
 use crate::cached::reader::{CachedReader, NextChunk};
 use crate::conn::wire::Wire;
 use crate::exchange::reason::Reason;
+use crate::files::reader::{FileReader, FileStep};
 use crate::transfer::body_progress::BodyProgress;
-use crate::transfer::send_parts::SendParts;
+use crate::transfer::send_parts::{SendFraming, SendParts};
 use crate::transfer::sink::TransferSink;
 use crate::transfer::source::TransferSource;
 use crate::transfer::stats::TransferStats;
@@ -82,8 +83,8 @@ pub(crate) enum TransferProgress {
 pub(crate) struct Transfer {
     state: TransferState,
     body: BodyProgress,
-    /// Whether the sink gets chunks.
-    sends_chunks: bool,
+    /// How the payload is framed for the sink.
+    framing: SendFraming,
     /// Payload bytes passed to the sink.
     forwarded: u64,
     /// Payload bytes that the sink is known to have taken; `accepted <= forwarded`.
@@ -124,11 +125,16 @@ impl Transfer {
         *self = Self {
             state: TransferState::AwaitingSource,
             body,
-            sends_chunks,
+            framing: if sends_chunks { SendFraming::Chunks } else { SendFraming::Bare },
             since: now,
             arrivals,
             ..Self::default()
         };
+    }
+
+    /// Frames the payload as records of FastCGI. Called right after [`Transfer::start`].
+    pub(crate) fn send_records(&mut self) {
+        self.framing = SendFraming::Records;
     }
 
     pub(crate) fn state(&self) -> TransferState {
@@ -151,7 +157,7 @@ impl Transfer {
 
     /// Returns whether the framing that the sink got shows that more bytes have to follow.
     pub(crate) fn shows_cut(&self) -> bool {
-        self.sends_chunks || matches!(self.body, BodyProgress::Length(_))
+        self.framing == SendFraming::Chunks || matches!(self.body, BodyProgress::Length(_))
     }
 
     /// Returns the number of payload bytes passed to the sink.
@@ -246,6 +252,7 @@ impl Transfer {
             }
             TransferSource::Wire(wire) => self.pump_wire((engine, pipes), wire, sink, header),
             TransferSource::Cached(reader) => self.pump_cached(engine, reader, sink, header),
+            TransferSource::File(reader) => self.pump_file(engine, reader, sink, header),
             TransferSource::Memory(bytes) => Ok(self.pump_memory(engine, bytes, sink, header)),
         }
     }
@@ -300,7 +307,8 @@ impl Transfer {
         let piped = pipe.as_ref().map_or(0, Pipe::filled);
         let payload = &source.recv_buffer.bytes()[payload];
         let done = self.body.is_complete();
-        let last = (done && had_rest && self.sends_chunks).then(|| self.body.trailers());
+        let has_end = self.framing != SendFraming::Bare;
+        let last = (done && had_rest && has_end).then(|| self.body.trailers());
         let owed = std::mem::take(&mut self.owes_line_end);
         if !payload.is_empty() || piped > 0 || !header.is_empty() || last.is_some() || owed {
             let parts = SendParts {
@@ -308,11 +316,11 @@ impl Transfer {
                 owes_line_end: owed,
                 payload,
                 piped,
-                chunked: self.sends_chunks,
+                framing: self.framing,
                 trailers: last,
             };
             self.owes_line_end = parts.send(engine, sink, pipe.as_ref());
-            let has_frame = !header.is_empty() || owed || self.sends_chunks;
+            let has_frame = !header.is_empty() || owed || has_end;
             self.stats.note_sent(payload.len(), piped, has_frame);
             let payload = payload.len();
             self.pipe = pipe;
@@ -350,7 +358,7 @@ impl Transfer {
         let mut parts = SendParts {
             header,
             owes_line_end: owed,
-            chunked: self.sends_chunks,
+            framing: self.framing,
             ..SendParts::default()
         };
         match &next {
@@ -376,7 +384,8 @@ impl Transfer {
                     return Err(self.fail(BodyError::Cut));
                 }
                 self.body = BodyProgress::Complete;
-                parts.trailers = (had_rest && self.sends_chunks).then_some(&[][..]);
+                let has_end = self.framing != SendFraming::Bare;
+                parts.trailers = (had_rest && has_end).then_some(&[][..]);
             }
             NextChunk::End(BodyEnd::Cut) => return Err(self.fail(BodyError::Cut)),
         }
@@ -399,6 +408,75 @@ impl Transfer {
         Ok(self.state)
     }
 
+    /// Sends bytes of a file: by reference, or copied to a secured sink.
+    #[inline(never)]
+    fn pump_file<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        reader: &mut FileReader,
+        sink: &mut impl TransferSink<E>,
+        header: &[u8],
+    ) -> Result<TransferState, BodyError> {
+        let step = match self.body.is_complete() {
+            true => FileStep::End,
+            false => reader.next(),
+        };
+        let payload = match &step {
+            FileStep::Bytes(file, at, count) => {
+                sink.send_file(engine, &[header], file, *at, *count);
+                self.body.skip(*count as u64);
+                self.stats.calls += 2;
+                self.note_forwarded(engine, sink, *count);
+                return Ok(self.state);
+            }
+            FileStep::Cut => return Err(self.fail(BodyError::Cut)),
+            FileStep::Copied(bytes) => bytes,
+            FileStep::Text(text) => &text[..],
+            // The header need not wait for the disk.
+            FileStep::Wait | FileStep::End => &[],
+        };
+        self.body.skip(payload.len() as u64);
+        if !payload.is_empty() || !header.is_empty() {
+            SendParts { header, payload, ..SendParts::default() }.send(engine, sink, None);
+            self.stats.note_sent(payload.len(), 0, !header.is_empty());
+            self.note_forwarded(engine, sink, payload.len());
+        } else {
+            let is_over = matches!(step, FileStep::End);
+            let next = if is_over { TransferState::Ended } else { TransferState::AwaitingSource };
+            self.enter(next, engine.now());
+        }
+        if self.body.is_complete() {
+            self.body = BodyProgress::Complete;
+        }
+        Ok(self.state)
+    }
+
+    /// Moves the received bytes of a body to `memory`. Returns whether the body is whole.
+    ///
+    /// # Errors
+    /// If the body breaks its framing.
+    pub(crate) fn collect(
+        &mut self,
+        source: &mut Wire,
+        memory: &mut HeldBytes,
+        now: Instant,
+    ) -> Result<bool, BodyError> {
+        let bytes = source.recv_buffer.bytes_mut();
+        let (consumed, payload) = self.body.advance(bytes).map_err(|_| BodyError::Malformed)?;
+        self.forwarded += payload.len() as u64;
+        memory.append(&bytes[payload]);
+        source.recv_buffer.consume(consumed);
+        let is_whole = self.body.is_complete();
+        if is_whole {
+            self.body = BodyProgress::Complete;
+        }
+        self.enter(
+            if is_whole { TransferState::Ended } else { TransferState::AwaitingSource },
+            now,
+        );
+        Ok(is_whole)
+    }
+
     /// Sends the rest of a body, which is in memory, in one step.
     #[inline(never)]
     fn pump_memory<E: Engine>(
@@ -414,7 +492,13 @@ impl Transfer {
         if header.is_empty() && bytes.is_empty() {
             self.enter(TransferState::Ended, engine.now());
         } else {
-            SendParts { header, payload: bytes, ..SendParts::default() }.send(engine, sink, None);
+            let (framing, trailers) = match self.framing {
+                SendFraming::Records => (SendFraming::Records, Some(&[][..])),
+                SendFraming::Bare | SendFraming::Chunks => (SendFraming::Bare, None),
+            };
+            let parts =
+                SendParts { header, payload: bytes, framing, trailers, ..SendParts::default() };
+            parts.send(engine, sink, None);
             self.stats.note_sent(bytes.len(), 0, !header.is_empty());
             self.note_forwarded(engine, sink, bytes.len());
         }
@@ -436,14 +520,10 @@ impl Transfer {
         let piped = pipe.filled();
         self.body.skip(piped as u64);
         let owed = std::mem::take(&mut self.owes_line_end);
-        let parts = SendParts {
-            owes_line_end: owed,
-            piped,
-            chunked: self.sends_chunks,
-            ..SendParts::default()
-        };
+        let parts =
+            SendParts { owes_line_end: owed, piped, framing: self.framing, ..SendParts::default() };
         self.owes_line_end = parts.send(engine, sink, Some(&pipe));
-        self.stats.note_sent(0, piped, owed || self.sends_chunks);
+        self.stats.note_sent(0, piped, owed || self.framing == SendFraming::Chunks);
         self.stats.note_teed(piped);
         self.pipe = Some(pipe);
         self.note_forwarded(engine, sink, piped);
@@ -465,7 +545,8 @@ impl Transfer {
         let thresholds = *pipes.thresholds();
         let method = self.arrivals.choose_method(rest, has_bytes_before, &thresholds);
         let MoveMethod::Splice { max } = method else { return None };
-        if !source.may_splice() || !sink.accepts_pipes() {
+        let accepts_pipes = self.framing != SendFraming::Records && sink.accepts_pipes();
+        if !source.may_splice() || !accepts_pipes {
             return None;
         }
         let mut pipe = pipes.acquire(engine)?;
@@ -532,11 +613,11 @@ impl Transfer {
             return Err(BodyError::Cut);
         }
         self.body = BodyProgress::Complete;
-        if self.sends_chunks {
+        if self.framing == SendFraming::Chunks {
             let owed = std::mem::take(&mut self.owes_line_end);
             let parts = SendParts {
                 owes_line_end: owed,
-                chunked: true,
+                framing: self.framing,
                 trailers: Some(&[]),
                 ..SendParts::default()
             };

@@ -1,10 +1,22 @@
-//! One send of a transfer, and its chunk framing.
+//! One send of a transfer, and its framing in chunks or records.
 
 use millrace_engine::{Engine, SharedBytes};
+use millrace_fastcgi::{CONTENT_BYTES_MAX, write_input_header};
 use millrace_splice::Pipe;
 
 use crate::cached::reader::CachedSlice;
 use crate::transfer::sink::TransferSink;
+
+/// How the payload of a transfer is framed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum SendFraming {
+    #[default]
+    Bare,
+    /// Chunks (RFC 9112 section 7.1).
+    Chunks,
+    /// STDIN records of FastCGI; never with a pipe.
+    Records,
+}
 
 /// The parts of one send, in this order: a header, the line end of the previous chunk, a chunk or
 /// bare bytes, and the end of a chunked body. The last bytes of the payload may be in a pipe.
@@ -16,9 +28,8 @@ pub(crate) struct SendParts<'a> {
     pub(crate) payload: &'a [u8],
     /// The number of bytes in the pipe, which follow `payload` in the same chunk.
     pub(crate) piped: usize,
-    /// Whether the payload is sent as a chunk.
-    pub(crate) chunked: bool,
-    /// The trailers, if the send ends a chunked body; never together with a pipe.
+    pub(crate) framing: SendFraming,
+    /// The trailers, if the send ends a framed body; never together with a pipe.
     pub(crate) trailers: Option<&'a [u8]>,
 }
 
@@ -31,7 +42,11 @@ impl SendParts<'_> {
         sink: &mut impl TransferSink<E>,
         pipe: Option<&Pipe>,
     ) -> bool {
-        if !self.chunked {
+        if self.framing == SendFraming::Records {
+            self.send_records(engine, sink);
+            return false;
+        }
+        if self.framing == SendFraming::Bare {
             debug_assert!(
                 !self.owes_line_end && self.trailers.is_none(),
                 "only chunks have line ends"
@@ -71,10 +86,28 @@ impl SendParts<'_> {
         slice: &CachedSlice,
     ) -> bool {
         let mut size = ChunkSize::default();
-        let before = if self.chunked { size.write(slice.bytes().len()) } else { &[] };
+        let is_chunked = self.framing == SendFraming::Chunks;
+        let before = if is_chunked { size.write(slice.bytes().len()) } else { &[] };
         let owed: &[u8] = if self.owes_line_end { b"\r\n" } else { &[] };
         sink.send_shared(engine, &[self.header, owed, before], slice);
-        self.chunked
+        is_chunked
+    }
+
+    /// Sends the payload as records.
+    #[cold]
+    #[inline(never)]
+    fn send_records<E: Engine>(self, engine: &mut E, sink: &mut impl TransferSink<E>) {
+        let contents = || self.payload.chunks(CONTENT_BYTES_MAX);
+        let end = self.trailers.map(|_| write_input_header(0));
+        let headers: Vec<_> =
+            contents().map(|content| write_input_header(content.len())).chain(end).collect();
+        let mut parts = vec![self.header];
+        let mut contents = contents();
+        for header in &headers {
+            parts.push(header);
+            parts.extend(contents.next());
+        }
+        sink.send(engine, &parts);
     }
 }
 

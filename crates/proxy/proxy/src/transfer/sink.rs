@@ -1,6 +1,8 @@
 //! The sink of a transfer.
 
-use millrace_engine::{Engine, SharedBytes};
+use std::sync::Arc;
+
+use millrace_engine::{Engine, FileRead, SharedBytes};
 use millrace_splice::Pipe;
 
 /// The end of a transfer that takes bytes: a connection. A transfer has at most one send
@@ -11,6 +13,17 @@ pub(crate) trait TransferSink<E: Engine> {
 
     /// Sends every byte of `parts`, and then the bytes of `shared`, by reference if possible.
     fn send_shared(&mut self, engine: &mut E, parts: &[&[u8]], shared: &dyn SharedBytes);
+
+    /// Sends every byte of `parts`, and then `count` bytes of a file from offset `at`, by
+    /// reference. Only for a sink that accepts pipes.
+    fn send_file(
+        &mut self,
+        engine: &mut E,
+        parts: &[&[u8]],
+        file: &Arc<dyn FileRead>,
+        at: u64,
+        count: usize,
+    );
 
     /// Sends every byte of `parts`, and then moves the bytes in the pipe. The completion reports
     /// the bytes that left the pipe.
@@ -23,6 +36,6 @@ pub(crate) trait TransferSink<E: Engine> {
     /// outstanding.
     fn unsent(&self, engine: &E) -> usize;
 
-    /// Returns whether the sink takes bytes from a pipe.
+    /// Returns whether the sink takes bytes from a pipe or from a file.
     fn accepts_pipes(&self) -> bool;
 }

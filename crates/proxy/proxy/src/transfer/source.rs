@@ -2,6 +2,7 @@
 
 use crate::cached::reader::CachedReader;
 use crate::conn::wire::Wire;
+use crate::files::reader::FileReader;
 
 /// The end of a transfer that delivers bytes.
 pub(crate) enum TransferSource<'a> {
@@ -9,6 +10,8 @@ pub(crate) enum TransferSource<'a> {
     Wire(&'a mut Wire),
     /// A body in the cache, which may still be arriving.
     Cached(&'a mut CachedReader),
+    /// A file, whose length is known.
+    File(&'a mut FileReader),
     /// Bytes in memory, all of which are sent in one step.
     Memory(&'a [u8]),
 }

@@ -21,7 +21,10 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
     let (Some(client), Some(origin)) = (client, origin) else { return TransferProgress::Waiting };
     let header = if with_header { &out[..] } else { &[] };
     let before = exchange.upload.forwarded();
-    let source = TransferSource::Wire(&mut client.wire);
+    let source = match &exchange.file.body {
+        Some(body) if with_header => TransferSource::Memory(body),
+        _ => TransferSource::Wire(&mut client.wire),
+    };
     let result = exchange.upload.pump((engine, pipes), source, &mut origin.wire, header);
     counters.uploaded_bytes.add(exchange.upload.forwarded() - before);
     match result {

@@ -13,7 +13,7 @@ use crate::exchange::reason::Reason;
 use crate::exchange::stage::{AfterExchange, Event, EventTarget, NextStep, Stage};
 use crate::exchange::{Exchange, end};
 use crate::origin::{OriginUse, Phase};
-use crate::stage::{accept, deliver, fetch, log, lookup, parse, route, secure};
+use crate::stage::{accept, deliver, fetch, file, log, lookup, parse, receive, route, secure};
 use crate::transfer::TransferState;
 
 /// Handles an event and everything that follows from it. Ignores an event whose target no longer
@@ -93,7 +93,9 @@ fn drive_exchange<E: Engine>(
         trace(core, || format!("exchange {} {stage:?} <- {event:?}", key.slot));
         let step = match stage {
             Stage::Route => route::on(core, key, event),
+            Stage::File => file::on(core, key, event),
             Stage::Lookup => lookup::on(core, key, event),
+            Stage::Receive => receive::on(core, key, event),
             Stage::Fetch => fetch::on(core, key, event),
             Stage::Deliver => deliver::on(core, key, event),
             Stage::Log => log::on(core, key, event),
@@ -166,7 +168,9 @@ fn check_invariants<E: Engine>(core: &Core<E>, exchange: &Exchange, event: Event
     assert!(origin.is_none_or(|origin| !origin.is_idle()));
     assert!(exchange.transaction.phase != Phase::Requesting || origin.is_some());
     use Event::{ClientFailed, ClientSent, ClientSpliced, OriginFailed, OriginSent, OriginSpliced};
-    if !matches!(event, ClientSent | ClientSpliced(_) | ClientFailed) {
+    // A failed send of a file ends the exchange.
+    let file_failed = Event::End(Reason::FileFailed);
+    if !matches!(event, ClientSent | ClientSpliced(_) | ClientFailed) && event != file_failed {
         let is_sending = client.is_some_and(|client| client.wire.is_sending());
         assert!(exchange.download.state() != TransferState::AwaitingSink || is_sending);
     }

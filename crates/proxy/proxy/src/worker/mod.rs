@@ -118,7 +118,6 @@ impl<E: Engine> Worker<E> {
             conns: Default::default(),
             exchanges: Default::default(),
             exchange_pool: Default::default(),
-            attempts: Table::new(descriptors),
             fills: Table::new(descriptors),
             origins,
             names,
@@ -131,6 +130,7 @@ impl<E: Engine> Worker<E> {
             wakes: Default::default(),
             mail,
             cache_waits: Default::default(),
+            files: Default::default(),
             out: Vec::new(),
             log: Default::default(),
             drain: Default::default(),
@@ -193,9 +193,12 @@ impl<E: Engine> Worker<E> {
     #[inline]
     fn deadline(&self) -> Option<Instant> {
         let core = &self.core;
-        let cache = core.shared.cache.as_ref().and_then(|_| self.cache_deadline());
-        let deadlines =
-            [core.timers.next_wakeup(), core.names.next_deadline(), self.maintenance, cache];
+        let deadlines = [
+            core.timers.next_wakeup(),
+            core.names.next_deadline(),
+            self.maintenance,
+            self.waits_deadline(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 
@@ -213,8 +216,9 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Returns the earliest deadline of objects that wait for the cache.
-    fn cache_deadline(&self) -> Option<Instant> {
+    /// Returns the earliest deadline of objects that wait for the cache or for files.
+    #[inline]
+    fn waits_deadline(&self) -> Option<Instant> {
         let core = &self.core;
         let waits = &core.cache_waits;
         let has_retries = !waits.starved.is_empty() || core.wakes.is_pending();
@@ -343,13 +347,13 @@ impl<E: Engine> Worker<E> {
         }
     }
 
-    /// Delivers the wake-ups of objects that wait for the cache, and the results of password
-    /// checks.
+    /// Delivers the wake-ups of objects that wait for the cache or for files, and the results of
+    /// password checks.
     fn deliver_wakes(&mut self, now: Instant) {
+        while let Some(key) = waiting::overdue(&self.core, now) {
+            self.drive(EventTarget::Exchange(key), Event::TimedOut);
+        }
         if self.core.shared.cache.is_some() {
-            while let Some(key) = waiting::overdue(&self.core, now) {
-                self.drive(EventTarget::Exchange(key), Event::TimedOut);
-            }
             if self.core.drain.is_draining {
                 self.end_refreshes();
                 let unread = fill::run::stop_unread(&mut self.core);
@@ -358,14 +362,14 @@ impl<E: Engine> Worker<E> {
             self.retry_starved_fills();
             let late = self.core.wakes.take_unsent();
             self.core.wake(late);
-            while let Some(token) = self.core.wakes.local.pop_front() {
-                let target = match token.kind() {
-                    TokenKind::Exchange => EventTarget::Exchange(token.into()),
-                    TokenKind::Fill => EventTarget::Fill(token.into()),
-                    kind => unreachable!("no {kind:?} waits for the cache"),
-                };
-                self.drive(target, Event::Woken);
-            }
+        }
+        while let Some(token) = self.core.wakes.local.pop_front() {
+            let target = match token.kind() {
+                TokenKind::Exchange => EventTarget::Exchange(token.into()),
+                TokenKind::Fill => EventTarget::Fill(token.into()),
+                kind => unreachable!("no {kind:?} waits for the cache or for files"),
+            };
+            self.drive(target, Event::Woken);
         }
         if self.core.authenticator.has_pending() {
             let limits = self.core.snapshot.clone();
@@ -456,7 +460,7 @@ impl<E: Engine> Worker<E> {
             core.conns.len(),
             core.exchanges.len() - core.cache_waits.refreshes,
             core.origins.connections.len() - core.origins.idle_count(),
-            core.attempts.len(),
+            core.origins.attempts.len(),
         ]
     }
 

@@ -39,6 +39,8 @@ pub(crate) fn apply_config<E: Engine>(
     core.snapshots.retire(&before);
     apply_listeners(core, &before, sockets);
     drop(before);
+    // The folders of the new configuration were opened again.
+    core.files.clear();
     apply_limits(core);
     update_for_snapshots(core);
     close_idle_of_removed(core);
@@ -123,6 +125,7 @@ pub(crate) fn apply_limits<E: Engine>(core: &mut Core<E>) {
     let ahead_max = (connections_max + REFRESHES_MAX) as u32;
     core.exchanges.raise_bound((conns_max + ahead_max).min(Token::SLOT_MAX));
     core.names.set_limits(limits);
+    core.files.open_max = core.share_per_worker(limits.open_files);
     if let (Some(cache), Some(settings)) = (&core.shared.cache, &core.snapshot.config.cache) {
         let variants = usize::try_from(limits.variants).unwrap_or(usize::MAX);
         cache.set_limits(settings.object_bytes_max(limits), variants);

@@ -1,39 +1,27 @@
 //! The disk of a simulated cache. One volume serves all processes of a scenario. Each process has a
 //! disk tier without threads, which performs one work item now and then.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_disk::{DirectoryIo, DiskOptions, SimDirectory, SimFaults};
-use millrace_engine::{Instant, Token};
-use millrace_proxy::WorkerMessage;
+use millrace_engine::Instant;
 use millrace_sim::World;
-use millrace_store::{Cache, WaiterId, Waker};
+use millrace_store::Cache;
 
 use super::super::super::reload::WorkerMailboxes;
+use super::super::super::wake_list::PendingWakes;
 use super::DiskPlan;
 
 /// A disk and its tier in the current process.
 pub(super) struct ActorDisk {
     plan: DiskPlan,
     volume: SimDirectory,
-    /// Receives the waiters that the disk tier wakes.
-    bell: Arc<WakeList>,
+    /// The waiters that the disk tier wakes.
+    wakes: PendingWakes,
     cache: Option<Arc<Cache>>,
     /// When the next work item is performed, if there is one.
     next: Instant,
-    /// Waiters that could not be woken because a mailbox was full.
-    late: Vec<WaiterId>,
-}
-
-/// Waiters for the disk that may continue.
-#[derive(Debug, Default)]
-struct WakeList(Mutex<Vec<WaiterId>>);
-
-impl Waker for WakeList {
-    fn wake(&self, waiter: WaiterId) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(waiter);
-    }
 }
 
 /// Maximum duration of a work item in milliseconds.
@@ -47,8 +35,7 @@ const WRITES_MAX: u64 = 8;
 impl ActorDisk {
     pub(super) fn new(plan: DiskPlan, seed: u64, world: &World) -> Self {
         let volume = SimDirectory::new(seed, plan.capacity);
-        let (bell, late) = (Arc::default(), Vec::new());
-        Self { plan, volume, bell, cache: None, next: world.now(), late }
+        Self { plan, volume, wakes: PendingWakes::default(), cache: None, next: world.now() }
     }
 
     /// Attaches the disk to a new process. If the disk is unusable, the process continues without
@@ -59,7 +46,7 @@ impl ActorDisk {
         let now_ms = world.time_of_day().as_millis() as u64;
         let volumes = vec![(volume, self.plan.bytes)];
         self.volume.set_faults(SimFaults::default());
-        let opened = cache.open_disks(volumes, &options, self.bell.clone(), now_ms);
+        let opened = cache.open_disks(volumes, &options, self.wakes.waker(), now_ms);
         self.volume.set_faults(self.plan.faults);
         match opened {
             Ok(contents) => world.log_event(&format!("the disk is opened: {contents:?}")),
@@ -83,21 +70,9 @@ impl ActorDisk {
                 next_wake = Some(self.next);
             }
         }
-        self.wake(mailboxes);
-        let again = (!self.late.is_empty()).then(|| world.now() + Duration::from_millis(1));
+        let is_done = self.wakes.deliver(mailboxes);
+        let again = (!is_done).then(|| world.now() + Duration::from_millis(1));
         next_wake.into_iter().chain(again).min()
-    }
-
-    fn wake(&mut self, mailboxes: &WorkerMailboxes) {
-        self.late.append(&mut self.bell.0.lock().unwrap_or_else(PoisonError::into_inner));
-        let mut mailboxes = mailboxes.borrow_mut();
-        self.late.retain(|waiter| {
-            let Some(mailbox) = mailboxes.get_mut(usize::from(waiter.worker)) else { return false };
-            let is_full =
-                mailbox.send(WorkerMessage::Wake(Token::from_bits(waiter.token))).is_err();
-            mailbox.flush();
-            is_full
-        });
     }
 
     /// Kills the process, possibly during a write, and possibly cuts the power of the machine.
@@ -122,13 +97,8 @@ impl ActorDisk {
             self.volume.flip();
         }
         world.log_event(&format!("the disk: power lost {loses_power}, a bit flipped {flips}"));
-        self.late.clear();
-        self.discard_wakes();
+        self.wakes.discard();
         loses_power || flips
-    }
-
-    fn discard_wakes(&self) {
-        self.bell.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
     /// Shuts the disk tier of the last process down in an orderly way.
@@ -140,6 +110,6 @@ impl ActorDisk {
             }
         }
         cache.close_disks();
-        self.discard_wakes();
+        self.wakes.discard();
     }
 }

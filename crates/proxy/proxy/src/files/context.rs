@@ -1,0 +1,57 @@
+//! The state of an exchange at the files and programs of a folder.
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_engine::HeldBytes;
+use millrace_files::{Errno, FoundScript, Resolution};
+use millrace_store::Object;
+
+use super::reader::FileReader;
+use super::served_file::{FileSource, LoadGuard, ServedFile};
+use super::table::FileName;
+use super::threads::PendingWork;
+
+/// The state of an exchange at the files and programs of a folder. The default is that of an
+/// exchange of a route without a folder.
+#[derive(Debug, Default)]
+pub(crate) struct FileContext {
+    /// The name of the request in the worker's table.
+    pub(crate) name: FileName,
+    /// The file that is the response.
+    pub(crate) served: Option<Rc<ServedFile>>,
+    /// Its bytes, if they are not in the cache. The exchange keeps them, because the file may be
+    /// closed for others before its response has its turn on the connection.
+    pub(crate) source: Option<FileSource>,
+    /// The reader of its body, if that is not in the cache.
+    pub(crate) reader: Option<Box<FileReader>>,
+    /// The script that responds.
+    pub(crate) script: Option<Rc<FoundScript>>,
+    /// The body of a request for a program, if it is received before the request is sent.
+    pub(crate) body: Option<HeldBytes>,
+    /// The work of a thread that the exchange waits for.
+    pub(crate) work: Option<FileWork>,
+}
+
+/// Work that a thread does for an exchange.
+#[derive(Debug)]
+pub(crate) enum FileWork {
+    /// Finds the file.
+    Resolve(PendingWork<Resolution>),
+    /// Reads it into the cache.
+    Load(PendingWork<Option<Arc<Object>>>, LoadGuard),
+    /// Reads a part of it into the page cache.
+    Read(PendingWork<()>),
+}
+
+impl FileContext {
+    /// Takes the result of a read by a thread. Returns `None` if it is not done.
+    pub(crate) fn take_read(&mut self) -> Option<Result<(), Errno>> {
+        let Some(FileWork::Read(work)) = &self.work else { return Some(Ok(())) };
+        let done = work.take();
+        if done.is_some() {
+            self.work = None;
+        }
+        done
+    }
+}

@@ -1,0 +1,220 @@
+//! A found file in the form in which it is served.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use millrace_engine::FileRead;
+use millrace_files::{
+    Entries, Errno, FileStatus, FolderRules, FoundFile, OpenFile, file_header, listing_header,
+    write_listing,
+};
+use millrace_http_cache::{CachedHeader, HashKey, Key};
+
+/// A file with the header of its response.
+#[derive(Debug)]
+pub(crate) struct ServedFile {
+    pub(crate) header: CachedHeader,
+    pub(crate) length: u64,
+    /// The path of the original below its folder.
+    pub(crate) path: Vec<u8>,
+    /// The status when it was opened; `None` for a listing.
+    pub(super) status: Option<FileStatus>,
+    /// The key of its bytes in the cache. `None` if they are not kept there: the file is too long,
+    /// empty, or was changed just now.
+    pub(crate) key: Option<Key>,
+    /// The open file. `None` once the cache has its bytes.
+    source: RefCell<Option<FileSource>>,
+    /// Whether its bytes are being read into the cache: see [`LoadGuard`].
+    is_loading: Cell<bool>,
+}
+
+/// The bytes of a file that are not in the cache. A file is open until the last copy is dropped.
+#[derive(Clone, Debug)]
+pub(crate) enum FileSource {
+    File { file: Arc<dyn OpenFile>, _guard: Rc<OpenGuard> },
+    Text(Arc<dyn FileRead>),
+}
+
+impl FileSource {
+    pub(crate) fn reader(&self) -> Arc<dyn FileRead> {
+        match self {
+            Self::File { file, .. } => file.clone(),
+            Self::Text(text) => text.clone(),
+        }
+    }
+}
+
+/// Marks a file as being read into the cache, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct LoadGuard(Rc<ServedFile>);
+
+impl Drop for LoadGuard {
+    fn drop(&mut self) {
+        self.0.is_loading.set(false);
+    }
+}
+
+/// The number of files that a worker keeps open.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenCount(Rc<Cell<usize>>);
+
+/// Counts one open file until it is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenGuard(OpenCount);
+
+impl OpenCount {
+    pub(super) fn get(&self) -> usize {
+        self.0.get()
+    }
+
+    pub(super) fn guard(&self) -> OpenGuard {
+        self.0.set(self.0.get() + 1);
+        OpenGuard(self.clone())
+    }
+}
+
+impl Drop for OpenGuard {
+    fn drop(&mut self) {
+        self.0.0.set(self.0.0.get() - 1);
+    }
+}
+
+impl ServedFile {
+    /// Creates the form of a found file. Its bytes are kept in the cache if there is a `hash` of
+    /// the cache's keys, the file has at most `kept_bytes_max` bytes, and it was left alone for
+    /// [`SETTLED_MS`]. Until then, a second change might leave its times as they are.
+    pub(super) fn new(
+        found: FoundFile,
+        rules: &FolderRules,
+        hash: Option<&HashKey>,
+        kept_bytes_max: u64,
+        now_ms: u64,
+        guard: OpenGuard,
+    ) -> Self {
+        let status = found.opened.status;
+        let is_kept = (1..=kept_bytes_max).contains(&status.bytes) && is_settled(&status, now_ms);
+        let source = FileSource::File { file: found.opened.file.clone(), _guard: Rc::new(guard) };
+        Self {
+            header: file_header(&found, rules, now_ms),
+            length: status.bytes,
+            key: hash.filter(|_| is_kept).map(|hash| key_of(hash, &status)),
+            path: found.path,
+            status: Some(status),
+            source: RefCell::new(Some(source)),
+            is_loading: Cell::new(false),
+        }
+    }
+
+    /// Returns whether `found` is the same file in the same form, which was left alone long enough
+    /// before it was opened.
+    pub(super) fn is_same(&self, found: &FoundFile, now_ms: u64) -> bool {
+        let is_coded = |coding: &str| self.has_coding(coding);
+        self.status == Some(found.opened.status)
+            && self.path == found.path
+            && found.coding.map_or(!is_coded(""), |coding| is_coded(coding.name()))
+            && is_settled(&found.opened.status, self.header.meta.response_ms.min(now_ms))
+    }
+
+    /// Returns whether the bytes have this content coding; any coding if it is empty.
+    fn has_coding(&self, coding: &str) -> bool {
+        use millrace_http1::FieldName;
+        let mut lines = self.header.lines();
+        let value = lines.find(|line| line.known == FieldName::ContentEncoding);
+        value.is_some_and(|line| coding.is_empty() || line.value == coding.as_bytes())
+    }
+
+    /// Returns the open file; `None` if it was closed because the cache has its bytes.
+    pub(crate) fn source(&self) -> Option<FileSource> {
+        self.source.borrow().clone()
+    }
+
+    /// Marks the file as being read into the cache. Returns `None` if it is marked already.
+    pub(crate) fn begin_load(self: &Rc<Self>) -> Option<LoadGuard> {
+        (!self.is_loading.replace(true)).then(|| LoadGuard(self.clone()))
+    }
+
+    /// Returns whether this is a listing, whose bytes are in memory.
+    pub(crate) fn is_listing(&self) -> bool {
+        self.status.is_none()
+    }
+
+    /// Returns the open file, with its status when it was opened.
+    pub(super) fn opened(&self) -> Option<(Arc<dyn OpenFile>, FileStatus)> {
+        match (self.source.borrow().as_ref()?, self.status) {
+            (FileSource::File { file, .. }, Some(status)) => Some((file.clone(), status)),
+            _ => None,
+        }
+    }
+
+    /// Closes the file, because the cache has its bytes.
+    pub(crate) fn close(&self) {
+        if self.source.borrow().is_some() {
+            self.source.take();
+        }
+    }
+}
+
+/// Returns a listing as a file in memory. `path` is the path that the page shows.
+pub(crate) fn listing(
+    mut entries: Entries,
+    rules: &FolderRules,
+    (path, query): (&[u8], &[u8]),
+    has_parent: bool,
+    now_ms: u64,
+) -> ServedFile {
+    let mut page = Vec::new();
+    write_listing(&mut page, path, &mut entries, query, has_parent);
+    ServedFile {
+        header: listing_header(rules, now_ms),
+        length: page.len() as u64,
+        path: path.to_vec(),
+        status: None,
+        key: None,
+        source: RefCell::new(Some(FileSource::Text(Arc::new(Text(page))))),
+        is_loading: Cell::new(false),
+    }
+}
+
+/// Text as a file without a descriptor.
+#[derive(Debug)]
+struct Text(Vec<u8>);
+
+impl FileRead for Text {
+    fn read_at(&self, at: u64, bytes: &mut [u8], _: bool) -> Result<usize, Errno> {
+        let rest = usize::try_from(at).ok().and_then(|at| self.0.get(at..)).unwrap_or_default();
+        let count = rest.len().min(bytes.len());
+        bytes[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn descriptor(&self) -> Option<std::os::fd::BorrowedFd<'_>> {
+        None
+    }
+}
+
+/// Returns the key of a file's bytes. It changes with the file.
+fn key_of(hash: &HashKey, status: &FileStatus) -> Key {
+    let FileStatus { device, inode, bytes, modified, changed, .. } = *status;
+    let mut text = b"file ".to_vec();
+    for number in [device, inode, bytes, modified.seconds as u64, changed.seconds as u64] {
+        text.extend_from_slice(&number.to_ne_bytes());
+    }
+    for number in [modified.nanoseconds, changed.nanoseconds] {
+        text.extend_from_slice(&number.to_ne_bytes());
+    }
+    Key::from_text(hash, &text)
+}
+
+/// Returns whether a file was left alone for [`SETTLED_MS`] before `now_ms`. A change in the future
+/// is one of another clock.
+fn is_settled(status: &FileStatus, now_ms: u64) -> bool {
+    let Ok(seconds) = u64::try_from(status.changed.seconds) else { return true };
+    let changed_ms =
+        seconds.saturating_mul(1000) + u64::from(status.changed.nanoseconds / 1_000_000);
+    changed_ms.saturating_add(SETTLED_MS) <= now_ms
+}
+
+/// For how long a file has to be left alone before its bytes are kept. Two changes within the
+/// resolution of the file system's clock leave the same times.
+const SETTLED_MS: u64 = 1000;

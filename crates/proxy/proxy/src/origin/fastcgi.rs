@@ -1,0 +1,135 @@
+//! Requests to FastCGI servers: the environment of the program that responds.
+
+use std::net::SocketAddr;
+
+use millrace_config::OriginProtocol;
+use millrace_engine::{Engine, Key};
+use millrace_fastcgi::{AuthorizationFor, Environment, write_input_header};
+use millrace_http1::format::{write_normalised_authority, write_number};
+use millrace_http1::{Authority, Framing, Scheme, destination, path};
+
+use crate::core::{Core, ExchangeParts};
+use crate::exchange::{Exchange, headers};
+use crate::origin::OriginAddress;
+
+/// Returns whether the origins of the exchange's route speak FastCGI.
+pub(crate) fn is_used(exchange: &Exchange) -> bool {
+    let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
+    route.is_some_and(|route| route.protocol == OriginProtocol::FastCgi)
+}
+
+/// Returns whether the body of a request is received before the request is sent. A longer body is
+/// sent while it arrives, if its length is known.
+pub(crate) fn receives_body_first(exchange: &Exchange) -> bool {
+    let has_body = match exchange.framing {
+        Framing::None | Framing::Length(0) => false,
+        Framing::Length(length) => length <= buffer_bytes(exchange),
+        Framing::Chunked | Framing::UntilClose => true,
+    };
+    has_body && is_used(exchange)
+}
+
+/// Returns the most bytes of a body that is received before its request is sent.
+pub(crate) fn buffer_bytes(exchange: &Exchange) -> u64 {
+    let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
+    route.map_or(0, |route| route.upload_buffer_bytes)
+}
+
+/// Writes a request to the program at `origin`: its environment, with the fields that an origin of
+/// HTTP receives too, and the end of its body if it has none.
+pub(crate) fn write_request(
+    out: &mut Vec<u8>,
+    exchange: &mut Exchange,
+    origin: (&OriginAddress, u16),
+    [peer, local]: [Option<SocketAddr>; 2],
+) {
+    let mut environment = Environment::new(AuthorizationFor::Program);
+    headers::write_request(&mut environment, exchange, origin);
+    set_program(&mut environment, exchange);
+    set_connection(&mut environment, exchange, [peer, local]);
+    millrace_fastcgi::write_request(out, &environment);
+    if matches!(exchange.framing, Framing::None | Framing::Length(0)) {
+        out.extend_from_slice(&write_input_header(0));
+    }
+}
+
+/// Reports what the program wrote to its standard error to the operator.
+pub(crate) fn report_errors<E: Engine>(core: &mut Core<E>, key: Key) {
+    let ExchangeParts { shared, exchange, origin, .. } = core.parts(key);
+    let Some(origin) = origin else { return };
+    let errors = origin.wire.take_program_errors();
+    if !errors.is_empty() {
+        let text = errors.trim_ascii().escape_ascii();
+        let target = exchange.request.target().escape_ascii();
+        (shared.notify_operator)(&format!("the program of {target} wrote: {text}"));
+    }
+}
+
+/// Sets the variables that name the program.
+fn set_program(environment: &mut Environment, exchange: &Exchange) {
+    let destination = destination(&exchange.request).expect("the route stage has checked it");
+    let snapshot = exchange.snapshot();
+    let route = snapshot.route_of(exchange.service, exchange.plan).expect("the plan is a route");
+    let (full_path, _) = path::split_query(destination.path_and_query);
+    let mount = route.path.trim_end_matches('/').as_bytes();
+    environment.set(b"DOCUMENT_URI", full_path);
+    match (&route.folder, &exchange.file.script) {
+        (Some(folder), Some(script)) => {
+            let root = folder.path.as_os_str().as_encoded_bytes();
+            let name = [mount, b"/", &script.path[..]].concat();
+            environment.set(b"SCRIPT_NAME", &name);
+            environment.set(b"SCRIPT_FILENAME", &[root, b"/", &script.path[..]].concat());
+            environment.set(b"DOCUMENT_ROOT", root);
+            environment.set(b"PATH_INFO", &script.path_info);
+        }
+        // One application responds to all paths.
+        _ => {
+            environment.set(b"SCRIPT_NAME", mount);
+            let rest = full_path.strip_prefix(mount).unwrap_or(full_path);
+            let mut path_info = Vec::new();
+            path::decode_escapes(rest, &mut path_info);
+            environment.set(b"PATH_INFO", &path_info);
+        }
+    }
+}
+
+/// Sets the variables that describe the server and the client's connection.
+fn set_connection(
+    environment: &mut Environment,
+    exchange: &Exchange,
+    [peer, local]: [Option<SocketAddr>; 2],
+) {
+    let mut text = Vec::new();
+    let mut set = |name: &[u8], write: &dyn Fn(&mut Vec<u8>)| {
+        text.clear();
+        write(&mut text);
+        environment.set(name, &text);
+    };
+    if let Some(peer) = peer {
+        set(b"REMOTE_ADDR", &|text| text.extend(peer.ip().to_string().bytes()));
+        set(b"REMOTE_PORT", &|text| write_number(text, peer.port().into()));
+    }
+    if let Some(local) = local {
+        set(b"SERVER_ADDR", &|text| text.extend(local.ip().to_string().bytes()));
+        set(b"SERVER_PORT", &|text| write_number(text, local.port().into()));
+    }
+    set(b"SERVER_NAME", &|text| {
+        let destination = destination(&exchange.request).ok();
+        if let Some(authority) = destination.and_then(|destination| destination.authority) {
+            let without_port = Authority { port: None, ..authority };
+            write_normalised_authority(text, &without_port, Scheme::Http.port());
+        }
+    });
+    set(b"GATEWAY_INTERFACE", &|text| text.extend(b"CGI/1.1"));
+    set(b"SERVER_SOFTWARE", &|text| text.extend(b"millrace"));
+    set(b"SERVER_PROTOCOL", &|text| {
+        text.extend(exchange.request.version().as_str().bytes());
+    });
+    // php-cgi refuses requests that no server has passed on.
+    set(b"REDIRECT_STATUS", &|text| text.extend(b"200"));
+    let scheme = exchange.sender.scheme;
+    set(b"REQUEST_SCHEME", &|text| text.extend(scheme.as_str().bytes()));
+    if scheme == Scheme::Https {
+        set(b"HTTPS", &|text| text.extend(b"on"));
+    }
+}

@@ -1,0 +1,297 @@
+//! Stage file: finds the file of a route with a folder, and brings its bytes into the cache if it
+//! is short. If the folder has no such file, a route with origins advances to the lookup.
+
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use millrace_config::{FolderRoute, OriginProtocol, Route};
+use millrace_engine::{Engine, Key, TokenKind};
+use millrace_files::{AcceptedCodings, Errno, OpenMode, RequestPath, Resolution, resolve};
+use millrace_http_cache::{is_not_modified, is_precondition_met};
+use millrace_http1::{FieldName, Method, destination, path};
+use millrace_store::Object;
+
+use crate::cached::{ResponseSource, now_ms, waiting};
+use crate::core::Core;
+use crate::exchange::reason::Reason;
+use crate::exchange::stage::{Event, NextStep, Stage};
+use crate::exchange::{Exchange, OwnResponse, RequestPlan};
+use crate::files::{FileLoad, FileWork, Finding, ServedFile, listing};
+
+/// Handles an event of an exchange in this stage.
+#[inline]
+pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
+    match event {
+        Event::Enter => begin(core, key),
+        Event::Woken => resume(core, key),
+        Event::TimedOut => {
+            waiting::end_wait(core, key);
+            NextStep::End(Reason::FileTimedOut)
+        }
+        Event::End(reason) => NextStep::End(reason),
+        _ => NextStep::Wait,
+    }
+}
+
+fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let exchange = core.exchange(key);
+    let snapshot = exchange.snapshot().clone();
+    let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
+    let folder = route.folder.as_ref().expect("the stage is for routes with a folder");
+    let request = &exchange.request;
+    match request.method() {
+        // The origin may serve its user something else.
+        Method::Get | Method::Head
+            if passes_on(route) && request.find(FieldName::Authorization).is_some() =>
+        {
+            return NextStep::Advance(Stage::Lookup);
+        }
+        Method::Get | Method::Head => {}
+        _ if passes_on(route) => return NextStep::Advance(Stage::Lookup),
+        // A script may respond to any method.
+        _ if route.protocol == OriginProtocol::FastCgi => {}
+        _ => return refuse_method(exchange),
+    }
+    let Some(path) = path_below(exchange, route) else {
+        return NextStep::End(Reason::FileNameInvalid);
+    };
+    let accepted = match folder.rules.has_precompressed {
+        true => AcceptedCodings::parse(request.values(FieldName::AcceptEncoding)),
+        false => AcceptedCodings::NONE,
+    };
+    let (now, check) = (core.engine.now(), Duration::from_millis(folder.check_ms));
+    let name = core.files.name(&mut core.engine, folder, &path, accepted);
+    core.exchange(key).file.name = name;
+    if let Some(finding) = core.files.find(name, now, check) {
+        return act(core, key, finding);
+    }
+    let Ok(path) = RequestPath::decode(&path) else {
+        return NextStep::End(Reason::FileNameInvalid);
+    };
+    let opened = folder_io(folder).clone();
+    match resolve(&*opened, &folder.rules, &path, accepted, OpenMode::Cached) {
+        Err(Errno::AGAIN) => {
+            let folder = folder.clone();
+            let work = move || resolve(&*opened, &folder.rules, &path, accepted, OpenMode::Waiting);
+            let waiter = core.waiter(key, TokenKind::Exchange);
+            match core.shared.files.run(waiter, work) {
+                Ok(pending) => wait(core, key, FileWork::Resolve(pending)),
+                Err(_) => NextStep::End(Reason::Overloaded),
+            }
+        }
+        found => keep(core, key, found),
+    }
+}
+
+/// Returns whether requests that the folder does not serve are passed on to an origin of HTTP.
+fn passes_on(route: &Route) -> bool {
+    !route.origins.is_empty() && route.protocol == OriginProtocol::Http
+}
+
+/// Responds to a method other than GET and HEAD for a file.
+fn refuse_method(exchange: &mut Exchange) -> NextStep {
+    match exchange.request.method() {
+        Method::Options => respond(exchange, OwnResponse::FileOptions),
+        _ => NextStep::End(Reason::MethodNotAllowed),
+    }
+}
+
+/// Returns the path of the request below the folder: the normal form of the path after that of the
+/// route, with a slash at its beginning. `None` if it has none, as `*`.
+fn path_below(exchange: &Exchange, route: &Route) -> Option<Vec<u8>> {
+    let destination = destination(&exchange.request).ok()?;
+    let (path, _) = path::split_query(destination.path_and_query);
+    let path = path::normalise(path);
+    // The path of the route ends with a slash.
+    let below = path.strip_prefix(&route.path.as_bytes()[..route.path.len() - 1])?;
+    below.starts_with(b"/").then(|| below.to_vec())
+}
+
+fn folder_io(folder: &FolderRoute) -> &Arc<dyn millrace_files::FolderIo> {
+    &folder.folder.as_ref().expect("the program opens folders before they are served").0
+}
+
+fn respond(exchange: &mut Exchange, own: OwnResponse) -> NextStep {
+    exchange.plan = RequestPlan::Respond(own);
+    NextStep::Advance(Stage::Deliver)
+}
+
+/// Waits for the work of a thread.
+fn wait<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
+    let Core { engine, exchanges, cache_waits, .. } = core;
+    let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
+    exchange.file.work = Some(work);
+    let limit = Duration::from_millis(exchange.snapshot().limits().response_ms);
+    let due = engine.now() + limit;
+    exchange.caching.wait.until = Some(due);
+    cache_waits.collapsed.insert((due, key));
+    NextStep::Wait
+}
+
+/// Continues an exchange that a thread has woken.
+fn resume<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    match core.exchange(key).file.work.take() {
+        Some(FileWork::Resolve(work)) => match work.take() {
+            Some(found) => {
+                waiting::end_wait(core, key);
+                keep(core, key, found)
+            }
+            None => keep_waiting(core, key, FileWork::Resolve(work)),
+        },
+        Some(FileWork::Load(work, guard)) => match work.take() {
+            Some(loaded) => {
+                waiting::end_wait(core, key);
+                finish_load(core, key, loaded)
+            }
+            None => keep_waiting(core, key, FileWork::Load(work, guard)),
+        },
+        Some(FileWork::Read(_)) | None => unreachable!("the stage waits for other work"),
+    }
+}
+
+fn keep_waiting<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
+    core.exchange(key).file.work = Some(work);
+    NextStep::Wait
+}
+
+/// Keeps what was found in the worker's table, and acts on it.
+fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno>) -> NextStep {
+    let (now, now_ms) = (core.engine.now(), now_ms(&core.engine));
+    let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
+    let snapshot = exchange.snapshot().clone();
+    let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
+    let folder = route.folder.as_ref().expect("the stage is for routes with a folder");
+    let name = exchange.file.name;
+    let finding = match found {
+        Ok(Resolution::File(found)) => {
+            let hash = core.shared.cache.as_ref().map(|cache| *cache.hash());
+            let kept = (hash.as_ref(), snapshot.limits().file_memory_bytes);
+            match core.files.served(name, found, folder, kept, now_ms) {
+                Some(file) => Finding::File(file),
+                None => return NextStep::End(Reason::Overloaded),
+            }
+        }
+        Ok(Resolution::Listing(_)) if passes_on(route) || !is_read(exchange) => Finding::Missing,
+        Ok(Resolution::Listing(entries)) => {
+            let destination = destination(&exchange.request).expect("it was read before");
+            let (path, query) = path::split_query(destination.path_and_query);
+            let has_parent = path_below(exchange, route).is_some_and(|path| path != b"/");
+            let page = listing(entries, &folder.rules, (path, query), has_parent, now_ms);
+            return serve(exchange, Rc::new(page), None);
+        }
+        Ok(Resolution::Redirect) => Finding::Redirect,
+        Ok(Resolution::Script(script)) => Finding::Script(Rc::new(script)),
+        Ok(Resolution::Program(_)) => Finding::Program,
+        Ok(Resolution::Missing) => Finding::Missing,
+        Ok(Resolution::Forbidden) => Finding::Forbidden,
+        Err(Errno::MFILE | Errno::NFILE) => return NextStep::End(Reason::Overloaded),
+        Err(_) => return NextStep::End(Reason::FileFailed),
+    };
+    core.files.insert(name, finding.clone(), folder, now);
+    act(core, key, finding)
+}
+
+/// Returns whether the method reads: it is GET or HEAD.
+fn is_read(exchange: &Exchange) -> bool {
+    matches!(exchange.request.method(), Method::Get | Method::Head)
+}
+
+/// Acts on a finding of the folder.
+fn act<E: Engine>(core: &mut Core<E>, key: Key, finding: Finding) -> NextStep {
+    let exchange = core.exchange(key);
+    let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
+    match finding {
+        Finding::Script(script) => {
+            exchange.file.script = Some(script);
+            NextStep::Advance(Stage::Lookup)
+        }
+        Finding::File(_) | Finding::Redirect if !is_read(exchange) => refuse_method(exchange),
+        Finding::File(file) => find_bytes(core, key, file),
+        _ if route.is_some_and(passes_on) => NextStep::Advance(Stage::Lookup),
+        Finding::Redirect => respond(exchange, OwnResponse::FolderRedirect),
+        Finding::Forbidden => NextStep::End(Reason::FileForbidden),
+        // That there is a program is not for everyone to know.
+        Finding::Missing | Finding::Program => NextStep::End(Reason::FileMissing),
+    }
+}
+
+/// Finds the bytes of a file in the cache, or reads them into it.
+fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> NextStep {
+    let now_ms = now_ms(&core.engine);
+    let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
+    let needs_body = exchange.request.method() == Method::Get
+        && !is_not_modified(&exchange.request, &file.header);
+    let (Some(cache_key), Some(cache)) = (file.key, &core.shared.cache) else {
+        return serve(exchange, file, None);
+    };
+    if let Some(object) = cache.find(cache_key) {
+        core.counters.cache_hits.add(1);
+        file.close();
+        return serve(exchange, file, Some(object));
+    }
+    let Some(source) = file.source() else {
+        // The cache has dropped the bytes of a closed file.
+        core.files.remove(exchange.file.name);
+        return begin(core, key);
+    };
+    (exchange.file.served, exchange.file.source) = (Some(file.clone()), Some(source));
+    let guard = needs_body.then(|| file.begin_load()).flatten();
+    let Some(guard) = guard else { return serve(exchange, file, None) };
+    let snapshot = exchange.snapshot().clone();
+    let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
+    let folder = route.folder.as_ref().expect("the stage is for routes with a folder");
+    let folder_path = folder.path.as_os_str().as_encoded_bytes();
+    let load = FileLoad::new(&file, folder_path, now_ms).expect("the file is open and has a key");
+    if load.length() <= READ_BYTES_MAX {
+        match load.run(cache, false) {
+            Err(Errno::AGAIN) => {}
+            loaded => return finish_load(core, key, loaded),
+        }
+    }
+    let (cache, waiter) = (cache.clone(), core.waiter(key, TokenKind::Exchange));
+    match core.shared.files.run(waiter, move || load.run(&cache, true)) {
+        Ok(pending) => wait(core, key, FileWork::Load(pending, guard)),
+        Err(_) => NextStep::End(Reason::Overloaded),
+    }
+}
+
+/// Serves a file whose bytes were read into the cache, or were not admitted to it.
+fn finish_load<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    loaded: Result<Option<Arc<Object>>, Errno>,
+) -> NextStep {
+    core.counters.cache_misses.add(1);
+    let exchange = core.exchange(key);
+    let file = exchange.file.served.clone().expect("set before its bytes are read");
+    match loaded {
+        Ok(object) => {
+            if object.is_some() {
+                file.close();
+            }
+            serve(exchange, file, object)
+        }
+        Err(_) => NextStep::End(Reason::FileFailed),
+    }
+}
+
+/// Makes a file the response. Its bytes come from `object` or from the file itself.
+fn serve(exchange: &mut Exchange, file: Rc<ServedFile>, object: Option<Arc<Object>>) -> NextStep {
+    if !is_precondition_met(&exchange.request, &file.header) {
+        return NextStep::End(Reason::PreconditionFailed);
+    }
+    let source = exchange.file.source.take();
+    exchange.file.source = match object {
+        Some(_) => None,
+        None => source.or_else(|| file.source()),
+    };
+    exchange.caching.key = file.key;
+    exchange.file.served = Some(file);
+    exchange.caching.object = object;
+    exchange.caching.source = ResponseSource::Stored;
+    NextStep::Advance(Stage::Deliver)
+}
+
+/// A worker reads up to this many bytes itself: to hand them to a thread would cost more.
+const READ_BYTES_MAX: u64 = 64 * 1024;
