@@ -56,6 +56,12 @@ class InteropCase(unittest.TestCase):
         listen = ("--listen", "127.0.0.1:0")
         return self.millrace("boost", "--origin", origin, *listen, *options, **how)
 
+    def serve(self, *options, **how):
+        """Starts a server of `self.site` on a free port."""
+        # The user to which millrace changes has to find the folder.
+        self.folder.chmod(0o755)
+        return self.millrace("serve", self.site, "--listen", "127.0.0.1:0", *options, **how)
+
     def nginx(self, **how):
         """Starts nginx, which serves `self.site`."""
         started = Nginx(self.folder, self.site, **how)

@@ -1,0 +1,199 @@
+"""FastCGI: scripts of php-fpm in a served folder, one application for all paths, and programs that
+die, lie and stall."""
+
+import contextlib
+import hashlib
+import json
+import time
+
+from support import fastcgi, pattern, php, wire
+from support.case import InteropCase
+
+
+class Php(InteropCase):
+    def setUp(self):
+        super().setUp()
+        self.assertTrue(php.program(), "php-fpm is missing: run scripts/setup test")
+        self.folder.chmod(0o755)
+        self.fpm = php.PhpFpm(self.folder)
+        self.addCleanup(self.fpm.stop)
+
+    def script(self, name, text):
+        path = self.site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"<?php\n{text}")
+
+    def start(self, *options):
+        return self.serve("--fastcgi", self.fpm.address, *options)
+
+    def request(self, proxy, request, body=b""):
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            head = f"{request}\r\nHost: interop.test:81\r\nConnection: close\r\n"
+            if body and "Transfer-Encoding" not in request:
+                head += f"Content-Length: {len(body)}\r\n"
+            connection.send(head.encode() + b"\r\n" + body)
+            return connection.read_response()
+
+    def get(self, proxy, target, extra=""):
+        return self.request(proxy, f"GET {target} HTTP/1.1{extra}")
+
+    def test_environment(self):
+        names = (
+            "SCRIPT_NAME PATH_INFO SCRIPT_FILENAME DOCUMENT_ROOT REQUEST_URI QUERY_STRING "
+            "REQUEST_METHOD SERVER_NAME SERVER_PROTOCOL GATEWAY_INTERFACE REMOTE_ADDR "
+            "HTTP_HOST HTTP_AUTHORIZATION HTTP_PROXY HTTP_A_B"
+        ).split()
+        variables = ", ".join(f"'{name}' => $_SERVER['{name}'] ?? null" for name in names)
+        self.script("sub/env.php", f"echo json_encode([{variables}]);")
+        fields = "\r\nAuthorization: Basic eA==\r\nProxy: evil\r\nA_B: no"
+        found = self.get(self.start(), "/sub/env.php/more/%20x?a=b", fields)
+        self.assertEqual(found.status, 200, found.body)
+        self.assertEqual(
+            json.loads(found.body),
+            {
+                "SCRIPT_NAME": "/sub/env.php",
+                "PATH_INFO": "/more/ x",
+                "SCRIPT_FILENAME": f"{self.site}/sub/env.php",
+                "DOCUMENT_ROOT": str(self.site),
+                "REQUEST_URI": "/sub/env.php/more/%20x?a=b",
+                "QUERY_STRING": "a=b",
+                "REQUEST_METHOD": "GET",
+                "SERVER_NAME": "interop.test",
+                "SERVER_PROTOCOL": "HTTP/1.1",
+                "GATEWAY_INTERFACE": "CGI/1.1",
+                "REMOTE_ADDR": "127.0.0.1",
+                "HTTP_HOST": "interop.test:81",
+                "HTTP_AUTHORIZATION": "Basic eA==",
+                "HTTP_PROXY": None,
+                "HTTP_A_B": None,
+            },
+        )
+
+    def test_responses(self):
+        self.script("status.php", "http_response_code(418); header('X-A: b'); echo 'tea';")
+        self.script("move.php", "header('Location: /other');")
+        self.script("length.php", "header('Content-Length: 5'); echo 'hello';")
+        self.script("empty.php", "http_response_code(204);")
+        self.script("long.php", "for ($i = 0; $i < 3000; $i++) echo str_repeat(chr(65 + $i % 26), 1000);")
+        self.script("die.php", "echo 'begun'; flush(); posix_kill(getmypid(), 9);")
+        self.script("fatal.php", "nothing();")
+        proxy = self.start()
+        status = self.get(proxy, "/status.php")
+        self.assertEqual((status.status, status.fields["x-a"], status.body), (418, "b", b"tea"))
+        self.assertEqual(self.get(proxy, "/move.php").status, 302)
+        length = self.get(proxy, "/length.php")
+        self.assertEqual((length.fields["content-length"], length.body), ("5", b"hello"))
+        self.assertEqual(self.get(proxy, "/empty.php").status, 204)
+        expected = b"".join(bytes([65 + number % 26]) * 1000 for number in range(3000))
+        for _ in range(20):
+            long = self.get(proxy, "/long.php")
+            self.assertEqual(long.digest, hashlib.sha256(expected).hexdigest())
+        self.assertEqual(self.get(proxy, "/fatal.php").status, 500)
+        self.wait_until(
+            "the error of the script is reported",
+            lambda: any("nothing" in line for line in proxy.lines),
+        )
+
+    def test_request_bodies(self):
+        self.script("hash.php", "echo hash('sha256', file_get_contents('php://input'));")
+        proxy = self.start()
+        for length in (1, 1000, 65535, 65536, 200_000, 1 << 20, (1 << 20) + 1, 5 << 20):
+            body = b"".join(pattern.blocks(length))
+            found = self.request(proxy, "POST /hash.php HTTP/1.1", body)
+            expected = hashlib.sha256(body).hexdigest().encode()
+            self.assertEqual((found.status, found.body), (200, expected), length)
+        chunks = b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
+        request = "POST /hash.php HTTP/1.1\r\nTransfer-Encoding: chunked"
+        found = self.request(proxy, request, chunks)
+        self.assertEqual(found.body, hashlib.sha256(b"hello world").hexdigest().encode())
+        long = b"10000\r\n" + b"a" * 65536 + b"\r\n"
+        self.assertEqual(self.request(proxy, request, long * 17 + b"0\r\n\r\n").status, 413)
+
+    def test_files_and_front_controller(self):
+        self.script("index.php", "echo 'app ', $_SERVER['REQUEST_URI'];")
+        (self.site / "a.css").write_text("css")
+        (self.site / "a.php~").write_text("<?php source")
+        proxy = self.start("--index", "index.php", "--fallback", "/index.php")
+        self.assertEqual(self.get(proxy, "/").body, b"app /")
+        self.assertEqual(self.get(proxy, "/some/page?x=1").body, b"app /some/page?x=1")
+        self.assertEqual(self.get(proxy, "/a.css").body, b"css")
+        self.assertNotIn(b"source", self.get(proxy, "/a.php~").body)
+        post = self.request(proxy, "POST /a.css HTTP/1.1", b"x")
+        self.assertEqual(post.status, 405)
+        proxy = self.start()
+        self.assertEqual(self.get(proxy, "/none.php").status, 404)
+        self.assertEqual(self.get(proxy, "/a.css/x.php").status, 404)
+
+
+class Programs(InteropCase):
+    def start(self, respond, *options):
+        self.program = fastcgi.Program(respond)
+        self.addCleanup(self.program.stop)
+        config = self.folder / "millrace.toml"
+        config.write_text(
+            '[[boost]]\nlisten = "127.0.0.1:0"\n[[boost.route]]\npath = "/app/"\n'
+            f'fastcgi = "127.0.0.1:{self.program.port}"\n'
+            f"[limits]\n{options[0] if options else ''}\n"
+        )
+        return self.millrace("run", config)
+
+    def get(self, proxy, target="/app/x%20y?q"):
+        return wire.get(proxy.address, target)
+
+    def test_one_application(self):
+        proxy = self.start(lambda *_: fastcgi.output(b"A: b\r\n\r\nbody"))
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            for _ in range(3):
+                connection.get("/app/x%20y?q")
+                self.assertEqual(connection.read_response().body, b"body")
+        environment = self.program.environments[0]
+        self.assertEqual(environment["SCRIPT_NAME"], "/app")
+        self.assertEqual(environment["PATH_INFO"], "/x y")
+        self.assertEqual(self.program.connections, 1, "the connection is kept")
+
+    def test_programs_that_misbehave(self):
+        header = fastcgi.record(fastcgi.STDOUT, b"A: b\r\n\r\nbegun")
+        cases = {
+            "closes at once": (None, 502),
+            "garbage": (b"HTTP/1.1 200 OK\r\n\r\n", 502),
+            "another version": (b"\2" + fastcgi.output(b"\n")[1:], 502),
+            "another id": (fastcgi.record(fastcgi.STDOUT, b"\n", request=7), 502),
+            "no header": (fastcgi.output(b""), 502),
+            "no field": (fastcgi.output(b"no field\n\n"), 502),
+            "a bad status": (fastcgi.output(b"Status: 99\n\n"), 502),
+            "overloaded": (fastcgi.end(2), 502),
+            "padding": (
+                fastcgi.record(fastcgi.STDOUT, b"A: b\n\nok", padding=255) + fastcgi.end(),
+                200,
+            ),
+            "standard error": (
+                fastcgi.record(fastcgi.STDERR, b"x" * 60000) * 20 + fastcgi.output(b"\nok"),
+                200,
+            ),
+        }
+        for name, (records, status) in cases.items():
+            with self.subTest(name):
+                proxy = self.start(lambda *_, records=records: records)
+                self.assertEqual(self.get(proxy).status, status)
+        cut = {
+            "cut in the body": header,
+            "shorter than announced": fastcgi.output(b"Content-Length: 9\n\nshort"),
+        }
+        for name, records in cut.items():
+            with self.subTest(name):
+
+                def respond(_, __, connection, records=records):
+                    connection.sendall(records)
+
+                proxy = self.start(respond)
+                with self.assertRaises((EOFError, ConnectionResetError)):
+                    self.get(proxy)
+
+    def test_a_program_that_never_responds(self):
+        def respond(*_):
+            time.sleep(3)
+
+        proxy = self.start(respond, "first_byte_ms = 200")
+        self.assertEqual(self.get(proxy).status, 504)

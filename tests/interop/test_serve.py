@@ -1,0 +1,314 @@
+"""Files of a folder by `millrace serve`: bodies of all sizes, conditions, ranges, changes, links,
+hidden files, listings, encoded forms and an origin behind the folder."""
+
+import contextlib
+import gzip
+import os
+import pathlib
+import socket
+import threading
+import time
+
+from support import pattern, wire
+from support.case import InteropCase
+
+LENGTHS = (0, 1, 8 << 10, 64 << 10, (64 << 10) + 1, 1 << 20, (4 << 20) + 1, 20 << 20)
+
+
+class Case(InteropCase):
+    def write(self, name, content):
+        path = self.site / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        return path
+
+    def get(self, proxy, target, extra="", **how):
+        """Makes a GET request on a connection of its own."""
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            connection.get(target, extra=f"Connection: close\r\n{extra}")
+            return connection.read_response(**how)
+
+    def assert_status(self, proxy, expected):
+        found = {target: self.get(proxy, target).status for target in expected}
+        self.assertEqual(found, expected)
+
+
+class Files(Case):
+    programs = ("curl",)
+
+    def test_bodies_of_all_sizes(self):
+        digests = {}
+        for length in LENGTHS:
+            digests[length] = pattern.write(self.site / f"{length}.bin", length, seed=length + 1)
+        old = time.time() - 100
+        for path in self.site.iterdir():
+            os.utime(path, (old, old))
+        # Files that were changed just now are sent from the file, later ones from memory.
+        proxy = self.serve()
+        for attempt in range(3):
+            connection = wire.Connection(proxy.address)
+            with contextlib.closing(connection.socket):
+                for length, digest in digests.items():
+                    connection.get(f"/{length}.bin")
+                    response = connection.read_response()
+                    found = (response.status, response.length, response.digest)
+                    self.assertEqual(found, (200, length, digest), f"attempt {attempt}")
+            time.sleep(1.2)
+
+    def test_conditions_and_ranges(self):
+        self.write("a.txt", bytes(range(256)) * 400)
+        proxy = self.serve()
+        url = f"{proxy.url}/a.txt"
+        whole = self.get(proxy, "/a.txt")
+        self.assertEqual(whole.fields["content-type"], "text/plain; charset=utf-8")
+        time.sleep(1.2)
+        etag = self.get(proxy, "/a.txt").fields["etag"]
+        self.assertTrue(etag.startswith('"'), "strong, because the file was left alone")
+        for extra, status in (
+            (f"If-None-Match: {etag}\r\n", 304),
+            ('If-None-Match: "other"\r\n', 200),
+            (f"If-Modified-Since: {whole.fields['last-modified']}\r\n", 304),
+            ("If-Modified-Since: Thu, 01 Jan 1970 00:00:10 GMT\r\n", 200),
+        ):
+            self.assertEqual(self.get(proxy, "/a.txt", extra).status, status, extra)
+        part = self.run_client("curl", "-sf", "-r", "100-199", url).stdout
+        self.assertEqual(part, whole.body[100:200])
+        last = self.run_client("curl", "-sf", "-r", "-10", url).stdout
+        self.assertEqual(last, whole.body[-10:])
+        parts = self.run_client("curl", "-sf", "-r", "0-9,50-59", url).stdout
+        self.assertIn(whole.body[:10], parts)
+        self.assertIn(whole.body[50:60], parts)
+        self.assertEqual(self.get(proxy, "/a.txt", "Range: bytes=999999-\r\n").status, 416)
+        old = self.get(proxy, "/a.txt", 'Range: bytes=0-9\r\nIf-Range: "old"\r\n')
+        self.assertEqual((old.status, old.length), (200, whole.length))
+
+    def test_methods(self):
+        self.write("a.txt", b"text")
+        proxy = self.serve()
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            for method, status in (("HEAD", 200), ("OPTIONS", 200), ("POST", 405), ("PUT", 405)):
+                connection.send(
+                    f"{method} /a.txt HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n".encode()
+                )
+                response = connection.read_response(method=method)
+                self.assertEqual(response.status, status, method)
+                if method != "HEAD":
+                    self.assertEqual(response.fields["allow"], "GET, HEAD, OPTIONS")
+                else:
+                    self.assertEqual(response.fields["content-length"], "4")
+
+    def test_names(self):
+        self.write("dir/index.html", b"index")
+        self.write("a b/\u00e9?.txt", b"name")
+        self.write(".secret", b"no")
+        self.write(".well-known/x", b"yes")
+        self.write("a.php", b"<?php source")
+        self.write("a.php.bak", b"<?php source")
+        self.write("notes.key", b"no")
+        proxy = self.serve("--hide", "*.key")
+        self.assert_status(
+            proxy,
+            {
+                "/dir/": 200,
+                "/dir": 301,
+                "/dir/index.html": 200,
+                "/dir/index.html/": 404,
+                "/a%20b/%c3%a9%3f.txt": 200,
+                "/none": 404,
+                "/.secret": 404,
+                "/.well-known/x": 200,
+                "/a.php": 404,
+                "/a.php.bak": 404,
+                "/notes.key": 404,
+                "/": 404,
+                "/a%2f..%2fb": 400,
+                "/a%5cb": 400,
+                "/%00": 400,
+                "/../../etc/passwd": 404,
+                "/%2e%2e/%2e%2e/etc/passwd": 404,
+                "/..%2f..%2fetc/passwd": 400,
+            },
+        )
+        redirect = self.get(proxy, "/dir?a=b")
+        self.assertEqual(redirect.fields["location"], "dir/?a=b")
+
+    def test_a_listing(self):
+        for name, length in (("big", 3000), ("small", 1), ("<script>", 5)):
+            self.write(f"dir/{name}", b"x" * length)
+        self.write("dir/.hidden", b"")
+        (self.site / "dir/sub").mkdir()
+        self.assert_status(self.serve(), {"/dir/": 404})
+        proxy = self.serve("--listing")
+        page = self.get(proxy, "/dir/?sort=size&order=desc").body.decode()
+        self.assertLess(page.index("sub/"), page.index("big"))
+        self.assertLess(page.index("big"), page.index("small"))
+        self.assertIn("&lt;script&gt;", page)
+        self.assertNotIn("<script>", page)
+        self.assertNotIn("hidden", page)
+        self.assertEqual(self.get(proxy, "/dir").fields["location"], "dir/")
+
+    def test_encoded_forms(self):
+        text = b"text " * 1000
+        self.write("a.css", text)
+        self.write("a.css.gz", gzip.compress(text))
+        proxy = self.serve()
+        plain = self.get(proxy, "/a.css")
+        self.assertEqual((plain.body, plain.fields["vary"]), (text, "Accept-Encoding"))
+        coded = self.get(proxy, "/a.css", "Accept-Encoding: br;q=0.9, gzip\r\n")
+        self.assertEqual(gzip.decompress(coded.body), text)
+        self.assertEqual(coded.fields["content-encoding"], "gzip")
+        self.assertTrue(coded.fields["content-type"].startswith("text/css"))
+        self.assertNotEqual(coded.fields["etag"], plain.fields["etag"])
+        off = self.get(self.serve("--precompressed=off"), "/a.css", "Accept-Encoding: gzip\r\n")
+        self.assertEqual((off.body, "vary" in off.fields), (text, False))
+
+    def test_fallback_and_try_files(self):
+        self.write("index.html", b"app")
+        self.write("about.html", b"about")
+        proxy = self.serve("--fallback", "/index.html")
+        self.assertEqual(self.get(proxy, "/some/path").body, b"app")
+        proxy = self.serve("--try-files", "{path}", "--try-files", "{path}.html")
+        self.assertEqual(self.get(proxy, "/about").body, b"about")
+        self.assertEqual(self.get(proxy, "/some/path").status, 404)
+
+    def test_an_origin_behind_the_folder(self):
+        self.write("here.txt", b"from the folder")
+        origin = self.origin()
+        proxy = self.serve("--origin", origin.url)
+        self.assertEqual(self.get(proxy, "/here.txt").body, b"from the folder")
+        self.assertEqual(self.get(proxy, "/bytes/5").length, 5)
+        seen = len(origin.seen)
+        self.get(proxy, "/here.txt", "Authorization: Basic eA==\r\n")
+        self.assertEqual(len(origin.seen), seen + 1, "the origin may serve a user otherwise")
+
+
+class Changes(Case):
+    def until(self, proxy, target, body):
+        """Waits until a request gets this body."""
+        self.wait_until(f"{target} is {body[:20]}", lambda: self.get(proxy, target).body == body)
+
+    def test_changed_files_are_seen(self):
+        path = self.write("a.txt", b"one")
+        proxy = self.serve("--file-check", "0s")
+        self.until(proxy, "/a.txt", b"one")
+        self.write("new", b"two")
+        (self.site / "new").rename(path)
+        self.until(proxy, "/a.txt", b"two")
+        path.write_bytes(b"three")
+        self.until(proxy, "/a.txt", b"three")
+        path.unlink()
+        self.wait_until("it is gone", lambda: self.get(proxy, "/a.txt").status == 404)
+        self.write("a.txt", b"four")
+        self.until(proxy, "/a.txt", b"four")
+
+    def test_each_response_is_one_version_of_a_replaced_file(self):
+        bodies = [bytes([65 + number]) * 200_000 for number in range(4)]
+        self.write("a.bin", bodies[0])
+        proxy = self.serve("--file-check", "0s")
+        stop = threading.Event()
+
+        def replace():
+            number = 0
+            while not stop.is_set():
+                number += 1
+                self.write("next", bodies[number % 4])
+                (self.site / "next").rename(self.site / "a.bin")
+
+        writer = threading.Thread(target=replace)
+        writer.start()
+        try:
+            for _ in range(500):
+                self.assertIn(self.get(proxy, "/a.bin").body, bodies)
+        finally:
+            stop.set()
+            writer.join()
+
+    def test_a_truncated_file_ends_the_connection(self):
+        path = self.site / "long.bin"
+        pattern.write(path, 64 << 20)
+        proxy = self.serve("--file-check", "0s")
+        connection = wire.Connection(proxy.address, receive_buffer=4096)
+        with contextlib.closing(connection.socket):
+            connection.get("/long.bin")
+            _, status, fields = connection.head()
+            self.assertEqual((status, fields["content-length"]), (200, str(64 << 20)))
+            os.truncate(path, 1 << 20)
+            received = len(connection.held)
+            with contextlib.suppress(ConnectionResetError):
+                while data := connection.socket.recv(1 << 20):
+                    received += len(data)
+        self.assertLess(received, 64 << 20)
+        self.assertEqual(self.get(proxy, "/long.bin").length, 1 << 20)
+
+
+class Places(Case):
+    def setUp(self):
+        super().setUp()
+        self.outside = self.folder / "outside"
+        self.outside.mkdir()
+        (self.outside / "secret").write_bytes(b"outside")
+
+    def test_links(self):
+        self.write("a.txt", b"a")
+        (self.site / "relative").symlink_to("a.txt")
+        (self.site / "absolute").symlink_to(self.site / "a.txt")
+        (self.site / "secret").symlink_to(self.outside / "secret")
+        (self.site / "up").symlink_to("../outside/secret")
+        (self.site / "loop").symlink_to("loop")
+        found = {"/relative": 200, "/secret": 403, "/up": 403, "/loop": 403}
+        self.assert_status(self.serve(), found)
+        self.assert_status(self.serve("--symlinks", "none"), {**found, "/relative": 403})
+        granted = self.serve("--allow-path", self.outside)
+        self.assertEqual(self.get(granted, "/secret").body, b"outside")
+
+    def test_special_files(self):
+        os.mkfifo(self.site / "fifo")
+        with contextlib.closing(socket.socket(socket.AF_UNIX)) as listener:
+            listener.bind(str(self.site / "socket"))
+            closed = self.write("closed", b"")
+            closed.chmod(0)
+            expected = {"/fifo": 403, "/socket": 403}
+            self.assert_status(self.serve(), expected)
+
+    def test_no_byte_from_outside_while_a_folder_is_swapped(self):
+        self.write("real/secret", b"inside")
+        swap = self.site / "swap"
+        (self.site / "link").symlink_to(self.outside)
+        stop = threading.Event()
+
+        def exchange():
+            while not stop.is_set():
+                for other in ("real", "link"):
+                    with contextlib.suppress(OSError):
+                        (self.site / other).rename(swap)
+                        time.sleep(0)
+                        swap.rename(self.site / other)
+
+        proxy = self.serve("--file-check", "0s")
+        swapper = threading.Thread(target=exchange)
+        swapper.start()
+        bodies = set()
+        try:
+            for _ in range(2000):
+                bodies.add(self.get(proxy, "/swap/secret").body)
+        finally:
+            stop.set()
+            swapper.join()
+        self.assertNotIn(b"outside", bodies)
+        self.assertIn(b"inside", bodies, "the folder was seen at its place")
+
+    def test_open_files_are_bounded(self):
+        for number in range(300):
+            with open(self.site / str(number), "wb") as file:
+                file.truncate(5 << 20)
+        proxy = self.serve("--limit", "open_files=64", "--workers", "1", "--sandbox", "off")
+        for number in range(300):
+            self.assertEqual(self.get(proxy, f"/{number}").length, 5 << 20)
+        links = pathlib.Path(f"/proc/{proxy.process.pid}/fd").iterdir()
+        open_files = 0
+        for link in links:
+            with contextlib.suppress(OSError):
+                open_files += os.readlink(link).startswith(str(self.site) + "/")
+        self.assertLessEqual(open_files, 64)
