@@ -36,14 +36,17 @@ enum ResponseForm {
 /// Writes the header and starts the body.
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let waiter = core.waiter(key, TokenKind::Exchange);
-    let table_hash = core.files.hash(&mut core.engine);
+    let hash = match &core.shared.cache {
+        Some(cache) => *cache.hash(),
+        None => core.files.hash(&mut core.engine),
+    };
     let parts = core.parts_with_client(key);
     let must_close = parts.must_close();
     let ExchangeParts { engine, out, log, exchange, client, shared, .. } = parts;
     let is_secured = client.wire.tls().is_some();
     let (now, now_ms) = (engine.now(), now_ms(engine));
-    let (object, file) = (exchange.caching.object.clone(), exchange.file.served.clone());
-    let hash = shared.cache.as_ref().map_or(table_hash, |cache| *cache.hash());
+    let object = exchange.caching.object.clone();
+    let file = exchange.file.as_ref().and_then(|file| file.served.clone());
     let (stored, length, is_whole) = match (&file, &object) {
         (Some(file), _) => (&file.header, Some(file.length), true),
         (None, Some(object)) => (&object.stored, object.length(), object.body.bytes().is_some()),
@@ -70,8 +73,9 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
         _ => false,
     };
     if let (Some(file), None) = (&file, &object) {
-        exchange.file.reader = file_parts(file.length, form).map(|parts| {
-            let source = exchange.file.source.as_ref().expect("set unless the cache has the bytes");
+        let context = exchange.file_mut();
+        context.reader = file_parts(file.length, form).map(|parts| {
+            let source = context.source.as_ref().expect("set unless the cache has the bytes");
             let copies = is_secured || file.is_listing();
             Box::new(FileReader::new(source.reader(), parts, copies))
         });
@@ -100,6 +104,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
 }
 
 /// Returns a reader of the bytes of a stored response that this form has; `None` if it has none.
+#[inline]
 fn object_reader(object: &Object, form: ResponseForm, waiter: WaiterId) -> Option<CachedReader> {
     match form {
         ResponseForm::NotModified | ResponseForm::Head | ResponseForm::Unsatisfiable => None,
@@ -246,6 +251,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     }
 
     /// Writes the fields that a proxy adds to a response of an origin.
+    #[inline]
     fn write_proxy_fields(&mut self, exchange: &Exchange) {
         let meta = &self.stored.meta;
         let caching = &exchange.caching;
@@ -274,6 +280,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     }
 
     /// Writes the fields that an origin server adds.
+    #[inline(never)]
     fn write_server_fields(&mut self, exchange: &Exchange, date: &[u8]) {
         self.out.field(b"Server", b"millrace");
         self.out.field(b"Date", date);
@@ -281,6 +288,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     }
 
     /// Writes how the body is delimited, and ends the header.
+    #[inline]
     fn write_framing(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
         let out = &mut self.out;
         let has_length = !matches!(exchange.status, 204 | 304);

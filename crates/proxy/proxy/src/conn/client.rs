@@ -225,7 +225,7 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
             return Some(Event::TimedOut);
         }
         next = next.min(deadline);
-    } else if exchange.file.work.is_some()
+    } else if exchange.file.as_ref().is_some_and(|file| file.work.is_some())
         && exchange.download.state() == TransferState::AwaitingSource
     {
         let deadline = exchange.download.since() + response;

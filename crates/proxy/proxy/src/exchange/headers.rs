@@ -111,6 +111,7 @@ fn write_host(host: &mut Vec<u8>, address: &OriginAddress, default_port: u16) {
 /// Returns whether the Upgrade field is forwarded. It is not forwarded with a body, which the
 /// origin could read as the other protocol. It is not forwarded if it offers h2, h2c, another
 /// version of HTTP, or TLS (RFC 2817): requests after such a switch would bypass the proxy's rules.
+#[inline]
 fn upgrade_to_send(exchange: &Exchange) -> bool {
     let request = &exchange.request;
     let mut protocols = upgrade_protocols(request).peekable();

@@ -76,8 +76,9 @@ pub(crate) struct Exchange {
     pub(crate) access: Access,
     /// The state of this exchange at the cache.
     pub(crate) caching: CacheContext,
-    /// The state of this exchange at the files and programs of a folder.
-    pub(crate) file: FileContext,
+    /// The state of this exchange at the files and programs of a folder; `None` until its route
+    /// has some. See [`Exchange::file_mut`].
+    pub(crate) file: Option<Box<FileContext>>,
 }
 
 impl Exchange {
@@ -124,7 +125,12 @@ impl Exchange {
         *charges = Default::default();
         *access = Default::default();
         *caching = Default::default();
-        *file = Default::default();
+        *file = None;
+    }
+
+    /// Returns the state at the files and programs of a folder, which begins here.
+    pub(crate) fn file_mut(&mut self) -> &mut FileContext {
+        self.file.get_or_insert_default()
     }
 
     /// Returns whether the client waits for an interim response before it sends its body (RFC 9110

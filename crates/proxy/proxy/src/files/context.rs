@@ -12,8 +12,7 @@ use super::served_file::{FileSource, LoadGuard, ServedFile};
 use super::table::FileName;
 use super::threads::PendingWork;
 
-/// The state of an exchange at the files and programs of a folder. The default is that of an
-/// exchange of a route without a folder.
+/// The state of an exchange at the files and programs of a folder.
 #[derive(Debug, Default)]
 pub(crate) struct FileContext {
     /// The name of the request in the worker's table.

@@ -20,13 +20,15 @@ pub(crate) fn is_used(exchange: &Exchange) -> bool {
 
 /// Returns whether the body of a request is received before the request is sent. A longer body is
 /// sent while it arrives, if its length is known.
+#[inline]
 pub(crate) fn receives_body_first(exchange: &Exchange) -> bool {
-    let has_body = match exchange.framing {
-        Framing::None | Framing::Length(0) => false,
-        Framing::Length(length) => length <= buffer_bytes(exchange),
-        Framing::Chunked | Framing::UntilClose => true,
-    };
-    has_body && is_used(exchange)
+    let has_body = !matches!(exchange.framing, Framing::None | Framing::Length(0));
+    has_body
+        && is_used(exchange)
+        && match exchange.framing {
+            Framing::Length(length) => length <= buffer_bytes(exchange),
+            _ => true,
+        }
 }
 
 /// Returns the most bytes of a body that is received before its request is sent.
@@ -73,7 +75,8 @@ fn set_program(environment: &mut Environment, exchange: &Exchange) {
     let (full_path, _) = path::split_query(destination.path_and_query);
     let mount = route.path.trim_end_matches('/').as_bytes();
     environment.set(b"DOCUMENT_URI", full_path);
-    match (&route.folder, &exchange.file.script) {
+    let script = exchange.file.as_ref().and_then(|file| file.script.as_ref());
+    match (&route.folder, script) {
         (Some(folder), Some(script)) => {
             let root = folder.path.as_os_str().as_encoded_bytes();
             let name = [mount, b"/", &script.path[..]].concat();

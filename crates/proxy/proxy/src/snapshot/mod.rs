@@ -224,7 +224,8 @@ impl Snapshot {
 
     /// Returns whether connections of this configuration are opened under these rules.
     pub(crate) fn uses_rules(&self, id: ConnectRulesId) -> bool {
-        self.all_rules().any(|rules| rules == id)
+        // Nearly all connections have the rules of a service.
+        self.rules.contains(&id) || self.all_rules().any(|rules| rules == id)
     }
 
     /// Applies the ticket keys to all services with TLS that have none of their own.
@@ -305,6 +306,7 @@ impl Snapshot {
     }
 
     /// Returns the route of the plan; `None` if the plan is not a route.
+    #[inline]
     pub(crate) fn route_of(&self, service: u16, plan: RequestPlan) -> Option<&Route> {
         let RequestPlan::Route(index) = plan else { return None };
         self.service(service).routes().get(index as usize)

@@ -350,6 +350,9 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 transaction.responded_at = Some(engine.now());
                 let memory_bytes = header_memory_bytes(exchange);
                 exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
+                if origin.wire.has_records() {
+                    fastcgi::report_errors(core, key);
+                }
                 return handle_response(core, key);
             }
             Err(reason) => return NextStep::End(reason),
@@ -364,9 +367,6 @@ fn header_memory_bytes(exchange: &Exchange) -> usize {
 /// Handles the header of the final response.
 fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     origin::outcome::record_response(core, key);
-    if fastcgi::is_used(core.exchange(key)) {
-        fastcgi::report_errors(core, key);
-    }
     if core.exchange(key).response.status() >= 502
         && let Some(step) = end::retry_on_status(core, key)
     {

@@ -62,7 +62,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     };
     let (now, check) = (core.engine.now(), Duration::from_millis(folder.check_ms));
     let name = core.files.name(&mut core.engine, folder, &path, accepted);
-    core.exchange(key).file.name = name;
+    core.exchange(key).file_mut().name = name;
     if let Some(finding) = core.files.find(name, now, check) {
         return act(core, key, finding);
     }
@@ -121,7 +121,7 @@ fn respond(exchange: &mut Exchange, own: OwnResponse) -> NextStep {
 fn wait<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
     let Core { engine, exchanges, cache_waits, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
-    exchange.file.work = Some(work);
+    exchange.file_mut().work = Some(work);
     let limit = Duration::from_millis(exchange.snapshot().limits().response_ms);
     let due = engine.now() + limit;
     exchange.caching.wait.until = Some(due);
@@ -131,7 +131,7 @@ fn wait<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
 
 /// Continues an exchange that a thread has woken.
 fn resume<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    match core.exchange(key).file.work.take() {
+    match core.exchange(key).file_mut().work.take() {
         Some(FileWork::Resolve(work)) => match work.take() {
             Some(found) => {
                 waiting::end_wait(core, key);
@@ -151,7 +151,7 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 }
 
 fn keep_waiting<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
-    core.exchange(key).file.work = Some(work);
+    core.exchange(key).file_mut().work = Some(work);
     NextStep::Wait
 }
 
@@ -162,7 +162,7 @@ fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
     let folder = route.folder.as_ref().expect("the stage is for routes with a folder");
-    let name = exchange.file.name;
+    let name = exchange.file_mut().name;
     let finding = match found {
         Ok(Resolution::File(found)) => {
             let hash = core.shared.cache.as_ref().map(|cache| *cache.hash());
@@ -203,7 +203,7 @@ fn act<E: Engine>(core: &mut Core<E>, key: Key, finding: Finding) -> NextStep {
     let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
     match finding {
         Finding::Script(script) => {
-            exchange.file.script = Some(script);
+            exchange.file_mut().script = Some(script);
             NextStep::Advance(Stage::Lookup)
         }
         Finding::File(_) | Finding::Redirect if !is_read(exchange) => refuse_method(exchange),
@@ -232,10 +232,12 @@ fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> 
     }
     let Some(source) = file.source() else {
         // The cache has dropped the bytes of a closed file.
-        core.files.remove(exchange.file.name);
+        let name = exchange.file_mut().name;
+        core.files.remove(name);
         return begin(core, key);
     };
-    (exchange.file.served, exchange.file.source) = (Some(file.clone()), Some(source));
+    let context = exchange.file_mut();
+    (context.served, context.source) = (Some(file.clone()), Some(source));
     let guard = needs_body.then(|| file.begin_load()).flatten();
     let Some(guard) = guard else { return serve(exchange, file, None) };
     let snapshot = exchange.snapshot().clone();
@@ -264,7 +266,7 @@ fn finish_load<E: Engine>(
 ) -> NextStep {
     core.counters.cache_misses.add(1);
     let exchange = core.exchange(key);
-    let file = exchange.file.served.clone().expect("set before its bytes are read");
+    let file = exchange.file_mut().served.clone().expect("set before its bytes are read");
     match loaded {
         Ok(object) => {
             if object.is_some() {
@@ -281,13 +283,13 @@ fn serve(exchange: &mut Exchange, file: Rc<ServedFile>, object: Option<Arc<Objec
     if !is_precondition_met(&exchange.request, &file.header) {
         return NextStep::End(Reason::PreconditionFailed);
     }
-    let source = exchange.file.source.take();
-    exchange.file.source = match object {
-        Some(_) => None,
-        None => source.or_else(|| file.source()),
-    };
     exchange.caching.key = file.key;
-    exchange.file.served = Some(file);
+    let context = exchange.file_mut();
+    context.source = match object {
+        Some(_) => None,
+        None => context.source.take().or_else(|| file.source()),
+    };
+    context.served = Some(file);
     exchange.caching.object = object;
     exchange.caching.source = ResponseSource::Stored;
     NextStep::Advance(Stage::Deliver)

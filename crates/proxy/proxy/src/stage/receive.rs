@@ -27,7 +27,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { engine, exchange, client, out, .. } = core.parts_with_client(key);
     exchange.upload.start(exchange.framing, false, engine.now());
-    exchange.file.body = Some(HeldBytes::copy(engine.budget(), &[]));
+    exchange.file_mut().body = Some(HeldBytes::copy(engine.budget(), &[]));
     let expects_continue = expectation(&exchange.request) == Expectation::Continue;
     if expects_continue && exchange.request.version() == Version::Http11 && client.may_send(key) {
         out.clear();
@@ -43,7 +43,8 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 fn collect<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
     let most = fastcgi::buffer_bytes(exchange);
-    let body = exchange.file.body.as_mut().expect("created when the stage begins");
+    let file = exchange.file.as_mut().expect("created when the stage begins");
+    let body = file.body.as_mut().expect("created when the stage begins");
     let Ok(is_whole) = exchange.upload.collect(&mut client.wire, body, engine.now()) else {
         return NextStep::End(Reason::MalformedBody);
     };

@@ -22,7 +22,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
     if download.state() == TransferState::Off {
         return TransferProgress::NotStarted;
     }
-    if file.reader.is_some() {
+    if file.as_ref().is_some_and(|file| file.reader.is_some()) {
         return pump_file(core, key, with_header);
     }
     let source = match (&mut caching.reader, &mut origin) {
@@ -83,6 +83,7 @@ fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> Tran
     let ExchangeParts { engine, pipes, counters, out, exchange, client, shared, .. } =
         core.parts_with_client(key);
     let Exchange { download, file, .. } = exchange;
+    let file = file.as_mut().expect("the caller has checked it");
     let Some(read) = file.take_read() else { return TransferProgress::Waiting };
     let reader = file.reader.as_mut().expect("the caller has checked it");
     if read.is_err() {

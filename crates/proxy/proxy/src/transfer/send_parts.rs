@@ -43,7 +43,7 @@ impl SendParts<'_> {
         pipe: Option<&Pipe>,
     ) -> bool {
         if self.framing == SendFraming::Records {
-            self.send_records(engine, sink);
+            send_records(engine, sink, [self.header, self.payload], self.trailers.is_some());
             return false;
         }
         if self.framing == SendFraming::Bare {
@@ -92,23 +92,28 @@ impl SendParts<'_> {
         sink.send_shared(engine, &[self.header, owed, before], slice);
         is_chunked
     }
+}
 
-    /// Sends the payload as records.
-    #[cold]
-    #[inline(never)]
-    fn send_records<E: Engine>(self, engine: &mut E, sink: &mut impl TransferSink<E>) {
-        let contents = || self.payload.chunks(CONTENT_BYTES_MAX);
-        let end = self.trailers.map(|_| write_input_header(0));
-        let headers: Vec<_> =
-            contents().map(|content| write_input_header(content.len())).chain(end).collect();
-        let mut parts = vec![self.header];
-        let mut contents = contents();
-        for header in &headers {
-            parts.push(header);
-            parts.extend(contents.next());
-        }
-        sink.send(engine, &parts);
+/// Sends a header and the payload as records. With `is_last`, they end the stream.
+#[cold]
+#[inline(never)]
+fn send_records<E: Engine>(
+    engine: &mut E,
+    sink: &mut impl TransferSink<E>,
+    [header, payload]: [&[u8]; 2],
+    is_last: bool,
+) {
+    let end = is_last.then(|| write_input_header(0));
+    let contents = || payload.chunks(CONTENT_BYTES_MAX);
+    let headers: Vec<_> =
+        contents().map(|content| write_input_header(content.len())).chain(end).collect();
+    let mut parts = vec![header];
+    let mut contents = contents();
+    for header in &headers {
+        parts.push(header);
+        parts.extend(contents.next());
     }
+    sink.send(engine, &parts);
 }
 
 /// The line before a chunk: at most 16 digits, and CRLF.

@@ -21,9 +21,10 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
     let (Some(client), Some(origin)) = (client, origin) else { return TransferProgress::Waiting };
     let header = if with_header { &out[..] } else { &[] };
     let before = exchange.upload.forwarded();
-    let source = match &exchange.file.body {
-        Some(body) if with_header => TransferSource::Memory(body),
-        _ => TransferSource::Wire(&mut client.wire),
+    let body = exchange.file.as_ref().filter(|_| with_header).and_then(|file| file.body.as_ref());
+    let source = match body {
+        Some(body) => TransferSource::Memory(body),
+        None => TransferSource::Wire(&mut client.wire),
     };
     let result = exchange.upload.pump((engine, pipes), source, &mut origin.wire, header);
     counters.uploaded_bytes.add(exchange.upload.forwarded() - before);

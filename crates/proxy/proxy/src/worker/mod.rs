@@ -193,12 +193,10 @@ impl<E: Engine> Worker<E> {
     #[inline]
     fn deadline(&self) -> Option<Instant> {
         let core = &self.core;
-        let deadlines = [
-            core.timers.next_wakeup(),
-            core.names.next_deadline(),
-            self.maintenance,
-            self.waits_deadline(),
-        ];
+        let has_waits = core.shared.cache.is_some() || !core.cache_waits.collapsed.is_empty();
+        let waits = has_waits.then(|| self.waits_deadline()).flatten();
+        let deadlines =
+            [core.timers.next_wakeup(), core.names.next_deadline(), self.maintenance, waits];
         deadlines.into_iter().flatten().min()
     }
 
@@ -217,7 +215,6 @@ impl<E: Engine> Worker<E> {
     }
 
     /// Returns the earliest deadline of objects that wait for the cache or for files.
-    #[inline]
     fn waits_deadline(&self) -> Option<Instant> {
         let core = &self.core;
         let waits = &core.cache_waits;

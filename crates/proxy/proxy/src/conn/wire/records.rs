@@ -12,6 +12,12 @@ impl Wire {
         self.records.get_or_insert_default().begin(is_head, header_max);
     }
 
+    /// Returns whether this is the connection of a FastCGI server.
+    #[inline]
+    pub(crate) fn has_records(&self) -> bool {
+        self.records.is_some()
+    }
+
     /// Takes the beginning of what a program wrote to its standard error.
     pub(crate) fn take_program_errors(&mut self) -> Vec<u8> {
         self.records.as_mut().map(|records| records.decoder.take_errors()).unwrap_or_default()
@@ -37,16 +43,19 @@ impl Wire {
     }
 
     /// Returns whether a FastCGI connection has received the end of its response.
+    #[inline]
     pub(super) fn has_idle_records(&self) -> bool {
         self.records.as_ref().is_none_or(|records| records.is_idle())
     }
 
     /// Returns whether bytes may be moved from the socket past the records.
+    #[inline]
     pub(super) fn may_bypass_records(&self) -> bool {
         self.records.as_ref().is_none_or(|records| records.may_bypass())
     }
 
     /// Notes that payload was moved from the socket past the records.
+    #[inline]
     pub(super) fn skip_records(&mut self, count: usize) {
         if let Some(records) = &mut self.records {
             records.skip(count);
