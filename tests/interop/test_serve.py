@@ -161,8 +161,42 @@ class Files(Case):
         self.assertEqual(coded.fields["content-encoding"], "gzip")
         self.assertTrue(coded.fields["content-type"].startswith("text/css"))
         self.assertNotEqual(coded.fields["etag"], plain.fields["etag"])
-        off = self.get(self.serve("--precompressed=off"), "/a.css", "Accept-Encoding: gzip\r\n")
+        proxy = self.serve("--precompressed=off", "--compress=off")
+        off = self.get(proxy, "/a.css", "Accept-Encoding: gzip\r\n")
         self.assertEqual((off.body, "vary" in off.fields), (text, False))
+
+    def test_compression(self):
+        text = b"".join(b"line %d of a text\n" % number for number in range(20_000))
+        noise = os.urandom(5000)
+        old = time.time() - 100
+        for name, content in (("a.css", text), ("a.png", text), ("a.txt", noise), ("s.css", b"s")):
+            os.utime(self.write(name, content), (old, old))
+        proxy = self.serve()
+        time.sleep(1.2)
+        plain = self.get(proxy, "/a.css")
+        self.assertEqual(plain.body, text)
+        for coding in ("gzip", "br", "zstd"):
+            wanted = f"Accept-Encoding: {coding}\r\n"
+            first, second = self.get(proxy, "/a.css", wanted), self.get(proxy, "/a.css", wanted)
+            for response in (first, second):
+                self.assertEqual(response.fields["content-encoding"], coding)
+                self.assertEqual(response.fields["vary"], "Accept-Encoding")
+                self.assertLess(response.length, len(text) // 3)
+            self.assertEqual(first.body, second.body)
+            etag = second.fields["etag"]
+            self.assertNotEqual(etag, plain.fields["etag"])
+            condition = f"If-None-Match: {etag}\r\n"
+            self.assertEqual(self.get(proxy, "/a.css", wanted + condition).status, 304)
+            if coding != "zstd":
+                decoded = self.run_client(
+                    "curl", "-sf", "--compressed", "-H", f"Accept-Encoding: {coding}",
+                    f"{proxy.url}/a.css",
+                ).stdout
+                self.assertEqual(decoded, text)
+        for name, content in (("a.png", text), ("a.txt", noise), ("s.css", b"s")):
+            response = self.get(proxy, f"/{name}", "Accept-Encoding: gzip, br\r\n")
+            self.assertEqual((response.body, "content-encoding" in response.fields),
+                             (content, False), name)
 
     def test_fallback_and_try_files(self):
         self.write("index.html", b"app")

@@ -38,18 +38,28 @@ impl Coding {
         u32::MAX - self as u32
     }
 
-    /// Returns the bytes in this coding, at a level that a server can afford per request.
-    fn code(self, parts: &[&[u8]]) -> Vec<u8> {
+    /// Returns the bytes of all parts in this coding. Zstandard has one level.
+    pub fn compress(self, parts: &[&[u8]], level: CompressionLevel) -> Vec<u8> {
         const TAKES_ALL: &str = "writing to a vector cannot fail";
         match self {
             Self::Gzip => {
-                let level = flate2::Compression::new(GZIP_LEVEL);
+                let level = match level {
+                    CompressionLevel::Fast => 1,
+                    CompressionLevel::Default => 6,
+                    CompressionLevel::Best => 9,
+                };
+                let level = flate2::Compression::new(level);
                 let mut coder = flate2::write::GzEncoder::new(Vec::new(), level);
                 parts.iter().for_each(|part| coder.write_all(part).expect(TAKES_ALL));
                 coder.finish().expect(TAKES_ALL)
             }
             Self::Brotli => {
-                let (level, window) = (BROTLI_LEVEL, BROTLI_WINDOW);
+                let level = match level {
+                    CompressionLevel::Fast => 2,
+                    CompressionLevel::Default => 5,
+                    CompressionLevel::Best => 10,
+                };
+                let window = BROTLI_WINDOW;
                 let mut coder = brotli::CompressorWriter::new(Vec::new(), 4096, level, window);
                 parts.iter().for_each(|part| coder.write_all(part).expect(TAKES_ALL));
                 coder.into_inner()
@@ -62,10 +72,19 @@ impl Coding {
     }
 }
 
-/// From 1 to 9; the default of zlib.
-const GZIP_LEVEL: u32 = 6;
-/// From 0 to 11; this level costs about as much as `GZIP_LEVEL`.
-const BROTLI_LEVEL: u32 = 5;
+/// How much time is spent to make bytes shorter. Each level is several times slower than the one
+/// before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CompressionLevel {
+    /// As fast as possible.
+    Fast,
+    /// The usual levels of servers: those that they can afford per request.
+    #[default]
+    Default,
+    /// For bytes that rarely change.
+    Best,
+}
+
 /// The binary logarithm of the window; nearly all decoders accept this one.
 const BROTLI_WINDOW: u32 = 22;
 
@@ -133,7 +152,7 @@ fn code(
     tag: u64,
 ) -> Result<Aggregate, AllocError> {
     let length: usize = parts.iter().map(|part| part.len()).sum();
-    let coded = coding.code(parts);
+    let coded = coding.compress(parts, CompressionLevel::Default);
     if coded.len() >= length {
         return Ok(Aggregate::new());
     }
@@ -191,6 +210,20 @@ mod tests {
         assert_eq!(decoded(Coding::Gzip, &changed)[..4], *b"All ");
         drop((whole, changed));
         assert_eq!(slab.stats().extents, 0, "derived values are dropped with their source");
+    }
+
+    #[test]
+    fn every_level_can_be_decoded() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let text = b"all work and no play ".repeat(100);
+        for level in [CompressionLevel::Fast, CompressionLevel::Default, CompressionLevel::Best] {
+            for coding in Coding::ALL {
+                let coded = coding.compress(&[&text[..7], &text[7..]], level);
+                assert!(coded.len() < text.len() / 10, "{coding:?} {level:?}: {}", coded.len());
+                let coded = Aggregate::from(slice(&slab, &coded));
+                assert_eq!(decoded(coding, &coded), text, "{coding:?} {level:?}");
+            }
+        }
     }
 
     #[test]

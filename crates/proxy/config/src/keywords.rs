@@ -1,5 +1,6 @@
 //! Options whose values are keywords, with the value of each keyword.
 
+use millrace_files::CompressionLevel;
 use millrace_http_cache::SetCookie;
 use millrace_tls::{ClientCertificateMode, UnknownName, Versions};
 
@@ -148,6 +149,15 @@ pub(super) const SET_COOKIE: Keywords<SetCookie> = Keywords {
 pub(super) const SYMLINKS: Keywords<SymlinkRule> = Keywords {
     words: &[("inside", SymlinkRule::Inside), ("none", SymlinkRule::None)],
     problem: "is neither inside nor none",
+};
+
+pub(super) const COMPRESSION_LEVELS: Keywords<CompressionLevel> = Keywords {
+    words: &[
+        ("default", CompressionLevel::Default),
+        ("fast", CompressionLevel::Fast),
+        ("best", CompressionLevel::Best),
+    ],
+    problem: "is not a level",
 };
 
 #[cfg(test)]

@@ -134,6 +134,7 @@ fn value(kind: ValueType) -> Value {
         ValueType::ExtensionPattern => pattern(&format!("^[.*?]{NAME_PART}*$")),
         ValueType::TryFile => pattern("^(/|\\{path\\})[^\\u0000-\\u001f\\u007f-\\u009f]*$"),
         ValueType::FilePath => pattern("^/[^\\u0000-\\u001f\\u007f-\\u009f]+$"),
+        ValueType::MediaPattern => pattern("^[!-:<-~]*[*/][!-:<-~]*$"),
         ValueType::MediaType => {
             pattern("^\\.[^\\u0000-\\u001f\\u007f-\\u009f=./]+=[ -.0-~]+/[ -~]+$")
         }

@@ -85,6 +85,8 @@ pub enum ValueType {
     FilePath,
     /// An extension and its media type.
     MediaType,
+    /// A pattern of media types.
+    MediaPattern,
     /// A charset, or `off`.
     Charset,
     /// The value of `Cache-Control`, or `off`.
@@ -217,6 +219,7 @@ impl ValueType {
             Self::ExtensionPattern => (".EXT", EXTENSION_PATTERNS),
             Self::TryFile => ("PATH", TRIED_PATHS),
             Self::FilePath => ("PATH", "a path below the directory, such as /index.html"),
+            Self::MediaPattern => ("TYPE", "a media type, such as text/* or *+json"),
             Self::MediaType => (".EXT=TYPE", ".EXT=TYPE, such as .glb=model/gltf-binary"),
             Self::Charset => ("NAME|off", "the name of a charset, such as utf-8; off"),
             Self::CacheControl => ("VALUE|off", "directives, such as public, max-age=3600; off"),

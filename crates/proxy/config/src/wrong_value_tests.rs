@@ -49,6 +49,7 @@ fn wrong_values(value_type: ValueType) -> Vec<String> {
         ValueType::ExtensionPattern => &["", "php", ".a/b"],
         ValueType::TryFile => &["", "a.html", "{path}/.."],
         ValueType::FilePath => &["", "index.html", "/a/../b", "{path}"],
+        ValueType::MediaPattern => &["", "text", "text/a; b"],
         ValueType::MediaType => &["", ".a", "a=b/c", ".a.b=c/d", ".a=b"],
         ValueType::Charset => &["", "a b"],
         ValueType::CacheControl => &["", "max-age=", "a b"],

@@ -5,19 +5,26 @@ use std::hash::Hasher;
 use millrace_http_cache::{CachedHeader, OwnResponse};
 use siphasher::sip::SipHasher13;
 
+use super::codings::Coding;
 use super::folder_io::{FileStatus, FileTime};
 use super::resolve::FoundFile;
 use super::rules::FolderRules;
 
 /// Returns the header for a file, without `Date` and without the framing. `now_ms` is the current
-/// time in milliseconds since 1970. The length of the body is that of the status.
+/// time in milliseconds since 1970. The length of the body is that of the status, unless it is
+/// `compressed`.
 ///
 /// The header is valid as long as the status of the file is the same. Its entity tag is weak if the
 /// file changed just now, so a header that is made again later may have a better one.
-pub fn file_header(found: &FoundFile, rules: &FolderRules, now_ms: u64) -> CachedHeader {
+pub fn file_header(
+    found: &FoundFile,
+    rules: &FolderRules,
+    compressed: Option<Coding>,
+    now_ms: u64,
+) -> CachedHeader {
     let status = &found.opened.status;
     let mut fields: Vec<(&str, &[u8])> = vec![("Content-Type", found.content_type.as_bytes())];
-    if let Some(coding) = found.coding {
+    if let Some(coding) = found.coding.or(compressed) {
         fields.push(("Content-Encoding", coding.name().as_bytes()));
     }
     fields.push(("Accept-Ranges", b"bytes"));
@@ -29,10 +36,10 @@ pub fn file_header(found: &FoundFile, rules: &FolderRules, now_ms: u64) -> Cache
     let second = u64::try_from(status.modified.seconds).ok().filter(|second| *second > 1);
     OwnResponse {
         fields: &fields,
-        etag: Some(entity_tag(status, now_ms).as_bytes()),
+        etag: Some(entity_tag(status, compressed, now_ms).as_bytes()),
         last_modified_s: second,
         // Another client may get another form, also of a file that has none yet.
-        vary: if rules.has_precompressed { b"Accept-Encoding" } else { b"" },
+        vary: if rules.has_codings() { b"Accept-Encoding" } else { b"" },
         now_ms,
         lifetime_s: 0,
     }
@@ -56,13 +63,14 @@ pub fn listing_header(rules: &FolderRules, now_ms: u64) -> CachedHeader {
         .header()
 }
 
-/// Returns the entity tag of a file: its size, and a hash of its inode and times, in hexadecimal.
+/// Returns the entity tag of a file: its size, and a hash of its inode and times, in hexadecimal,
+/// and the coding if it is compressed.
 /// The time of the last change counts besides that of the last modification, which a writer can
 /// set back.
 ///
 /// RFC 9110 section 8.8.1: the tag is weak while another change could get the same time, because
 /// the kernel takes times from its tick.
-pub fn entity_tag(status: &FileStatus, now_ms: u64) -> String {
+pub fn entity_tag(status: &FileStatus, compressed: Option<Coding>, now_ms: u64) -> String {
     let mut hasher = SipHasher13::new();
     hasher.write_u64(status.inode);
     for time in [status.modified, status.changed] {
@@ -70,7 +78,8 @@ pub fn entity_tag(status: &FileStatus, now_ms: u64) -> String {
         hasher.write_u32(time.nanoseconds);
     }
     let weak = if is_settled(status.changed, now_ms) { "" } else { "W/" };
-    format!("{weak}\"{:x}-{:x}\"", status.bytes, hasher.finish())
+    let coding = compressed.map_or("", Coding::suffix).replace('.', "-");
+    format!("{weak}\"{:x}-{:x}{coding}\"", status.bytes, hasher.finish())
 }
 
 /// Returns whether a change from now on gets a later time than `changed`. A change in the future
@@ -114,17 +123,19 @@ mod tests {
 
     #[test]
     fn the_tag_changes_with_the_file() {
-        let tag = entity_tag(&status(), NOW_MS);
+        let tag = entity_tag(&status(), None, NOW_MS);
         assert!(tag.starts_with("\"ff-") && tag.ends_with('"') && tag.len() <= 22, "{tag}");
-        assert_eq!(tag, entity_tag(&FileStatus { device: 9, ..status() }, NOW_MS));
+        assert_eq!(tag, entity_tag(&FileStatus { device: 9, ..status() }, None, NOW_MS));
         let later = FileTime { nanoseconds: 2, ..status().modified };
+        let coded = entity_tag(&status(), Some(Coding::Brotli), NOW_MS);
+        assert_eq!(coded, tag[..tag.len() - 1].to_owned() + "-br\"");
         for other in [
             FileStatus { bytes: 256, ..status() },
             FileStatus { inode: 3, ..status() },
             FileStatus { modified: later, ..status() },
             FileStatus { changed: later, ..status() },
         ] {
-            assert_ne!(tag, entity_tag(&other, NOW_MS));
+            assert_ne!(tag, entity_tag(&other, None, NOW_MS));
         }
     }
 
@@ -132,7 +143,7 @@ mod tests {
     fn the_tag_of_a_file_that_changed_just_now_is_weak_rfc_9110_section_8_8_1() {
         let is_weak = |seconds, nanoseconds| {
             let changed = FileTime { seconds, nanoseconds };
-            entity_tag(&FileStatus { changed, ..status() }, NOW_MS).starts_with("W/")
+            entity_tag(&FileStatus { changed, ..status() }, None, NOW_MS).starts_with("W/")
         };
         let now_s = (NOW_MS / 1000) as i64;
         assert!(is_weak(now_s, 1) && is_weak(now_s - 1, 980_000_000) && is_weak(now_s + 9, 1));
@@ -150,7 +161,7 @@ mod tests {
         match resolve(&folder, rules, &path, accepted, OpenMode::Cached).unwrap() {
             Resolution::File(found) => {
                 assert_eq!(found.coding == Some(Coding::Gzip), accept == "gzip");
-                file_header(&found, rules, NOW_MS)
+                file_header(&found, rules, None, NOW_MS)
             }
             other => panic!("{other:?}"),
         }
@@ -173,6 +184,8 @@ mod tests {
         assert!(text(&coded).contains("Content-Type: text/css;"));
         assert_ne!(coded.etag_bytes(), plain.etag_bytes());
         let rules = FolderRules { has_precompressed: false, ..FolderRules::default() };
+        assert!(text(&header(&rules, "")).contains("Vary"), "it may be compressed");
+        let rules = FolderRules { compression: None, ..rules };
         assert!(!text(&header(&rules, "")).contains("Vary"));
         let listing = text(&listing_header(&rules, NOW_MS));
         assert!(listing.contains("Content-Security-Policy: default-src 'none'"));

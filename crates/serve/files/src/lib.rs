@@ -20,6 +20,7 @@
 #![forbid(unsafe_code)]
 
 mod codings;
+mod compression;
 mod content_type;
 mod escape;
 mod file_header;
@@ -40,6 +41,7 @@ mod try_file;
 pub use millrace_sys::Errno;
 
 pub use codings::{AcceptedCodings, Coding, fuzz_accept_encoding};
+pub use compression::Compression;
 pub use content_type::{ContentTypes, ContentTypesError};
 pub use file_header::{entity_tag, file_header, listing_header};
 pub use folder::{Folder, Symlinks};
@@ -47,6 +49,7 @@ pub use folder_io::{
     Entries, FileKind, FileStatus, FileTime, FolderIo, ListEntry, OpenFile, OpenMode, OpenedFile,
 };
 pub use granted_folder::GrantedFolder;
+pub use iolite::CompressionLevel;
 pub use listing::{ListOrder, SortKey, sort_entries};
 pub use listing_page::write_listing;
 pub use name_pattern::NamePattern;

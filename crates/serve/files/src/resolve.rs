@@ -38,6 +38,8 @@ pub struct FoundFile {
     pub path: Vec<u8>,
     /// The coding in which the bytes are.
     pub coding: Option<Coding>,
+    /// The coding into which the bytes can be compressed, because the client prefers it.
+    pub compressible: Option<Coding>,
     /// The value of `Content-Type`, which is that of the original.
     pub content_type: String,
 }
@@ -191,12 +193,17 @@ impl Search<'_> {
             for coding in self.accepted.preferred() {
                 if let Some(encoded) = self.encoded(&opened, &path, coding)? {
                     let coding = Some(coding);
-                    let found = FoundFile { opened: encoded, path, coding, content_type };
+                    let compressible = None;
+                    let found =
+                        FoundFile { opened: encoded, path, coding, compressible, content_type };
                     return Ok(Resolution::File(found));
                 }
             }
         }
-        Ok(Resolution::File(FoundFile { opened, path, coding: None, content_type }))
+        let is_compressible = self.rules.compresses(&content_type, opened.status.bytes);
+        let compressible = self.accepted.preferred().next().filter(|_| is_compressible);
+        let coding = None;
+        Ok(Resolution::File(FoundFile { opened, path, coding, compressible, content_type }))
     }
 
     /// Opens the encoded form of a file. A form that was modified before the original is not used,

@@ -1,5 +1,6 @@
 //! The rules by which the files of a folder are served.
 
+use super::compression::Compression;
 use super::content_type::ContentTypes;
 use super::name_pattern::NamePattern;
 use super::try_file::TryFile;
@@ -20,6 +21,8 @@ pub struct FolderRules {
     pub fallback: Option<Vec<u8>>,
     /// Whether encoded forms may lie beside a file, such as `a.css.br`.
     pub has_precompressed: bool,
+    /// Which files are compressed; `None` if none are.
+    pub compression: Option<Compression>,
     /// The media types.
     pub types: ContentTypes,
     /// Patterns of extensions with their dot, in any case. Files with these are programs and are
@@ -41,6 +44,7 @@ impl Default for FolderRules {
             try_files: Vec::new(),
             fallback: None,
             has_precompressed: true,
+            compression: Some(Compression::default()),
             types: ContentTypes::default(),
             program_extensions: PROGRAM_EXTENSIONS
                 .iter()
@@ -73,6 +77,22 @@ impl FolderRules {
     pub fn hides(&self, name: &[u8]) -> bool {
         (name.starts_with(b".") && name != WELL_KNOWN)
             || self.hide.iter().any(|pattern| pattern.matches(name))
+    }
+
+    /// Returns whether the files have forms in content codings.
+    pub fn has_codings(&self) -> bool {
+        self.has_precompressed || self.compression.is_some()
+    }
+
+    /// Returns whether a file of this type and length is compressed. `no-transform` excludes it
+    /// (RFC 9111 section 5.2.2.6).
+    pub(super) fn compresses(&self, content_type: &str, bytes: u64) -> bool {
+        let is_fixed = self.cache_control.as_ref().is_some_and(|value| {
+            let mut directives = value.split(|&byte| byte == b',');
+            directives.any(|it| it.trim_ascii().eq_ignore_ascii_case(b"no-transform"))
+        });
+        let rules = self.compression.as_ref().filter(|_| !is_fixed);
+        rules.is_some_and(|rules| rules.applies_to(content_type, bytes))
     }
 
     /// Returns whether a name is that of a script.

@@ -2,18 +2,18 @@
 
 use std::collections::HashSet;
 
-use millrace_files::{ContentTypes, FolderRules};
+use millrace_files::{Compression, ContentTypes, FolderRules};
 
 use super::value::{
     parse_cache_control, parse_charset, parse_extension, parse_fallback, parse_file_name,
-    parse_media_type, parse_pattern, parse_try_file,
+    parse_media_pattern, parse_media_type, parse_pattern, parse_try_file,
 };
 use super::{FolderRoute, SymlinkRule};
 use crate::cache::parse_seconds;
 use crate::error::ConfigError;
 use crate::keywords;
-use crate::options::{Scope, ValueType};
-use crate::raw::RawTable;
+use crate::options::{OptionRow, Scope, ValueType};
+use crate::raw::{RawTable, bounded};
 use crate::value::{Problem, parse_file_path, parse_switch};
 
 /// Builds the folder of a route without opening it; `None` if the route has none.
@@ -57,6 +57,7 @@ fn build_rules(values: &RawTable) -> Result<FolderRules, ConfigError> {
         try_files: values.all("try-files", parse_try_file)?,
         fallback: values.one("fallback", parse_fallback)?,
         has_precompressed: values.one_or_default("precompressed", parse_switch)?,
+        compression: build_compression(values)?,
         types: build_types(values)?,
         program_extensions: all_or(
             values,
@@ -67,6 +68,24 @@ fn build_rules(values: &RawTable) -> Result<FolderRules, ConfigError> {
         script_extensions: scripts,
         cache_control: values.one_or_default("file-cache-control", parse_cache_control)?,
     })
+}
+
+fn build_compression(values: &RawTable) -> Result<Option<Compression>, ConfigError> {
+    let is_on = values.one_or_default("compress", parse_switch)?;
+    let default = Compression::default();
+    let compression = Compression {
+        level: values
+            .one_or_default("compress-level", |text| keywords::COMPRESSION_LEVELS.parse(text))?,
+        types: all_or(values, "compress-type", parse_media_pattern, default.types)?,
+        bytes_min: values.one_or_default("compress-min", |text| bounded("compress-min", text))?,
+    };
+    let of_compression = |row: &OptionRow| row.key.starts_with("compress-");
+    if !is_on && let Some(location) = values.find_set(of_compression) {
+        let problem = format!("has no effect: {} is off", values.name_of("compress"));
+        let expected = format!("{} on", values.name_of("compress"));
+        return Err(ConfigError::rule(location, problem, expected));
+    }
+    Ok(is_on.then_some(compression))
 }
 
 /// Returns all values of a key; `default` if it is not set.
@@ -102,6 +121,8 @@ fn build_types(values: &RawTable) -> Result<ContentTypes, ConfigError> {
 mod tests {
     use std::path::Path;
 
+    use millrace_files::CompressionLevel;
+
     use crate::{Config, FolderRoute, SymlinkRule, from_arguments, from_toml, to_toml};
 
     const FULL: &str = r#"
@@ -119,6 +140,9 @@ hide = ["*.key", "private"]
 try-files = ["{path}", "{path}.html", "/no.html"]
 fallback = "/app/index.html"
 precompressed = false
+compress-type = ["text/*", "application/x-a"]
+compress-level = "best"
+compress-min = "2K"
 media-type = [".GLB=model/gltf-binary", ".txt=text/plain; charset=iso-8859-1"]
 charset = "iso-8859-1"
 program-extensions = [".php*", ".x"]
@@ -133,6 +157,7 @@ balance = "least-outstanding"
 host = "b.example"
 folder = "/srv/b"
 symlinks = "none"
+compress = false
 charset = false
 index = []
 program-extensions = []
@@ -162,6 +187,9 @@ check = "/up"
         assert!(rules.has_listing && !rules.has_precompressed && rules.hides(b"a.key"));
         assert_eq!((rules.index.len(), rules.try_files.len()), (2, 3));
         assert_eq!(rules.fallback.as_deref(), Some(&b"app/index.html"[..]));
+        let compression = rules.compression.as_ref().unwrap();
+        assert_eq!((compression.level, compression.bytes_min), (CompressionLevel::Best, 2048));
+        assert!(compression.applies_to("application/x-a", 2048));
         assert_eq!(rules.types.of(b"a.glb"), "model/gltf-binary");
         assert_eq!(rules.types.of(b"a.css"), "text/css; charset=iso-8859-1");
         assert!(rules.is_program(b"a.x") && !rules.is_program(b"a.cgi"));
@@ -169,6 +197,7 @@ check = "/up"
         assert!(folder(&config, 1).is_none());
         let other = folder(&config, 0).unwrap();
         assert_eq!((other.symlinks, other.check_ms), (SymlinkRule::None, 1000));
+        assert_eq!(other.rules.compression, None);
         assert!(other.rules.index.is_empty() && !other.rules.is_program(b"a.php"));
         assert_eq!(other.rules.types.of(b"a.css"), "text/css");
         let written = to_toml(&config);
@@ -230,6 +259,10 @@ check = "/up"
                 ":3: media-type: has two types for .a (expected: one type for each extension)",
             ),
             (
+                "[[serve]]\nfolder = 'a'\ncompress = false\ncompress-min = 1",
+                ":4: compress-min: has no effect: compress is off (expected: compress on)",
+            ),
+            (
                 "[[serve]]\nfolder = 'a'\nindex = '..'",
                 ":3: index: \"..\" is not the name of a file",
             ),
@@ -263,11 +296,15 @@ check = "/up"
     }
 
     #[test]
-    fn the_default_of_program_extensions_is_that_of_the_rules() {
-        let row = crate::options::OptionRow::of_key("program-extensions").unwrap();
+    fn the_defaults_of_patterns_are_those_of_the_rules() {
         let rules = millrace_files::FolderRules::default();
-        let patterns = rules.program_extensions.iter();
-        let patterns = patterns.map(|it| String::from_utf8_lossy(it.as_bytes()).into_owned());
-        assert_eq!(row.default_text(), patterns.collect::<Vec<_>>().join(", "));
+        for (key, patterns) in [
+            ("program-extensions", &rules.program_extensions),
+            ("compress-type", &rules.compression.as_ref().unwrap().types),
+        ] {
+            let row = crate::options::OptionRow::of_key(key).unwrap();
+            let text = patterns.iter().map(|it| String::from_utf8_lossy(it.as_bytes()));
+            assert_eq!(row.default_text(), text.collect::<Vec<_>>().join(", "));
+        }
     }
 }

@@ -69,6 +69,15 @@ pub(super) fn parse_media_type(text: &str) -> Result<(String, String), Problem> 
     table.map(|_| media_type).map_err(|_| "has no media type")
 }
 
+/// Parses a pattern of media types.
+pub(super) fn parse_media_pattern(text: &str) -> Result<NamePattern, Problem> {
+    let is_valid = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';');
+    match is_valid && (text.contains('/') || text.contains('*')) {
+        true => Ok(NamePattern::new(text.as_bytes())),
+        false => Err("is not a pattern of media types"),
+    }
+}
+
 /// Writes a media type in the form that [`parse_media_type`] parses.
 pub(super) fn write_media_type((extension, kind): (&str, &str)) -> String {
     format!(".{extension}={kind}")

@@ -48,7 +48,8 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     let object = exchange.caching.object.clone();
     let file = exchange.file.as_ref().and_then(|file| file.served.clone());
     let (stored, length, is_whole) = match (&file, &object) {
-        (Some(file), _) => (&file.header, Some(file.length), true),
+        (Some(file), Some(object)) => (&file.header, object.length(), true),
+        (Some(file), None) => (&file.header, Some(file.length), true),
         (None, Some(object)) => (&object.stored, object.length(), object.body.bytes().is_some()),
         (None, None) => unreachable!("the response is set before it is served"),
     };

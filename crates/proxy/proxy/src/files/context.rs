@@ -1,12 +1,11 @@
 //! The state of an exchange at the files and programs of a folder.
 
 use std::rc::Rc;
-use std::sync::Arc;
 
 use millrace_engine::HeldBytes;
 use millrace_files::{Errno, FoundScript, Resolution};
-use millrace_store::Object;
 
+use super::load::Loaded;
 use super::reader::FileReader;
 use super::served_file::{FileSource, LoadGuard, ServedFile};
 use super::table::FileName;
@@ -38,7 +37,7 @@ pub(crate) enum FileWork {
     /// Finds the file.
     Resolve(PendingWork<Resolution>),
     /// Reads it into the cache.
-    Load(PendingWork<Option<Arc<Object>>>, LoadGuard),
+    Load(PendingWork<Loaded>, LoadGuard),
     /// Reads a part of it into the page cache.
     Read(PendingWork<()>),
 }

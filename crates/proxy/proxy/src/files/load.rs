@@ -1,8 +1,9 @@
-//! Reads a file into the memory of the cache.
+//! Reads a file into the memory of the cache, compressed if the response is.
 
 use std::sync::Arc;
 
-use millrace_files::{Errno, FileStatus, OpenFile};
+use millrace_config::FolderRoute;
+use millrace_files::{Coding, CompressionLevel, Errno, FileStatus, OpenFile};
 use millrace_http_cache::{CachedHeader, Key};
 use millrace_store::{Cache, NewEntry, Object};
 
@@ -18,36 +19,83 @@ pub(crate) struct FileLoad {
     header: CachedHeader,
     name: Arc<[u8]>,
     now_ms: u64,
+    compression: Option<(Coding, CompressionLevel)>,
+}
+
+/// The result of a load.
+#[derive(Debug)]
+pub(crate) enum Loaded {
+    /// The cache has the bytes.
+    Kept(Arc<Object>),
+    /// The cache does not admit them or has no memory, or the file was changed meanwhile.
+    NotKept,
+    /// The compressed bytes are not shorter.
+    Incompressible,
 }
 
 impl FileLoad {
     /// Returns the load of a file that is open and may be kept. `folder` is the path of its folder,
     /// for operators.
-    pub(crate) fn new(served: &ServedFile, folder: &[u8], now_ms: u64) -> Option<Self> {
+    pub(crate) fn new(served: &ServedFile, folder: &FolderRoute, now_ms: u64) -> Option<Self> {
         let (file, status) = served.opened()?;
-        let name = [b"file ", folder, b"/", &served.path].concat().into();
-        Some(Self { file, status, key: served.key?, header: served.header.clone(), name, now_ms })
+        let folder_path = folder.path.as_os_str().as_encoded_bytes();
+        let mut name = [b"file ", folder_path, b"/", &served.path].concat();
+        let compression = served.compressed.as_ref().map(|(coding, _)| {
+            name.extend_from_slice(coding.suffix().as_bytes());
+            let rules = folder.rules.compression.as_ref();
+            (*coding, rules.map_or(CompressionLevel::Default, |rules| rules.level))
+        });
+        let (key, header, name) = (served.key?, served.header.clone(), name.into());
+        Some(Self { file, status, key, header, name, now_ms, compression })
     }
 
-    /// Returns the length of the file.
-    pub(crate) fn length(&self) -> u64 {
-        self.status.bytes
+    /// Returns whether the load takes so little time that a worker can do it.
+    pub(crate) fn is_short(&self) -> bool {
+        self.status.bytes <= READ_BYTES_MAX && self.compression.is_none()
     }
 
-    /// Reads the file. Returns `None` if it is not kept: the cache does not admit it or has no
-    /// memory, or the file was changed meanwhile.
+    /// Reads the file.
     ///
     /// # Errors
     /// EAGAIN if a disk has to be awaited and the caller may not wait. Those of reading.
-    pub(crate) fn run(
+    pub(crate) fn run(&self, cache: &Arc<Cache>, waits: bool) -> Result<Loaded, Errno> {
+        if let Some((coding, level)) = self.compression {
+            let mut bytes = vec![0; usize::try_from(self.status.bytes).map_err(|_| Errno::FBIG)?];
+            let mut at = 0;
+            while at < bytes.len() {
+                match self.file.read_to_keep(at as u64, &mut bytes[at..])? {
+                    0 => return Ok(Loaded::NotKept),
+                    count => at += count,
+                }
+            }
+            let compressed = coding.compress(&bytes, level);
+            if compressed.len() >= bytes.len() {
+                return Ok(Loaded::Incompressible);
+            }
+            return self.store(cache, compressed.len() as u64, |at, memory| {
+                let count = memory.len().min(compressed.len() - at as usize);
+                memory[..count].copy_from_slice(&compressed[at as usize..][..count]);
+                Ok(count)
+            });
+        }
+        self.store(cache, self.status.bytes, |at, memory| match waits {
+            true => self.file.read_to_keep(at, memory),
+            false => self.file.read_at(at, memory, false),
+        })
+    }
+
+    /// Stores `length` bytes, which `read` copies from an offset. They are found once they are
+    /// whole.
+    fn store(
         &self,
         cache: &Arc<Cache>,
-        waits: bool,
-    ) -> Result<Option<Arc<Object>>, Errno> {
+        length: u64,
+        read: impl Fn(u64, &mut [u8]) -> Result<usize, Errno>,
+    ) -> Result<Loaded, Errno> {
         let entry = NewEntry {
             stored: self.header.clone(),
             variant: None,
-            declared: Some(self.status.bytes),
+            declared: Some(length),
             name: self.name.clone(),
             tags: Arc::new([]),
             since: cache.invalidation_seq(),
@@ -56,16 +104,13 @@ impl FileLoad {
         };
         let (filler, woken) = cache.publish(self.key, None, entry, self.now_ms);
         assert!(woken.is_empty(), "there was no lease for which an exchange could wait");
-        let Ok(mut filler) = filler else { return Ok(None) };
+        let Ok(mut filler) = filler else { return Ok(Loaded::NotKept) };
         let mut at = 0;
-        while at < self.status.bytes {
-            let Ok(memory) = filler.unfilled(self.now_ms) else { return Ok(None) };
-            let count = match waits {
-                true => self.file.read_to_keep(at, memory)?,
-                false => self.file.read_at(at, memory, false)?,
-            };
+        while at < length {
+            let Ok(memory) = filler.unfilled(self.now_ms) else { return Ok(Loaded::NotKept) };
+            let count = read(at, memory)?;
             if count == 0 {
-                return Ok(None);
+                return Ok(Loaded::NotKept);
             }
             at += count as u64;
             // Only a whole object is found by its key, so it has no readers yet.
@@ -73,18 +118,21 @@ impl FileLoad {
             assert!(woken.is_empty(), "an object that is not whole has no readers");
         }
         if self.file.status()? != self.status {
-            return Ok(None);
+            return Ok(Loaded::NotKept);
         }
         let object = filler.object().clone();
         let woken = filler.finish(self.now_ms);
         assert!(woken.is_empty(), "an object that is not whole has no readers");
-        Ok(Some(object))
+        Ok(Loaded::Kept(object))
     }
 }
 
+/// A worker reads up to this many bytes itself: to hand them to a thread would cost more.
+const READ_BYTES_MAX: u64 = 64 * 1024;
+
 #[cfg(test)]
 mod tests {
-    use millrace_files::SimFolderFaults;
+    use millrace_files::{AcceptedCodings, SimFolderFaults};
 
     use super::super::test_folder::{NOW_MS, TestFolder, cache};
     use super::*;
@@ -101,12 +149,15 @@ mod tests {
     ) -> Result<Option<Vec<u8>>, Errno> {
         let served = folder.serve("a");
         let key = served.key.expect("it was left alone");
-        let load = FileLoad::new(&served, b"/sim/site", NOW_MS).expect("it is open");
+        let load = FileLoad::new(&served, &folder.route, NOW_MS).expect("it is open");
         folder.folder.set_faults(faults);
         let loaded = load.run(cache, waits);
         folder.folder.set_faults(SimFolderFaults::default());
         let found = cache.find(key).map(|object| object.body.bytes().unwrap().to_vec());
-        let object = loaded?.map(|object| object.body.bytes().unwrap().to_vec());
+        let object = match loaded? {
+            Loaded::Kept(object) => Some(object.body.bytes().unwrap().to_vec()),
+            Loaded::NotKept | Loaded::Incompressible => None,
+        };
         assert_eq!(object, found, "the object that was published");
         Ok(object)
     }
@@ -131,6 +182,43 @@ mod tests {
             assert_eq!(load(&folder, &cache, faults, false), Err(error));
             assert_eq!((cache.clear().objects, cache.slab().stats().live), (0, 0));
         }
+    }
+
+    #[test]
+    fn a_file_is_compressed_once() {
+        let text = b"text ".repeat(KEPT_BYTES / 5);
+        let mut folder = TestFolder::new(&[("a", b""), ("a.css", &text)]);
+        folder.accepted = AcceptedCodings::parse([&b"gzip"[..]].into_iter());
+        let (served, cache) = (folder.serve("a.css"), cache());
+        let (coding, plain) = served.compressed.as_ref().expect("text is compressed");
+        assert!(*coding == Coding::Gzip && served.key != plain.key);
+        assert_ne!(served.header.etag_bytes(), plain.header.etag_bytes());
+        let load = FileLoad::new(&served, &folder.route, NOW_MS).expect("it is open");
+        assert!(!load.is_short());
+        let Ok(Loaded::Kept(object)) = load.run(&cache, true) else { panic!("admitted") };
+        let bytes = object.body.bytes().unwrap().to_vec();
+        assert_eq!(bytes, Coding::Gzip.compress(&text, CompressionLevel::Default));
+        assert!(cache.find(served.key.unwrap()).is_some());
+        served.close();
+        assert!(plain.source().is_none(), "both forms have one open file");
+    }
+
+    #[test]
+    fn bytes_that_do_not_become_shorter_are_sent_as_they_are() {
+        let mut state = 1_u64;
+        let mut random = || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 56) as u8
+        };
+        let noise: Vec<u8> = (0..KEPT_BYTES).map(|_| random()).collect();
+        let mut folder = TestFolder::new(&[("a.css", &noise)]);
+        folder.accepted = AcceptedCodings::parse([&b"br"[..]].into_iter());
+        let (served, cache) = (folder.serve("a.css"), cache());
+        let load = FileLoad::new(&served, &folder.route, NOW_MS).expect("it is open");
+        assert!(matches!(load.run(&cache, true), Ok(Loaded::Incompressible)));
+        assert!(served.instead().is_none());
+        served.note_incompressible();
+        assert!(served.instead().expect("the plain form").compressed.is_none());
     }
 
     #[test]

@@ -10,7 +10,7 @@ mod test_folder;
 mod threads;
 
 pub(crate) use context::{FileContext, FileWork};
-pub(crate) use load::FileLoad;
+pub(crate) use load::{FileLoad, Loaded};
 pub(crate) use served_file::{ServedFile, listing};
 pub(crate) use table::{FileTable, Finding};
 pub use threads::FileThreads;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use millrace_engine::FileRead;
 use millrace_files::{
-    Entries, Errno, FileStatus, FolderRules, FoundFile, OpenFile, file_header, listing_header,
-    write_listing,
+    Coding, Entries, Errno, FileStatus, FolderRules, FoundFile, OpenFile, file_header,
+    listing_header, write_listing,
 };
 use millrace_http_cache::{CachedHeader, HashKey, Key};
 
@@ -23,6 +23,11 @@ pub(crate) struct ServedFile {
     /// The key of its bytes in the cache. `None` if they are not kept there: the file is too long,
     /// empty, or was changed just now.
     pub(crate) key: Option<Key>,
+    /// The coding into which the bytes are compressed, and the file as it is. Only the cache has
+    /// the compressed bytes.
+    pub(crate) compressed: Option<(Coding, Rc<ServedFile>)>,
+    /// Whether the compressed bytes were not shorter.
+    is_incompressible: Cell<bool>,
     /// The open file. `None` once the cache has its bytes.
     source: RefCell<Option<FileSource>>,
     /// Whether its bytes are being read into the cache: see [`LoadGuard`].
@@ -91,18 +96,29 @@ impl ServedFile {
         kept_bytes_max: u64,
         now_ms: u64,
         guard: OpenGuard,
-    ) -> Self {
+    ) -> Rc<Self> {
         let status = found.opened.status;
         let is_kept = (1..=kept_bytes_max).contains(&status.bytes) && is_settled(&status, now_ms);
+        let hash = hash.filter(|_| is_kept);
         let source = FileSource::File { file: found.opened.file.clone(), _guard: Rc::new(guard) };
-        Self {
-            header: file_header(&found, rules, now_ms),
-            length: status.bytes,
-            key: hash.filter(|_| is_kept).map(|hash| key_of(hash, &status)),
-            path: found.path,
-            status: Some(status),
-            source: RefCell::new(Some(source)),
-            is_loading: Cell::new(false),
+        let form = |compressed: Option<(Coding, Rc<Self>)>| {
+            let coding = compressed.as_ref().map(|(coding, _)| *coding);
+            Rc::new(Self {
+                header: file_header(&found, rules, coding, now_ms),
+                length: status.bytes,
+                key: hash.map(|hash| key_of(hash, &status, coding)),
+                path: found.path.clone(),
+                status: Some(status),
+                compressed,
+                is_incompressible: Cell::new(false),
+                source: RefCell::new(Some(source.clone())),
+                is_loading: Cell::new(false),
+            })
+        };
+        let plain = form(None);
+        match found.compressible.filter(|_| hash.is_some()) {
+            Some(coding) => form(Some((coding, plain))),
+            None => plain,
         }
     }
 
@@ -112,7 +128,10 @@ impl ServedFile {
         let is_coded = |coding: &str| self.has_coding(coding);
         self.status == Some(found.opened.status)
             && self.path == found.path
-            && found.coding.map_or(!is_coded(""), |coding| is_coded(coding.name()))
+            && found
+                .coding
+                .or(found.compressible)
+                .map_or(!is_coded(""), |coding| is_coded(coding.name()))
             && is_settled(&found.opened.status, self.header.meta.response_ms.min(now_ms))
     }
 
@@ -122,6 +141,17 @@ impl ServedFile {
         let mut lines = self.header.lines();
         let value = lines.find(|line| line.known == FieldName::ContentEncoding);
         value.is_some_and(|line| coding.is_empty() || line.value == coding.as_bytes())
+    }
+
+    /// Returns the file as it is if the bytes cannot be compressed.
+    pub(crate) fn instead(&self) -> Option<Rc<Self>> {
+        let (_, plain) = self.compressed.as_ref()?;
+        self.is_incompressible.get().then(|| plain.clone())
+    }
+
+    /// Notes that the compressed bytes are not shorter.
+    pub(crate) fn note_incompressible(&self) {
+        self.is_incompressible.set(true);
     }
 
     /// Returns the open file; `None` if it was closed because the cache has its bytes.
@@ -152,6 +182,9 @@ impl ServedFile {
         if self.source.borrow().is_some() {
             self.source.take();
         }
+        if let Some((_, plain)) = &self.compressed {
+            plain.close();
+        }
     }
 }
 
@@ -171,6 +204,8 @@ pub(crate) fn listing(
         path: path.to_vec(),
         status: None,
         key: None,
+        compressed: None,
+        is_incompressible: Cell::new(false),
         source: RefCell::new(Some(FileSource::Text(Arc::new(Text(page))))),
         is_loading: Cell::new(false),
     }
@@ -193,10 +228,11 @@ impl FileRead for Text {
     }
 }
 
-/// Returns the key of a file's bytes. It changes with the file.
-fn key_of(hash: &HashKey, status: &FileStatus) -> Key {
+/// Returns the key of a file's bytes, in a coding if they are compressed. It changes with the file.
+fn key_of(hash: &HashKey, status: &FileStatus, compressed: Option<Coding>) -> Key {
     let FileStatus { device, inode, bytes, modified, changed, .. } = *status;
     let mut text = b"file ".to_vec();
+    text.extend(compressed.map(|coding| coding as u8));
     for number in [device, inode, bytes, modified.seconds as u64, changed.seconds as u64] {
         text.extend_from_slice(&number.to_ne_bytes());
     }

@@ -129,8 +129,7 @@ impl FileTable {
             return None;
         }
         let guard = self.open.guard();
-        let served = ServedFile::new(found, &folder.rules, hash, kept_bytes_max, now_ms, guard);
-        Some(Rc::new(served))
+        Some(ServedFile::new(found, &folder.rules, hash, kept_bytes_max, now_ms, guard))
     }
 
     /// Adds or replaces the finding of a name.

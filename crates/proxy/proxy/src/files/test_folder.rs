@@ -25,6 +25,8 @@ const HASH: HashKey = HashKey::new([7; 16]);
 pub(super) struct TestFolder {
     pub(super) folder: SimFolder,
     pub(super) route: Arc<FolderRoute>,
+    /// The codings that clients accept.
+    pub(super) accepted: AcceptedCodings,
 }
 
 impl TestFolder {
@@ -37,14 +39,13 @@ impl TestFolder {
             folder.write(path.as_bytes(), bytes);
         }
         folder.set_now(time(NOW_MS));
-        Self { folder, route: route.unwrap() }
+        Self { folder, route: route.unwrap(), accepted: AcceptedCodings::NONE }
     }
 
     /// Finds and opens a file.
     pub(super) fn found(&self, path: &str) -> FoundFile {
         let path = RequestPath::decode(format!("/{path}").as_bytes()).unwrap();
-        let (rules, accepted) = (&self.route.rules, AcceptedCodings::NONE);
-        match resolve(&self.folder, rules, &path, accepted, OpenMode::Waiting) {
+        match resolve(&self.folder, &self.route.rules, &path, self.accepted, OpenMode::Waiting) {
             Ok(Resolution::File(found)) => found,
             other => panic!("{other:?}"),
         }

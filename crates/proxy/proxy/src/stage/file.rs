@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, OwnResponse, RequestPlan};
-use crate::files::{FileLoad, FileWork, Finding, ServedFile, listing};
+use crate::files::{FileLoad, FileWork, Finding, Loaded, ServedFile, listing};
 
 /// Handles an event of an exchange in this stage.
 #[inline]
@@ -56,7 +56,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let Some(path) = path_below(exchange, route) else {
         return NextStep::End(Reason::FileNameInvalid);
     };
-    let accepted = match folder.rules.has_precompressed {
+    let accepted = match folder.rules.has_codings() {
         true => AcceptedCodings::parse(request.values(FieldName::AcceptEncoding)),
         false => AcceptedCodings::NONE,
     };
@@ -220,8 +220,7 @@ fn act<E: Engine>(core: &mut Core<E>, key: Key, finding: Finding) -> NextStep {
 fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> NextStep {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
-    let needs_body = exchange.request.method() == Method::Get
-        && !is_not_modified(&exchange.request, &file.header);
+    let file = file.instead().unwrap_or(file);
     let (Some(cache_key), Some(cache)) = (file.key, &core.shared.cache) else {
         return serve(exchange, file, None);
     };
@@ -230,22 +229,29 @@ fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> 
         file.close();
         return serve(exchange, file, Some(object));
     }
+    let context = exchange.file_mut();
     let Some(source) = file.source() else {
         // The cache has dropped the bytes of a closed file.
-        let name = exchange.file_mut().name;
-        core.files.remove(name);
+        core.files.remove(context.name);
         return begin(core, key);
     };
-    let context = exchange.file_mut();
     (context.served, context.source) = (Some(file.clone()), Some(source));
-    let guard = needs_body.then(|| file.begin_load()).flatten();
-    let Some(guard) = guard else { return serve(exchange, file, None) };
+    let is_get = exchange.request.method() == Method::Get;
+    // Only the compressed bytes have the length for HEAD.
+    let needs_bytes =
+        (is_get || file.compressed.is_some()) && !is_not_modified(&exchange.request, &file.header);
+    if !needs_bytes {
+        return serve(exchange, file, None);
+    }
+    let Some(guard) = file.begin_load() else {
+        // Another exchange reads them.
+        return serve(exchange, plain_form(file), None);
+    };
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
     let folder = route.folder.as_ref().expect("the stage is for routes with a folder");
-    let folder_path = folder.path.as_os_str().as_encoded_bytes();
-    let load = FileLoad::new(&file, folder_path, now_ms).expect("the file is open and has a key");
-    if load.length() <= READ_BYTES_MAX {
+    let load = FileLoad::new(&file, folder, now_ms).expect("the file is open and has a key");
+    if load.is_short() {
         match load.run(cache, false) {
             Err(Errno::AGAIN) => {}
             loaded => return finish_load(core, key, loaded),
@@ -259,22 +265,29 @@ fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> 
 }
 
 /// Serves a file whose bytes were read into the cache, or were not admitted to it.
-fn finish_load<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-    loaded: Result<Option<Arc<Object>>, Errno>,
-) -> NextStep {
+fn finish_load<E: Engine>(core: &mut Core<E>, key: Key, loaded: Result<Loaded, Errno>) -> NextStep {
     core.counters.cache_misses.add(1);
     let exchange = core.exchange(key);
     let file = exchange.file_mut().served.clone().expect("set before its bytes are read");
     match loaded {
-        Ok(object) => {
-            if object.is_some() {
-                file.close();
-            }
-            serve(exchange, file, object)
+        Ok(Loaded::Kept(object)) => {
+            file.close();
+            serve(exchange, file, Some(object))
+        }
+        Ok(Loaded::NotKept) => serve(exchange, plain_form(file), None),
+        Ok(Loaded::Incompressible) => {
+            file.note_incompressible();
+            find_bytes(core, key, file)
         }
         Err(_) => NextStep::End(Reason::FileFailed),
+    }
+}
+
+/// Returns the form of a file that can be sent without the cache.
+fn plain_form(file: Rc<ServedFile>) -> Rc<ServedFile> {
+    match &file.compressed {
+        Some((_, plain)) => plain.clone(),
+        None => file,
     }
 }
 
@@ -294,6 +307,3 @@ fn serve(exchange: &mut Exchange, file: Rc<ServedFile>, object: Option<Arc<Objec
     exchange.caching.source = ResponseSource::Stored;
     NextStep::Advance(Stage::Deliver)
 }
-
-/// A worker reads up to this many bytes itself: to hand them to a thread would cost more.
-const READ_BYTES_MAX: u64 = 64 * 1024;
