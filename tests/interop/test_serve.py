@@ -3,6 +3,7 @@ hidden files, listings, encoded forms and an origin behind the folder."""
 
 import contextlib
 import gzip
+import json
 import os
 import pathlib
 import socket
@@ -216,6 +217,19 @@ class Files(Case):
         seen = len(origin.seen)
         self.get(proxy, "/here.txt", "Authorization: Basic eA==\r\n")
         self.assertEqual(len(origin.seen), seen + 1, "the origin may serve a user otherwise")
+
+
+class Log(Case):
+    def test_the_log_names_the_file(self):
+        self.write("dir/index.html", b"index")
+        log = self.folder / "log"
+        proxy = self.serve("--access-log", log, "--log-format", "json", "--sandbox", "off")
+        for target in ("/dir/", "/none"):
+            self.get(proxy, target)
+        self.wait_until("both records", lambda: log.exists() and len(log.read_text().splitlines()) == 2)
+        found, missing = map(json.loads, log.read_text().splitlines())
+        self.assertEqual((found["file"], found["cache"]), (f"{self.site}/dir/index.html", "file"))
+        self.assertEqual((missing["reason"], "file" in missing), ("file-missing", False))
 
 
 class Changes(Case):

@@ -81,6 +81,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
             ResponseSource::Filled => exchange.download.accepted(),
             ResponseSource::Origin | ResponseSource::Stored => 0,
         },
+        file: file_of(exchange),
         host: field(FieldName::Host),
         referer: field(FieldName::Referer),
         user_agent: field(FieldName::UserAgent),
@@ -98,6 +99,18 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
     let format = exchange.snapshot().config.access_log.as_ref().map(|log| log.format);
     let format = format.expect("the caller has checked that there is a log");
     write_record(format, &record, dates, records);
+}
+
+/// Returns the path of the folder, and below it that of the file or script that was the response.
+fn file_of(exchange: &Exchange) -> Option<[&[u8]; 2]> {
+    let context = exchange.file.as_ref()?;
+    let path = match (&context.script, &context.served) {
+        (Some(script), _) => &script.path[..],
+        (None, Some(file)) if !file.is_listing() => &file.path[..],
+        (None, _) => return None,
+    };
+    let route = exchange.snapshot().route_of(exchange.service, exchange.plan)?;
+    Some([route.folder.as_ref()?.path.as_os_str().as_encoded_bytes(), path])
 }
 
 /// Returns the word for the reason; empty if there is none. A failure of the client's session is

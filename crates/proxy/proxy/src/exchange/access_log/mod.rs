@@ -52,6 +52,8 @@ pub struct Record<'a> {
     pub transfers: TransferStats,
     /// The part of `bytes_to_client` that was received into the cache for this exchange.
     pub bytes_to_cache: u64,
+    /// The path of the folder, and below it that of the file or script that was the response.
+    pub file: Option<[&'a [u8]; 2]>,
     /// The request's Host, if any.
     pub host: Option<&'a [u8]>,
     /// The request's Referer, if any.
@@ -256,6 +258,13 @@ fn write_json(record: &Record, dates: &mut Dates, out: &mut Vec<u8>) {
         None => out.extend_from_slice(b"null"),
     }
     write_milliseconds(",\"origin_first_byte_ms\":", record.origin_first_byte, out);
+    if let Some([folder, path]) = record.file {
+        out.extend_from_slice(b",\"file\":\"");
+        escape_json(folder, out);
+        out.push(b'/');
+        escape_json(path, out);
+        out.push(b'"');
+    }
     match record.client_path {
         Some(PathEstimate { rtt_us, window }) => {
             print(out, format_args!(",\"client_rtt_us\":{rtt_us},\"client_cwnd\":{window}}}"));
@@ -350,6 +359,7 @@ mod tests {
             target: b"/a?b=c",
             version: b"HTTP/1.1",
             status: 200,
+            file: None,
             bytes_from_client: 0,
             bytes_to_client: 5120,
             transfers: TransferStats { copied: 120, spliced: 5000, teed: 4000, calls: 7 },
@@ -400,7 +410,9 @@ mod tests {
     #[test]
     fn the_documentation_has_every_key_in_order() {
         let tls = LoggedTls { client_certificate: Some(b"ab01"), ..LoggedTls::default() };
-        let json = line(LogFormat::Json, &Record { tls: Some(tls), ..record() });
+        let file = Some([&b"/srv"[..], b"c.css"]);
+        let json = line(LogFormat::Json, &Record { tls: Some(tls), file, ..record() });
+        assert!(json.contains("\"file\":\"/srv/c.css\",\"client_rtt_us\""), "{json}");
         assert!(json.contains("\"client_certificate\":\"ab01\",\"status\""), "{json}");
         let written = json.split("\":").map(|part| part.rsplit('"').next().unwrap());
         let written: Vec<&str> = written.take(json.matches("\":").count()).collect();
