@@ -5,6 +5,11 @@ use millrace_http1::format::write_number;
 use millrace_http1::path::split_query;
 use millrace_http1::{FieldRun, Framing, HeaderWriter, Version};
 
+/// The variable with the number of the folder that has the program of a request. It is for the
+/// launcher of CGI programs (`crates/serve/cgi`), and no program gets it. SCRIPT_NAME is then the
+/// path of the route, PATH_INFO the rest.
+pub const CGI_FOLDER_VARIABLE: &str = "MILLRACE_CGI_FOLDER";
+
 /// Whether a program receives the field `Authorization`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum AuthorizationFor {

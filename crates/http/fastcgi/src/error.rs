@@ -40,6 +40,35 @@ impl fmt::Display for RecordError {
 
 impl std::error::Error for RecordError {}
 
+/// Why records are not a request. It is always the fault of the server that sent them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RequestError {
+    /// The version of a record is not 1.
+    Version,
+    /// A record has another request id than [`REQUEST_ID`](crate::REQUEST_ID).
+    RequestId,
+    /// A record of this type or length is not allowed here.
+    Type,
+    /// The role is not that of a responder.
+    Role,
+    /// The environment is too long or malformed.
+    Environment,
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Version => "a FastCGI record has another version than 1",
+            Self::RequestId => "a FastCGI record has another request id than 1",
+            Self::Type => "a FastCGI record is not allowed at this place",
+            Self::Role => "a FastCGI request has another role than responder",
+            Self::Environment => "the environment of a FastCGI request is malformed or too long",
+        })
+    }
+}
+
+impl std::error::Error for RequestError {}
+
 /// Why the header of a program's response is malformed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum HeaderError {

@@ -3,9 +3,10 @@
 use millrace_http1::{HeadLimits, HeadScan, ResponseHead};
 
 use crate::decoder::{ResponseDecoder, ResponsePart};
-use crate::error::RecordError;
+use crate::error::{RecordError, RequestError};
 use crate::header::{HeaderForm, convert_header, header_length};
-use crate::limits::ERROR_BYTES_MAX;
+use crate::limits::{ENVIRONMENT_BYTES_MAX, ERROR_BYTES_MAX};
+use crate::request_decoder::{RequestDecoder, RequestPart};
 
 /// Checks that the records of a response have the same meaning whole and byte by byte.
 ///
@@ -85,6 +86,54 @@ fn finished(
     (payload, errors, consumed, decoder.is_finished(), failure)
 }
 
+/// Checks that the records of a request have the same meaning whole and byte by byte.
+///
+/// # Panics
+/// If a property does not hold.
+pub fn fuzz_request_records(data: &[u8]) {
+    let whole = decode_request(data, data.len().max(1));
+    assert_eq!(decode_request(data, 1), whole);
+    assert_eq!(decode_request(data, 7), whole);
+}
+
+/// The results of a decoder of a request: the environment, the body, whether the request ended, and
+/// the error.
+type DecodedRequest = (Vec<(Vec<u8>, Vec<u8>)>, Vec<u8>, bool, Option<RequestError>);
+
+/// Decodes pieces of `size` bytes.
+fn decode_request(data: &[u8], size: usize) -> DecodedRequest {
+    let mut decoder = RequestDecoder::default();
+    let (mut body, mut failure) = (Vec::new(), None);
+    'pieces: for piece in data.chunks(size) {
+        let mut rest = piece;
+        loop {
+            match decoder.next_part(rest) {
+                Ok(RequestPart::Framing(count)) => rest = &rest[count..],
+                Ok(RequestPart::Input(count)) => {
+                    body.extend_from_slice(&rest[..count]);
+                    decoder.skip(count / 2);
+                    decoder.skip(count - count / 2);
+                    rest = &rest[count..];
+                }
+                Ok(RequestPart::Incomplete) => break,
+                Ok(RequestPart::Ended) => break 'pieces,
+                Err(error) => {
+                    failure = Some(error);
+                    break 'pieces;
+                }
+            }
+        }
+        assert!(rest.is_empty());
+    }
+    // The bytes of a record that is too long count differently by the way in which they arrived.
+    let environment = if failure.is_some() { Ok(Vec::new()) } else { decoder.environment() };
+    let environment = environment.unwrap_or_default();
+    let bytes: usize = environment.iter().map(|(name, value)| name.len() + value.len()).sum();
+    assert!(bytes <= ENVIRONMENT_BYTES_MAX);
+    let owned = environment.iter().map(|(name, value)| (name.to_vec(), value.to_vec())).collect();
+    (owned, body, decoder.has_ended(), failure)
+}
+
 /// Checks that the length of a header does not depend on the pieces in which it arrives, and that a
 /// converted header is one that the parser of responses reads to its end.
 ///
@@ -118,6 +167,11 @@ mod tests {
     #[test]
     fn the_corpus_of_records_holds() {
         corpus::run("fastcgi_records", 100, corpus::mutate_bytes, fuzz_records);
+    }
+
+    #[test]
+    fn the_corpus_of_requests_holds() {
+        corpus::run("fastcgi_requests", 100, corpus::mutate_bytes, fuzz_request_records);
     }
 
     #[test]

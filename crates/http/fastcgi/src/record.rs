@@ -1,4 +1,4 @@
-//! Records: their header, and those that a web server sends.
+//! Records: their header, and those that are sent.
 
 use crate::environment::Environment;
 use crate::limits::CONTENT_BYTES_MAX;
@@ -11,9 +11,9 @@ pub const RECORD_HEADER_BYTES: usize = 8;
 
 const VERSION: u8 = 1;
 /// The role of a program that responds to requests.
-const RESPONDER: u16 = 1;
+pub(crate) const RESPONDER: u16 = 1;
 /// The flag of BEGIN_REQUEST: the program keeps the connection open after the request.
-const KEEPS_CONNECTION: u8 = 1;
+pub(crate) const KEEPS_CONNECTION: u8 = 1;
 
 /// The types of records between a web server and a responder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -125,6 +125,36 @@ pub fn write_abort() -> [u8; RECORD_HEADER_BYTES] {
     header(RecordType::AbortRequest, 0)
 }
 
+/// A stream of bytes that a program writes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum OutputStream {
+    /// The response: a CGI header and a body.
+    Output,
+    /// Messages for the operator.
+    Errors,
+}
+
+/// Returns the header of a record with `content_bytes` bytes of a program's output, from 1 to
+/// [`CONTENT_BYTES_MAX`]. They follow it.
+pub fn write_output_header(
+    stream: OutputStream,
+    content_bytes: usize,
+) -> [u8; RECORD_HEADER_BYTES] {
+    let record_type = match stream {
+        OutputStream::Output => RecordType::Stdout,
+        OutputStream::Errors => RecordType::Stderr,
+    };
+    header(record_type, content_bytes)
+}
+
+/// Returns END_REQUEST of a complete request, with the exit status of the program.
+pub fn write_end(exit_status: u32) -> [u8; 2 * RECORD_HEADER_BYTES] {
+    let mut record = [0; 2 * RECORD_HEADER_BYTES];
+    record[..RECORD_HEADER_BYTES].copy_from_slice(&header(RecordType::EndRequest, 8));
+    record[RECORD_HEADER_BYTES..][..4].copy_from_slice(&exit_status.to_be_bytes());
+    record
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,5 +228,18 @@ mod tests {
     fn the_records_of_a_body_and_of_an_abort() {
         assert_eq!(write_input_header(0x1234), [1, 5, 0, 1, 0x12, 0x34, 0, 0]);
         assert_eq!(write_abort(), [1, 2, 0, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn the_records_of_a_response_are_decoded() {
+        let output = write_output_header(OutputStream::Output, 2);
+        let errors = write_output_header(OutputStream::Errors, 3);
+        let mut bytes =
+            [&output[..], b"ab", &errors, b"bad", &output, b"cd", &write_end(1)].concat();
+        let mut decoder = crate::ResponseDecoder::default();
+        let progress = decoder.decode(&mut bytes).unwrap();
+        assert!(progress.ended);
+        assert_eq!(&bytes[progress.payload], b"abcd");
+        assert_eq!(decoder.take_errors(), b"bad");
     }
 }
