@@ -94,6 +94,25 @@ pub fn restrict_files(grants: &[(impl AsRef<Path>, Grant)], abstract_sockets: bo
     Ok(())
 }
 
+/// Restricts the process, and the programs that it starts, to executing files of `folders` and
+/// below them; they read and write what their user may. Since Linux 6.12, they cannot send signals
+/// to processes outside the restriction, nor connect to abstract Unix sockets of these. Folders
+/// that do not exist are skipped.
+///
+/// # Errors
+/// As [`restrict_files`].
+pub fn restrict_execution(folders: &[impl AsRef<Path>]) -> Result<()> {
+    landlock_version()?;
+    let ruleset = Ruleset::default()
+        .handle_access(AccessFs::Execute)
+        .and_then(|rules| rules.scope(Scope::from_all(NEWEST)))
+        .and_then(Ruleset::create);
+    let rules = path_beneath_rules(folders, AccessFs::Execute);
+    let rules = ruleset.and_then(|ruleset| ruleset.add_rules(rules)).map_err(errno)?;
+    rules.restrict_self().map_err(errno)?;
+    Ok(())
+}
+
 /// Returns the error number of an error of the crate `landlock`.
 fn errno(error: landlock::RulesetError) -> Errno {
     let number = landlock::Errno::from(error);

@@ -9,7 +9,7 @@ mod privileges;
 mod seccomp;
 mod users;
 
-pub use landlock::{Grant, landlock_version, restrict_files};
+pub use landlock::{Grant, landlock_version, restrict_execution, restrict_files};
 pub use privileges::{
     Identity, NET_BIND_SERVICE, Permission, access, capabilities, create_directory_for,
     drop_privileges, forbid_core_dumps, has_cap_ipc_lock, prepare_name_lookup, set_dumpable,

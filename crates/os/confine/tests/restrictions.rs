@@ -379,3 +379,25 @@ fn dropped_privileges_do_not_come_back() {
         assert_eq!(NOBODY.run_as(|| ()), Err(Errno::PERM));
     });
 }
+
+#[test]
+fn only_files_of_granted_folders_are_executed() {
+    if millrace_confine::landlock_version().is_err() {
+        return println!("skip: no Landlock");
+    }
+    succeed_in_child("only_files_of_granted_folders_are_executed", "run", |folder| {
+        let [own, other] = ["own", "other"].map(|name| folder.join(name));
+        for place in [&own, &other] {
+            std::fs::create_dir(place).unwrap();
+            std::fs::copy("/bin/true", place.join("true")).unwrap();
+        }
+        millrace_confine::set_no_new_privs().unwrap();
+        let mut granted = vec![own.clone()];
+        granted.extend(["/usr", "/bin", "/lib", "/lib64"].map(PathBuf::from));
+        millrace_confine::restrict_execution(&granted).unwrap();
+        let run = |place: &Path| Command::new(place.join("true")).status().map_err(|it| it.kind());
+        assert!(run(&own).unwrap().success() && run(Path::new("/bin")).unwrap().success());
+        assert_eq!(run(&other).unwrap_err(), std::io::ErrorKind::PermissionDenied);
+        std::fs::write(other.join("file"), "programs write").unwrap();
+    });
+}

@@ -81,6 +81,17 @@ pub fn open_folder(path: &Path) -> Result<OwnedFd> {
     rustix::io::retry_on_intr(|| rustix::fs::openat(CWD, path, how, Mode::empty()))
 }
 
+/// Returns a descriptor that only refers to the file of a path (O_PATH), whatever name the file
+/// gets later; closed on exec. A Unix socket is reached by the path of the descriptor below
+/// /proc/self/fd.
+///
+/// # Errors
+/// Those of open(2).
+pub fn open_reference(path: &Path) -> Result<OwnedFd> {
+    let how = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    rustix::io::retry_on_intr(|| rustix::fs::openat(CWD, path, how, Mode::empty()))
+}
+
 /// Opens a path below a folder (openat2(2), since Linux 5.6); closed on exec. `.` is the folder
 /// itself. No part of the path, and no symbolic link, leads out of the folder or to a magic link of
 /// /proc.
@@ -272,6 +283,20 @@ mod tests {
         assert_eq!(read_link(link.as_fd()).unwrap(), b"a");
         assert_eq!(read_link(inside.as_fd()), Err(Errno::NOENT));
         std::fs::remove_dir_all(path).unwrap();
+    }
+
+    #[test]
+    fn a_socket_without_a_name_is_reached_by_its_reference() {
+        use std::os::fd::AsRawFd;
+        use std::os::unix::net::{UnixListener, UnixStream};
+        let (path, _) = folder("beneath-socket");
+        let listener = UnixListener::bind(path.join("s")).unwrap();
+        let reference = open_reference(&path.join("s")).unwrap();
+        std::fs::remove_dir_all(path).unwrap();
+        let _client = UnixStream::connect(format!("/proc/self/fd/{}", reference.as_raw_fd()));
+        let (accepted, _) = listener.accept().unwrap();
+        let peer = crate::peer_credentials(accepted.as_fd()).unwrap();
+        assert_eq!(peer.process_id, std::process::id());
     }
 
     #[test]

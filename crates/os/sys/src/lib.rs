@@ -20,6 +20,7 @@ mod pipe;
 mod poll_select;
 mod poller;
 mod process;
+mod program;
 mod random;
 mod read;
 mod signals;
@@ -28,7 +29,8 @@ mod socket;
 pub use append::open_to_append;
 pub use beneath::{
     BeneathRules, BeneathUse, InodeKind, InodeStatus, InodeTime, entry_status, inode_status,
-    open_beneath, open_folder, read_cached_at, read_link, read_uncached_at, visit_entries,
+    open_beneath, open_folder, open_reference, read_cached_at, read_link, read_uncached_at,
+    visit_entries,
 };
 pub use clock::{cpu_time, monotonic_nanoseconds, thread_cpu_time, time_of_day};
 pub use congestion::{
@@ -53,6 +55,9 @@ pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
 pub use process::{descriptor_count, resident_bytes};
+pub use program::{
+    ProgramStart, kill_group, open_child, set_nonblocking, start_program, write_pipe,
+};
 pub use random::fill_random;
 pub use read::open_to_read;
 pub use rustix::io::Errno;
