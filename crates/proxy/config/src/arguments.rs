@@ -60,6 +60,9 @@ pub(super) const TEST_ORDERS: &str = "acme";
 pub(super) const TEST_ORDERS_HELP: &str =
     "Place a test order for each ACME certificate, print the results";
 
+/// The path of the CGI programs of a command line.
+const CGI_PATH: &str = "/cgi-bin/";
+
 /// The argument of `serve`, which sets the option `folder`.
 pub(super) const FOLDER: &str = "DIR";
 
@@ -227,7 +230,7 @@ fn raw_config(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigEr
     let table =
         || RawTable { location: command.to_owned(), is_command_line: true, ..RawTable::default() };
     let mut config = RawConfig { process: table(), ..RawConfig::default() };
-    let (mut service, mut route) = (table(), table());
+    let (mut service, mut route, mut programs) = (table(), table(), table());
     for row in OptionRow::TABLE.iter().filter(|row| row.is_of_command(command)) {
         let location = format!("--{}", row.flag.unwrap_or(row.key));
         for text in texts(row, matches) {
@@ -238,6 +241,7 @@ fn raw_config(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigEr
             let table = match row.scope {
                 Scope::Process | Scope::Start => &mut config.process,
                 Scope::Service | Scope::Forward | Scope::Boost | Scope::Cache => &mut service,
+                Scope::Folder if row.key == "cgi" => &mut programs,
                 Scope::Route | Scope::Folder => &mut route,
             };
             table.add(row, RawValue { location: location.clone(), text })?;
@@ -251,7 +255,16 @@ fn raw_config(command: &str, matches: &ArgMatches) -> Result<RawConfig, ConfigEr
         let (location, text) = (FOLDER.to_owned(), text_of(matches, FOLDER));
         route.add(row, RawValue { location, text })?;
     }
-    let routes = if kind == ServiceKind::Forward { Vec::new() } else { vec![route] };
+    if !programs.is_empty() {
+        let row = OptionRow::of_key("path").expect("the table has the key");
+        let (location, text) = ("--cgi".to_owned(), CGI_PATH.to_owned());
+        programs.add(row, RawValue { location, text })?;
+    }
+    let routes = match kind {
+        ServiceKind::Forward => Vec::new(),
+        _ if programs.is_empty() => vec![route],
+        _ => vec![programs, route],
+    };
     config.services.push(RawService { kind, routes, table: service });
     Ok(config)
 }

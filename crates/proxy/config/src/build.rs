@@ -22,7 +22,7 @@ use super::{
     ListenAddress, Listener, Origin, OriginProtocol, OriginTls, RetryOn, Route, RouteCheck,
     Service, ServiceRole, TargetRules, Tls,
 };
-use super::{acme, cache, cache::CacheRoute, folder};
+use super::{acme, cache, cache::CacheRoute, cgi, folder};
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
 
@@ -85,6 +85,7 @@ pub fn process_from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
         user: process.one_or_default("user", value::parse_user)?,
         sandbox: process.one_or_default("sandbox", |text| keywords::SANDBOX.parse(text))?,
         sandbox_folders: process.all("sandbox-folder", value::parse_file_path)?,
+        cgi_user: process.one_or_default("cgi-user", value::parse_user)?,
         listeners: Vec::new(),
         services: Vec::new(),
         access_log: build_access_log(process)?,
@@ -444,7 +445,8 @@ fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, Con
 fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
     let mut origins = values.all("origins", value::parse_origin)?;
     let mut programs = values.all("fastcgi", value::parse_fastcgi)?;
-    let protocol = match programs.is_empty() {
+    let cgi = cgi::build(values)?;
+    let protocol = match programs.is_empty() && cgi.is_none() {
         true => OriginProtocol::Http,
         false => OriginProtocol::FastCgi,
     };
@@ -453,6 +455,7 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         return Err(ConfigError::rule(values.location_of("fastcgi"), problem, "one of them"));
     }
     origins.append(&mut programs);
+    origins.extend(cgi.as_ref().map(|_| cgi::placeholder()));
     let folder = folder::build(values)?.map(Arc::new);
     if origins.is_empty() && folder.is_none() {
         let problem = match values.is_command_line {
@@ -466,6 +469,7 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         host: values.one("host", value::parse_host_pattern)?,
         path: values.one_or_default("path", value::parse_path_prefix)?,
         folder,
+        cgi,
         protocol,
         upload_buffer_bytes: values
             .one_or_default("upload-buffer", |text| bounded("upload-buffer", text))?,
@@ -489,7 +493,7 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
 
 /// Checks the rules between the folder of a route and its other options.
 fn check_folder_route(route: &Route, values: &RawTable) -> Result<(), ConfigError> {
-    if route.folder.is_some() && !route.path.ends_with('/') {
+    if (route.folder.is_some() || route.cgi.is_some()) && !route.path.ends_with('/') {
         let problem = format!("{} does not end with /, and the route has a folder", route.path);
         let expected = format!("{}/", route.path);
         return Err(ConfigError::rule(values.location_of("path"), problem, expected));
@@ -511,6 +515,9 @@ fn check_folder_route(route: &Route, values: &RawTable) -> Result<(), ConfigErro
 fn check_protocol(route: &Route, values: &RawTable) -> Result<(), ConfigError> {
     let (keys, problem): (&[&str], _) = match route.protocol {
         OriginProtocol::Http => (&["extensions", "upload-buffer"], "has no effect without fastcgi"),
+        OriginProtocol::FastCgi if route.cgi.is_some() => {
+            (&["check", "check-status", "send-proxy", "balance"], "has no effect with cgi")
+        }
         OriginProtocol::FastCgi => {
             (&["check", "check-status", "send-proxy"], "has no effect with fastcgi")
         }

@@ -10,6 +10,7 @@ mod arguments;
 mod build;
 mod cache;
 mod cache_command;
+mod cgi;
 mod error;
 mod examples;
 mod file;
@@ -54,6 +55,7 @@ pub use arguments::Command;
 pub use build::{from_raw, process_from_raw};
 pub use cache::{CacheRoute, CacheSend, CacheSettings, Disk};
 pub use cache_command::{AdminRequest, LIST_OBJECTS_MAX};
+pub use cgi::CgiRoute;
 pub use error::{ConfigError, printable};
 pub use file::FILE_BYTES_MAX;
 pub use folder::{FolderHandle, FolderRoute, SymlinkRule};
@@ -160,6 +162,8 @@ pub struct Config {
     pub sandbox: bool,
     /// Directories that the sandbox allows in addition to those of the configuration's files.
     pub sandbox_folders: Vec<PathBuf>,
+    /// The user of CGI programs, if the process is started as root.
+    pub cgi_user: ProcessUser,
     /// The listeners of all services.
     pub listeners: Vec<Listener>,
     /// The services; see [`Listener::service`].
@@ -568,6 +572,8 @@ pub struct Route {
     pub protocol: OriginProtocol,
     /// The most bytes of a request body that is received whole before a FastCGI server gets it.
     pub upload_buffer_bytes: u64,
+    /// The folder of CGI programs, if any. Their launcher is then the only origin.
+    pub cgi: Option<CgiRoute>,
     /// The folder whose files the route serves; `None` if all requests go to origins.
     pub folder: Option<Arc<FolderRoute>>,
     /// How to choose an origin.

@@ -221,4 +221,16 @@ limits! {
     /// Files of served folders that the process keeps open; divided among the workers. With more,
     /// those that were not used for longest are closed, and opened again for the next request.
     open_files: 2048 in 64..=1000000 "files";
+    /// CGI programs that run at the same time. Further requests wait in the origin queue, as for
+    /// `origin_connections`, or get a 503 response.
+    cgi_programs: 64 in 1..=4096 "programs";
+    /// Longest run of a CGI program. After it, the program is killed with all its processes; the
+    /// client gets a 504 response, or its connection is reset if the response had begun.
+    cgi_ms: 600000 in 10..=86400000 "milliseconds";
+    /// Address space of each process of a CGI program. A program that needs more gets no memory. 0:
+    /// no limit.
+    cgi_memory_bytes: 4294967296 in 0..=1099511627776 "bytes";
+    /// Processes and threads of the user of CGI programs, if that is another user than the one that
+    /// started millrace. With more, programs cannot be started and cannot fork. 0: no limit.
+    cgi_processes: 512 in 0..=1000000 "processes";
 }

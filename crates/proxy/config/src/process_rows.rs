@@ -82,6 +82,13 @@ impl OptionRow {
                  cannot access a file of the configuration, auto stays root without capabilities, which \
                  is printed. A process that is not started as root keeps its user.",
             ),
+        row(Process, Processing, "cgi-user", ValueType::User, "auto")
+            .summary("User, and optionally group, of CGI programs if started as root")
+            .detail(
+                "auto: the user `nobody`. The user should own no files and run nothing else. A process \
+                 that is not started as root runs programs as its own user; they can then read all \
+                 files that millrace can read.",
+            ),
         row(Process, Processing, "sandbox", ValueType::Keyword(&["auto", "off"]), "auto")
             .summary("Restrict the process to the files and system calls that it needs")
             .detail(

@@ -30,7 +30,7 @@ pub fn check_reload(name: &str, old: &Config, new: &Config) -> Result<(), Config
 type FixedSetting = (&'static str, fn(&Config) -> String);
 
 /// The settings that only an upgrade or a restart can change.
-const FIXED_SETTINGS: [FixedSetting; 16] = [
+const FIXED_SETTINGS: [FixedSetting; 21] = [
     ("engine", |config| keywords::ENGINE.name(config.engine).to_owned()),
     ("uselectd", |config| config.uselectd.display().to_string()),
     ("spin-us", |config| config.spin_us.to_string()),
@@ -56,6 +56,11 @@ const FIXED_SETTINGS: [FixedSetting; 16] = [
     ("sandbox-folder", |config| {
         string_array(config.sandbox_folders.iter().map(|folder| folder.display().to_string()))
     }),
+    ("cgi-user", |config| config.cgi_user.to_string()),
+    ("cgi_programs", |config| config.limits.cgi_programs.to_string()),
+    ("cgi_ms", |config| config.limits.cgi_ms.to_string()),
+    ("cgi_memory_bytes", |config| config.limits.cgi_memory_bytes.to_string()),
+    ("cgi_processes", |config| config.limits.cgi_processes.to_string()),
     ("admin-token-file", |config| {
         let path = config.admin_token_file.as_ref();
         path.map_or_else(|| "none".to_owned(), |path| path.display().to_string())

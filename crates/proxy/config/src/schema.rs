@@ -37,11 +37,11 @@ pub(super) fn schema() -> String {
         "forward": object(properties(FORWARD, []), &[]),
         "boost": object(properties(BOOST, [("route", tables_of("route", 1))]), &["route"]),
         "serve": merged(
-            json!({"anyOf": any_key(&["folder", "origins", "fastcgi", "route"])}),
+            json!({"anyOf": any_key(&["folder", "origins", "fastcgi", "cgi", "route"])}),
             object(properties(SERVE, [("route", tables_of("route", 1))]), &[]),
         ),
         "route": merged(
-            json!({"anyOf": any_key(&["folder", "origins", "fastcgi"])}),
+            json!({"anyOf": any_key(&["folder", "origins", "fastcgi", "cgi"])}),
             object(properties(ROUTE, []), &[]),
         ),
     });

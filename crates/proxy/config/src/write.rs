@@ -44,6 +44,7 @@ fn process(out: &mut String, config: &Config) {
     write_key(out, "sandbox", basic_string(keywords::SANDBOX.name(config.sandbox)));
     let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());
     write_key(out, "sandbox-folder", string_array(folders));
+    write_key(out, "cgi-user", basic_string(&config.cgi_user.to_string()));
     match &config.access_log {
         None => write_key(out, "access-log", basic_string("off")),
         Some(log) => {
@@ -170,12 +171,22 @@ fn write_origins(out: &mut String, route: &Route) {
             write_key(out, "origins", string_array(route.origins.iter().map(write_origin)));
         }
         OriginProtocol::FastCgi => {
-            write_key(out, "fastcgi", string_array(route.origins.iter().map(write_fastcgi)));
+            match &route.cgi {
+                Some(cgi) => {
+                    write_key(out, "cgi", basic_string(&cgi.folder.display().to_string()));
+                }
+                None => {
+                    let programs = route.origins.iter().map(write_fastcgi);
+                    write_key(out, "fastcgi", string_array(programs));
+                }
+            }
             let buffer = write_size(route.upload_buffer_bytes);
             write_key(out, "upload-buffer", basic_string(&buffer));
         }
     }
-    write_key(out, "balance", basic_string(keywords::BALANCE.name(route.balance)));
+    if route.cgi.is_none() {
+        write_key(out, "balance", basic_string(keywords::BALANCE.name(route.balance)));
+    }
     write_key(out, "host-header", basic_string(keywords::HOST_SENT.name(route.host_header)));
     write_key(out, "path-forward", basic_string(keywords::PATH_FORWARD.name(route.path_forward)));
     let fields = route.pass_fields.iter().map(|name| String::from_utf8_lossy(name).into_owned());

@@ -158,7 +158,7 @@ fn files(row: &OptionRow, value: &str) -> Vec<String> {
     let boost = || format!("[[boost]]\n{line}\n[[boost.route]]\norigins = 'http://a'");
     let served = || format!("[[serve]]\norigins = 'http://a'\n{line}");
     let own = match (row.key, row.scope) {
-        ("origins" | "folder" | "fastcgi", _) => "",
+        ("origins" | "folder" | "fastcgi" | "cgi", _) => "",
         (_, Scope::Folder) => "folder = '/srv'",
         _ => "origins = 'http://a'",
     };

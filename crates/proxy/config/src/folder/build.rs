@@ -24,7 +24,7 @@ pub(crate) fn build(values: &RawTable) -> Result<Option<FolderRoute>, ConfigErro
     let check_s = values.one_or_default("file-check", parse_seconds)?;
     let rules = build_rules(values)?;
     let Some(path) = path else {
-        return match values.find_set(|row| row.scope == Scope::Folder) {
+        return match values.find_set(|row| row.scope == Scope::Folder && row.key != "cgi") {
             None => Ok(None),
             Some(location) => {
                 let problem = "has no effect: the route has no folder";
@@ -222,6 +222,47 @@ check = "/up"
         let default = from_arguments(["serve", "."]).unwrap();
         assert_eq!(folder(&default, 0).unwrap().rules, Default::default());
         assert_eq!(from_toml(&to_toml(&boost)), Ok(boost));
+    }
+
+    #[test]
+    fn programs_have_a_route_of_their_own() {
+        let words = "serve /srv/www --cgi /srv/cgi --workers=2 --cgi-user=web:33";
+        let line = from_arguments(words.split(' ')).unwrap();
+        let file = "workers = 2\ncgi-user = 'web:33'\n[[serve]]\nfolder = '/srv/www'\n\
+                    [[serve.route]]\npath = '/cgi-bin/'\ncgi = '/srv/cgi'";
+        assert_eq!(from_toml(file), Ok(line.clone()));
+        let [programs, files] = line.services[0].routes() else { panic!("two routes") };
+        assert_eq!(programs.cgi.as_ref().unwrap().folder, Path::new("/srv/cgi"));
+        assert_eq!((programs.path.as_str(), programs.origins.len()), ("/cgi-bin/", 1));
+        assert!(programs.folder.is_none() && files.cgi.is_none());
+        assert_eq!(line.cgi_user.to_string(), "web:33");
+        let boost =
+            from_toml("[[boost]]\n[[boost.route]]\ncgi = 'a'\nupload-buffer = '2M'").unwrap();
+        for config in [line, boost] {
+            let written = to_toml(&config);
+            assert_eq!(from_toml(&written), Ok(config), "{written}");
+        }
+        for (text, expected) in [
+            (
+                "[[serve]]\ncgi = 'a'\nfolder = 'b'",
+                ":2: cgi: cannot be combined with folder, origins or fastcgi",
+            ),
+            (
+                "[[serve]]\ncgi = 'a'\nlisting = true",
+                ":3: listing: has no effect: the route has no folder",
+            ),
+            (
+                "[[serve]]\ncgi = 'a'\npath = '/a'",
+                ":3: path: /a does not end with /, and the route has a folder",
+            ),
+            (
+                "[[serve]]\ncgi = 'a'\nbalance = 'round-robin'",
+                ":3: balance: has no effect with cgi",
+            ),
+        ] {
+            let message = from_toml(text).unwrap_err().to_string();
+            assert!(message.contains(expected), "{text:?}: {message}");
+        }
     }
 
     #[test]

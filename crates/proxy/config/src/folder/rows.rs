@@ -19,6 +19,17 @@ impl OptionRow {
                  start, and again at each reload. With the sandbox, a reload can open another \
                  directory only below those of the start; see sandbox-folder.",
             ),
+        row(Folder, Files, "cgi", ValueType::Folder, "(none)")
+            .summary("Run the programs of this directory by CGI")
+            .detail(
+                "In a file, the path of the route must end with /. The first part of the rest of \
+                 a path that names an executable file below the directory is the program, and \
+                 what follows is its PATH_INFO. On the command line, the programs are below \
+                 /cgi-bin/. Files below the directory are never sent. Symbolic links are not \
+                 followed. Programs run as cgi-user, within the limits cgi_programs, cgi_ms, \
+                 cgi_memory_bytes and cgi_processes, and are killed when the client leaves. A \
+                 reload cannot add a directory. Not together with folder, origins and fastcgi.",
+            ),
         row(Folder, Files, "extensions", ValueType::ExtensionPattern, ".php")
             .repeatable(16)
             .not_empty()

@@ -1,0 +1,34 @@
+//! The folder of CGI programs that a route runs. The program starts their launcher.
+
+use std::path::{Path, PathBuf};
+
+use crate::Origin;
+use crate::error::ConfigError;
+use crate::raw::RawTable;
+use crate::value;
+
+/// A folder of CGI programs.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct CgiRoute {
+    /// The path, as configured.
+    pub folder: PathBuf,
+    /// The number of the folder for the launcher. 0 until the program has started it.
+    pub number: usize,
+}
+
+/// Builds the folder of CGI programs.
+pub(crate) fn build(values: &RawTable) -> Result<Option<CgiRoute>, ConfigError> {
+    let folder = values.one("cgi", value::parse_file_path)?;
+    let others = ["folder", "origins", "fastcgi"];
+    let other = values.find_set(|row| others.contains(&row.key));
+    if folder.is_some() && other.is_some() {
+        let problem = "cannot be combined with folder, origins or fastcgi";
+        return Err(ConfigError::rule(values.location_of("cgi"), problem, "one of them"));
+    }
+    Ok(folder.map(|folder| CgiRoute { folder, number: 0 }))
+}
+
+/// Returns the origin of a route with programs until the launcher was started.
+pub(crate) fn placeholder() -> Origin {
+    Origin::Unix(Path::new("cgi").into())
+}
