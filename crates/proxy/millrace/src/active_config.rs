@@ -18,6 +18,7 @@ use millrace_engine::{LogFile, LogSink};
 use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sys::Errno;
 
+use crate::cgi::{self, Launcher};
 use crate::config_source::ConfigSource;
 use crate::engines::Engine;
 use crate::inherited_sockets::{InheritedSockets, ListeningSocket};
@@ -48,6 +49,8 @@ pub(crate) struct ActiveConfig {
     observers: Mutex<Vec<Observer>>,
     /// The remaining rights of the process.
     confinement: OnceLock<Confinement>,
+    /// The launcher of CGI programs; `None`: no route has programs.
+    launcher: Option<Launcher>,
 }
 
 type Observer = Box<dyn Fn(&Arc<Config>) + Send>;
@@ -63,20 +66,25 @@ struct ActiveState {
 }
 
 impl ActiveConfig {
-    /// Opens the listeners of the first configuration. `inherited` sockets are used first; their
+    /// Starts the launcher of CGI programs if the first configuration needs it, and opens the
+    /// listeners. `inherited` sockets are used first; their
     /// files belong to the predecessor until [`ActiveConfig::take_file_ownership`] is called.
     /// Returns the sockets of each worker.
     ///
     /// # Errors
     /// The first address that cannot be opened, and why.
     pub(crate) fn open(
-        requested: Config,
+        mut requested: Config,
         mut config: Config,
         source: ConfigSource,
         inherited: InheritedSockets,
         shared: Arc<SharedState>,
         log: LogSink,
     ) -> Result<(Self, Vec<Sockets>), ProgramError> {
+        let launcher = Launcher::start(&config)?;
+        for config in [&mut requested, &mut config] {
+            cgi::connect(launcher.as_ref(), config).map_err(ProgramError::System)?;
+        }
         let mut listeners = Listeners::new(config.workers, inherited);
         let change = listeners.prepare(&mut config.listeners)?;
         let (sockets, _) = listeners.commit(change);
@@ -93,6 +101,7 @@ impl ActiveConfig {
             counts: Arc::default(),
             observers: Mutex::default(),
             confinement: OnceLock::new(),
+            launcher,
         };
         Ok((active_config, sockets))
     }
@@ -129,6 +138,11 @@ impl ActiveConfig {
         self.source.files().forget_unreachable();
         self.confinement.set(confinement).expect("privileges are given up once");
         Ok(())
+    }
+
+    /// Returns the launcher of CGI programs, if there is one.
+    pub(crate) fn launcher(&self) -> Option<&Launcher> {
+        self.launcher.as_ref()
     }
 
     /// Returns the remaining rights; `None` before [`ActiveConfig::drop_privileges`].
@@ -175,6 +189,7 @@ impl ActiveConfig {
         certificates::keep_ordered(&mut requested, &state.config);
         config::check_reload(&self.source.name(), &state.requested, &requested)
             .map_err(|error| error.to_string())?;
+        cgi::connect(self.launcher(), &mut requested)?;
         if let Some(confinement) = self.confinement() {
             confinement.check(&requested, self.source.file())?;
         }

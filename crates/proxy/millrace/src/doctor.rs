@@ -1,7 +1,7 @@
 //! `millrace doctor`: reports what this machine offers and how millrace would use it. It changes
 //! nothing and opens nothing that could disturb a running proxy. For --engine auto, --cache-send
 //! auto and --splice calibrated it sends a few messages to itself. It also registers with uselectd;
-//! the registration ends with the process.
+//! the registration ends with the process. It makes a control group and removes it again.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -18,10 +18,10 @@ use uselect::{Backend, Tracker};
 use crate::acme::{self, report};
 use crate::engines::{self, Engine, Engine::Epoll, EngineSelection};
 use crate::finding::{Finding, Severity};
-use crate::privileges;
 use crate::program_error::ProgramError;
 use crate::worker_pool::{descriptors_per_worker, disk_files, served_files};
 use crate::{certificates, console, hot_bodies, ring_reservation, splice_thresholds};
+use crate::{cgi, privileges};
 
 /// Prints the findings about this machine for a process with this configuration.
 ///
@@ -148,6 +148,7 @@ fn findings(machine: &Machine, config: &Config) -> Vec<Finding> {
         records(),
     ];
     findings.extend(privileges::report(config));
+    findings.push(cgi::finding(config));
     let folders = state_folders(config);
     findings.extend(folders.iter().flat_map(|folder| report::findings(folder)));
     findings

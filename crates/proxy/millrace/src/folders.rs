@@ -1,6 +1,7 @@
 //! Opens the folders whose files are served. They are opened together with the reading of the
 //! configuration, so that their errors are reported with it.
 
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,15 +9,21 @@ use millrace_config::{Config, ConfigError, FolderHandle, FolderRoute, RawConfig,
 use millrace_files::{Folder, GrantedFolder, Symlinks};
 use millrace_sys::Errno;
 
+use crate::cgi;
+
 /// Opens the folder of each route in `config` that has one. `raw` is the source of `config`.
 ///
 /// # Errors
 /// The first folder that cannot be opened.
 pub(crate) fn open(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigError> {
+    // A program is never sent as a file. A folder that does not exist has no files.
+    let programs = cgi::programs(config)
+        .filter_map(|cgi| millrace_sys::open_folder(&cgi.folder).ok().map(Arc::new));
+    let programs: Vec<_> = programs.collect();
     for (service, of_service) in config.services.iter_mut().enumerate() {
         for (route, of_route) in of_service.routes_mut().iter_mut().enumerate() {
             let Some(folder) = &mut of_route.folder else { continue };
-            let handle = open_folder(folder).map_err(|(option, path, error)| {
+            let handle = open_folder(folder, &programs).map_err(|(option, path, error)| {
                 let place = raw.location_in_route(service, route, option);
                 let error = std::io::Error::from(error);
                 let problem = format!("cannot open the folder \"{}\": {error}", path.display());
@@ -28,8 +35,12 @@ pub(crate) fn open(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
     Ok(())
 }
 
-/// Opens a folder and those into which its links may lead. An error names the option and the path.
-fn open_folder(folder: &FolderRoute) -> Result<FolderHandle, (&'static str, &Path, Errno)> {
+/// Opens a folder and those into which its links may lead, without what is below `withheld`. An
+/// error names the option and the path.
+fn open_folder<'f>(
+    folder: &'f FolderRoute,
+    withheld: &[Arc<OwnedFd>],
+) -> Result<FolderHandle, (&'static str, &'f Path, Errno)> {
     let allowed = folder.allowed_paths.iter().map(|path| {
         let opened = GrantedFolder::open(path);
         opened.map(Arc::new).map_err(|error| ("allow-path", path.as_path(), error))
@@ -42,7 +53,7 @@ fn open_folder(folder: &FolderRoute) -> Result<FolderHandle, (&'static str, &Pat
     };
     let opened = Folder::open(&folder.path, symlinks);
     let opened = opened.map_err(|error| ("folder", folder.path.as_path(), error))?;
-    Ok(FolderHandle(Arc::new(opened)))
+    Ok(FolderHandle(Arc::new(opened.withholding(withheld.to_vec()))))
 }
 
 #[cfg(test)]
@@ -100,6 +111,29 @@ mod tests {
         for path in [path, other] {
             fs::remove_dir_all(path).unwrap();
         }
+    }
+
+    #[test]
+    fn programs_are_no_files() {
+        let path = folder("programs");
+        fs::create_dir(path.join("cgi")).unwrap();
+        fs::write(path.join("cgi/a"), "a").unwrap();
+        fs::write(path.join("b"), "b").unwrap();
+        std::os::unix::fs::symlink("cgi/a", path.join("link")).unwrap();
+        let words = format!("{} --cgi {}/cgi", path.display(), path.display());
+        let config = opened(&command_line(&words)).unwrap();
+        let files = config.services[0].routes()[1].folder.as_ref().unwrap();
+        let open = |file: &str| {
+            let handle = files.folder.as_ref().unwrap();
+            handle.0.open(file.as_bytes(), OpenMode::Waiting).map(drop)
+        };
+        assert_eq!(open("b"), Ok(()));
+        for file in ["cgi/a", "link", "cgi"] {
+            assert_eq!(open(file), Err(Errno::NOENT), "{file}");
+        }
+        fs::rename(path.join("cgi"), path.join("renamed")).unwrap();
+        assert_eq!(open("renamed/a"), Err(Errno::NOENT));
+        fs::remove_dir_all(path).unwrap();
     }
 
     #[test]

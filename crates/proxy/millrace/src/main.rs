@@ -10,6 +10,7 @@ mod cache_cli;
 mod cache_metrics;
 mod calibrate;
 mod certificates;
+mod cgi;
 mod command;
 mod config_source;
 mod congestion;
@@ -51,7 +52,11 @@ mod worker_pool;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    match command::run(std::env::args_os()) {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some(status) = millrace_cgi::run_if_launcher(&words) {
+        return ExitCode::from(status);
+    }
+    match command::run(words) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             console::log(&error.to_string());

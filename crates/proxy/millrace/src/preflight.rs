@@ -8,6 +8,7 @@ use std::path::Path;
 use millrace_config::{Config, ConfigError, ListenAddress, RawConfig};
 
 use crate::admin::Token;
+use crate::cgi;
 use crate::privileges;
 use crate::program_error::ProgramError;
 
@@ -18,6 +19,7 @@ use crate::program_error::ProgramError;
 /// The first failed check.
 pub(crate) fn check(config: &Config, raw: &RawConfig) -> Result<(), ProgramError> {
     privileges::check_user(&config.user)?;
+    privileges::program_user(&config.cgi_user)?;
     if let Some(path) = &config.admin_token_file {
         Token::read(&raw.name_of("admin-token-file"), path)?;
     }
@@ -32,6 +34,10 @@ pub(crate) fn check_folders(config: &Config, raw: &RawConfig) -> Result<(), Conf
     if let Some(log) = config.access_log.as_ref().filter(|log| log.path != Path::new("-")) {
         let place = format!("{} {}", raw.name_of("access-log"), log.path.display());
         check_folder(&place, &log.path)?;
+    }
+    for programs in cgi::programs(config) {
+        let place = format!("{} {}", raw.name_of("cgi"), programs.folder.display());
+        check_folder(&place, &programs.folder.join("any"))?;
     }
     for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
         check_disk(&raw.name_of("disk"), &disk.folder)?;

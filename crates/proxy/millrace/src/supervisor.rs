@@ -31,6 +31,7 @@ use millrace_sys::{Signal, Signals};
 use crate::acme::{AcmeOrders, HttpListeners, OpenTime};
 use crate::active_config::{self, ActiveConfig};
 use crate::admin::{AccessRules, Admin, AdminListeners, Hooks, Token};
+use crate::cgi::Launcher;
 use crate::config_source::ConfigSource;
 use crate::congestion;
 use crate::disks::{DiskWaker, Disks};
@@ -153,7 +154,7 @@ impl Running {
         };
         // The takeover comes last: after it, no other process can serve.
         let start = health_checks::start(&running.active_config, &running.shared)
-            .and_then(|()| outages::start(&running.shared))
+            .and_then(|()| running.start_watches())
             .and_then(|()| running.start_acme(handle.clone(), http))
             .and_then(|()| running.start_admin(access_rules, handle.clone()))
             .and_then(|()| takeover.map_or(Ok(()), |takeover| takeover.finish(handle)));
@@ -244,6 +245,12 @@ impl Running {
         }
     }
 
+    /// Starts the threads that report outages of origins and the end of the launcher.
+    fn start_watches(&self) -> Result<(), ProgramError> {
+        outages::start(&self.shared)?;
+        self.active_config.launcher().map_or(Ok(()), Launcher::watch)
+    }
+
     fn start_acme(
         &mut self,
         handle: SupervisorHandle,
@@ -304,6 +311,9 @@ impl Running {
         }
         if let Some(confinement) = self.active_config.confinement() {
             console::log(&confinement.line());
+        }
+        if let Some(launcher) = self.active_config.launcher() {
+            console::log(launcher.line());
         }
         certificates::notes(&config).iter().for_each(|note| console::log(note));
         for address in &config.admin {

@@ -1,8 +1,8 @@
 //! A folder of the file system as a [`FolderIo`].
 
 use std::ops::ControlFlow;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::Path;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use millrace_engine::FileRead;
@@ -32,6 +32,8 @@ pub enum Symlinks {
 pub struct Folder {
     root: GrantedFolder,
     symlinks: Symlinks,
+    /// Folders whose files count as missing.
+    withheld: Vec<Arc<OwnedFd>>,
 }
 
 impl Folder {
@@ -41,7 +43,28 @@ impl Folder {
     /// # Errors
     /// Those of open(2), also ENOTDIR.
     pub fn open(path: &Path, symlinks: Symlinks) -> Result<Self, Errno> {
-        Ok(Self { root: GrantedFolder::open(path)?, symlinks })
+        Ok(Self { root: GrantedFolder::open(path)?, symlinks, withheld: Vec::new() })
+    }
+
+    /// Withholds everything below other folders, whatever path or link leads to it.
+    #[must_use]
+    pub fn withholding(self, withheld: Vec<Arc<OwnedFd>>) -> Self {
+        Self { withheld, ..self }
+    }
+
+    /// Returns a found file, unless it is withheld. The kernel knows the present path of an open
+    /// file and of an open folder. Without /proc, everything is withheld.
+    fn unless_withheld(&self, found: OwnedFd) -> Result<OwnedFd, Errno> {
+        if self.withheld.is_empty() {
+            return Ok(found);
+        }
+        let path = path_of(&found).ok_or(Errno::NOENT)?;
+        for folder in &self.withheld {
+            if path.starts_with(path_of(folder).ok_or(Errno::NOENT)?) {
+                return Err(Errno::NOENT);
+            }
+        }
+        Ok(found)
     }
 
     fn granted(&self) -> Granted<'_> {
@@ -66,7 +89,7 @@ impl Folder {
         let rules = self.rules(mode);
         for _ in 0..=LEAVING_LINKS_MAX {
             match repeat(mode, || place.open(BeneathUse::Find, rules)) {
-                Ok(found) => return Ok((place, found)),
+                Ok(found) => return Ok((place, self.unless_withheld(found)?)),
                 Err(Errno::XDEV) if !rules.follows_links => return Err(Errno::ACCESS),
                 // To read the link may take a disk.
                 Err(Errno::XDEV) if mode == OpenMode::Cached => return Err(Errno::AGAIN),
@@ -85,7 +108,7 @@ impl Folder {
     /// path was replaced between the two, the second status shows it. Only an owner of the folder
     /// can put a pipe there in time, and only root a device.
     fn open_found(&self, place: &Place<'_>, mode: OpenMode) -> Result<OpenedFile, Errno> {
-        let file = self.open_at(place, BeneathUse::Read, mode)?;
+        let file = self.unless_withheld(self.open_at(place, BeneathUse::Read, mode)?)?;
         let status = millrace_sys::inode_status(file.as_fd())?;
         if status.kind != InodeKind::Regular {
             return Err(Errno::ACCESS);
@@ -168,6 +191,11 @@ impl FolderIo for Folder {
             |(name, kind): &(Vec<u8>, InodeKind)| self.entry(folder.as_fd(), path, name, *kind);
         Ok(Entries { list: names.iter().filter_map(entry).collect(), is_cut })
     }
+}
+
+/// Returns the present path of an open file.
+fn path_of(file: &OwnedFd) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
 }
 
 /// Repeats an open that failed because a folder was renamed meanwhile, if it may wait. A file with

@@ -59,6 +59,24 @@ pub(super) fn choose(
     }
 }
 
+/// Returns the user of CGI programs; `None`: this process is not root, and programs have its user.
+///
+/// # Errors
+/// If /etc/passwd or /etc/group lacks the name.
+pub(crate) fn program_user(wanted: &ProcessUser) -> Result<Option<Identity>, ConfigError> {
+    let named = match wanted {
+        ProcessUser::Named { user, group } => Some((user.as_str(), group.as_deref())),
+        ProcessUser::Auto => None,
+    };
+    let (user, group) = named.unwrap_or(("nobody", None));
+    let found = find(&text("/etc/passwd"), &text("/etc/group"), user, group);
+    let identity = match found {
+        Err(_) if (user, group) == ("nobody", None) => OVERFLOW,
+        found => found?,
+    };
+    Ok((Identity::current().user == 0).then_some(identity))
+}
+
 /// Returns the missing permissions of the user to whom a process of root will change, as sentences.
 /// Nothing if this process is not root or the user is unknown.
 pub(super) fn notes(wanted: &ProcessUser, paths: &Paths) -> Vec<String> {
@@ -145,7 +163,7 @@ fn find(
 }
 
 /// Describes an identity.
-pub(super) fn describe(identity: Identity) -> String {
+pub(crate) fn describe(identity: Identity) -> String {
     let Identity { user, group } = identity;
     match find_user_name(&text("/etc/passwd"), user) {
         Some(name) => format!("user {name} ({user}:{group})"),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use millrace_config::OriginProtocol;
 use millrace_engine::{Engine, Key};
-use millrace_fastcgi::{AuthorizationFor, Environment, write_input_header};
+use millrace_fastcgi::{AuthorizationFor, CGI_FOLDER_VARIABLE, Environment, write_input_header};
 use millrace_http1::format::{write_normalised_authority, write_number};
 use millrace_http1::{Authority, Framing, Scheme, destination, path};
 
@@ -45,7 +45,12 @@ pub(crate) fn write_request(
     origin: (&OriginAddress, u16),
     [peer, local]: [Option<SocketAddr>; 2],
 ) {
-    let mut environment = Environment::new(AuthorizationFor::Program);
+    let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
+    let authorization = match route.is_some_and(|route| route.cgi.is_some()) {
+        true => AuthorizationFor::NoProgram,
+        false => AuthorizationFor::Program,
+    };
+    let mut environment = Environment::new(authorization);
     headers::write_request(&mut environment, exchange, origin);
     set_program(&mut environment, exchange);
     set_connection(&mut environment, exchange, [peer, local]);
@@ -75,6 +80,9 @@ fn set_program(environment: &mut Environment, exchange: &Exchange) {
     let (full_path, _) = path::split_query(destination.path_and_query);
     let mount = route.path.trim_end_matches('/').as_bytes();
     environment.set(b"DOCUMENT_URI", full_path);
+    if let Some(cgi) = &route.cgi {
+        environment.set(CGI_FOLDER_VARIABLE.as_bytes(), cgi.number.to_string().as_bytes());
+    }
     let script = exchange.file.as_ref().and_then(|file| file.script.as_ref());
     match (&route.folder, script) {
         (Some(folder), Some(script)) => {
@@ -85,10 +93,14 @@ fn set_program(environment: &mut Environment, exchange: &Exchange) {
             environment.set(b"DOCUMENT_ROOT", root);
             environment.set(b"PATH_INFO", &script.path_info);
         }
-        // One application responds to all paths.
+        // One application responds to all paths, or the launcher finds the program.
         _ => {
             environment.set(b"SCRIPT_NAME", mount);
-            let rest = full_path.strip_prefix(mount).unwrap_or(full_path);
+            let normal = match route.cgi {
+                Some(_) => path::normalise(full_path),
+                None => full_path.into(),
+            };
+            let rest = normal.strip_prefix(mount).unwrap_or(&normal);
             let mut path_info = Vec::new();
             path::decode_escapes(rest, &mut path_info);
             environment.set(b"PATH_INFO", &path_info);

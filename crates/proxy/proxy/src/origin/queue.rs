@@ -115,7 +115,15 @@ pub(crate) fn is_queued<E: Engine>(core: &Core<E>, key: Key) -> bool {
 /// a quarter of the descriptors, so that no client can make one target use them all.
 fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     let Some(exchange) = core.exchanges.get(key) else { return 0 };
-    match (exchange.snapshot().limits().origin_connections, exchange.plan) {
+    let snapshot = exchange.snapshot();
+    let limits = snapshot.limits();
+    let route = snapshot.route_of(exchange.service, exchange.plan);
+    let configured = match (limits.origin_connections, route.and_then(|route| route.cgi.as_ref())) {
+        (0, Some(_)) => limits.cgi_programs,
+        (limit, Some(_)) => limit.min(limits.cgi_programs),
+        (limit, None) => limit,
+    };
+    match (configured, exchange.plan) {
         (0, RequestPlan::Route(_)) => usize::MAX,
         (0, _) => (core.overload.descriptors_max / 4).max(1),
         (limit, _) => core.share_per_worker(limit),
