@@ -11,6 +11,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import unittest
 
 from support import pattern, wire
@@ -67,8 +68,13 @@ class Programs(InteropCase):
         connection = wire.Connection(proxy.address)
         with contextlib.closing(connection.socket):
             head = f"POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.send(head.encode() + body)
-            return connection.read_response()
+            # A program may respond while it reads, and waits until its response is read.
+            send = threading.Thread(target=connection.send, args=(head.encode() + body,))
+            send.start()
+            try:
+                return connection.read_response()
+            finally:
+                send.join()
 
     def cut(self, proxy, target):
         """Checks that the response is cut: the connection ends without the end of the body."""
