@@ -4,6 +4,7 @@ die, lie and stall."""
 import contextlib
 import hashlib
 import json
+import subprocess
 import time
 
 from support import fastcgi, pattern, php, wire
@@ -197,3 +198,33 @@ class Programs(InteropCase):
 
         proxy = self.start(respond, "first_byte_ms = 200")
         self.assertEqual(self.get(proxy).status, 504)
+
+
+class Fcgiwrap(InteropCase):
+    programs = ("fcgiwrap",)
+
+    def test_scripts_of_another_extension(self):
+        script = self.site / "a.cgi"
+        head = "printf 'Status: 201\\r\\n\\r\\n%s %s' \"$PATH_INFO\" \"$QUERY_STRING\""
+        script.write_text(f"#!/bin/sh\n{head}\ncat\n")
+        script.chmod(0o755)
+        self.folder.chmod(0o755)
+        path = self.folder / "wrap.sock"
+        address = f"unix:{path}"
+        wrap = subprocess.Popen(
+            ["fcgiwrap", "-s", address], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        self.addCleanup(wrap.wait)
+        self.addCleanup(wrap.terminate)
+        self.wait_until("it listens", path.exists)
+        path.chmod(0o666)
+        proxy = self.serve("--fastcgi", address, "--extensions", ".cgi")
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            for _ in range(2):
+                connection.send(
+                    b"POST /a.cgi/more?q HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nbody"
+                )
+                response = connection.read_response()
+                self.assertEqual((response.status, response.body), (201, b"/more qbody"))

@@ -215,12 +215,16 @@ class Schema(InteropCase):
         full = FULL.format(
             users=users, certificate=certificate, key=key, tickets=tickets, folder=self.folder
         )
+        # The folders of the examples.
+        for path in ("www", "app/dist/assets"):
+            (self.folder / path).mkdir(parents=True)
         examples = sorted((PROJECT / "examples").glob("*.toml"))
         corpus = sorted((PROJECT / "fuzz" / "corpus" / "configuration").iterdir())
         self.assertTrue(examples and corpus)
         documents = {}
         for name, text in [("full", full.encode())] + [
-            (path.name, path.read_bytes()) for path in examples + corpus
+            (path.name, path.read_bytes().replace(b"/srv/", f"{self.folder}/".encode()))
+            for path in examples + corpus
         ]:
             written = self.check(text)
             accepted = written is not None

@@ -226,8 +226,9 @@ class Log(Case):
         proxy = self.serve("--access-log", log, "--log-format", "json", "--sandbox", "off")
         for target in ("/dir/", "/none"):
             self.get(proxy, target)
-        self.wait_until("both records", lambda: log.exists() and len(log.read_text().splitlines()) == 2)
-        found, missing = map(json.loads, log.read_text().splitlines())
+        lines = lambda: log.read_text().splitlines() if log.exists() else []
+        self.wait_until("both records", lambda: len(lines()) == 2)
+        found, missing = map(json.loads, lines())
         self.assertEqual((found["file"], found["cache"]), (f"{self.site}/dir/index.html", "file"))
         self.assertEqual((missing["reason"], "file" in missing), ("file-missing", False))
 
@@ -305,6 +306,9 @@ class Places(Case):
         (self.site / "secret").symlink_to(self.outside / "secret")
         (self.site / "up").symlink_to("../outside/secret")
         (self.site / "loop").symlink_to("loop")
+        self.write("app.php", b"source")
+        (self.site / "page.html").symlink_to("app.php")
+        self.assertEqual(self.get(self.serve(), "/page.html").status, 404, "a program")
         found = {"/relative": 200, "/secret": 403, "/up": 403, "/loop": 403}
         self.assert_status(self.serve(), found)
         self.assert_status(self.serve("--symlinks", "none"), {**found, "/relative": 403})

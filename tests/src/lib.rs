@@ -12,3 +12,4 @@ pub mod real;
 pub mod scenario;
 pub mod simulated;
 pub mod strict;
+pub mod traversal;

@@ -107,14 +107,35 @@ impl Folder {
     /// for reading, below the same folder. Opening /proc/self/fd/N instead would need /proc. If the
     /// path was replaced between the two, the second status shows it. Only an owner of the folder
     /// can put a pipe there in time, and only root a device.
-    fn open_found(&self, place: &Place<'_>, mode: OpenMode) -> Result<OpenedFile, Errno> {
-        let file = self.unless_withheld(self.open_at(place, BeneathUse::Read, mode)?)?;
+    ///
+    /// It is opened without links first. If there are some, the kernel's name of the open file is
+    /// the one that decides whether it is a program.
+    fn open_found(
+        &self,
+        path: &[u8],
+        place: &Place<'_>,
+        mode: OpenMode,
+    ) -> Result<OpenedFile, Errno> {
+        let without_links = BeneathRules { follows_links: false, ..self.rules(mode) };
+        let direct = match place.path == path {
+            true => repeat(mode, || place.open(BeneathUse::Read, without_links)),
+            false => Err(Errno::LOOP),
+        };
+        let (file, linked_name) = match direct {
+            Err(Errno::LOOP) => {
+                let file = self.open_at(place, BeneathUse::Read, mode)?;
+                let name = name_of(&file).ok_or(Errno::ACCESS)?;
+                (file, Some(name))
+            }
+            direct => (direct.map_err(replaced)?, None),
+        };
+        let file = self.unless_withheld(file)?;
         let status = millrace_sys::inode_status(file.as_fd())?;
         if status.kind != InodeKind::Regular {
             return Err(Errno::ACCESS);
         }
         let status = file_status(&status).ok_or(Errno::ACCESS)?;
-        Ok(OpenedFile { file: Arc::new(RealFile(file)), status })
+        Ok(OpenedFile { file: Arc::new(RealFile(file)), status, linked_name })
     }
 
     /// Opens a found place.
@@ -124,12 +145,7 @@ impl Folder {
         purpose: BeneathUse,
         mode: OpenMode,
     ) -> Result<OwnedFd, Errno> {
-        let opened = repeat(mode, || place.open(purpose, self.rules(mode)));
-        opened.map_err(|error| match error {
-            // Meanwhile it became a link that leaves the folder, or a socket.
-            Errno::XDEV | Errno::NXIO => Errno::ACCESS,
-            error => error,
-        })
+        repeat(mode, || place.open(purpose, self.rules(mode))).map_err(replaced)
     }
 
     /// Returns the entry of a name in a listed folder; `None` if it cannot be opened because of its
@@ -167,8 +183,11 @@ impl FolderIo for Folder {
         let (place, found) = self.find(path, mode)?;
         let status = millrace_sys::inode_status(found.as_fd())?;
         match file_status(&status).ok_or(Errno::ACCESS)? {
-            FileStatus { kind: FileKind::Regular, .. } => self.open_found(&place, mode),
-            status => Ok(OpenedFile { file: Arc::new(RealFile(found)), status }),
+            FileStatus { kind: FileKind::Regular, .. } => self.open_found(path, &place, mode),
+            status => {
+                let file = Arc::new(RealFile(found));
+                Ok(OpenedFile { file, status, linked_name: None })
+            }
         }
     }
 
@@ -191,6 +210,22 @@ impl FolderIo for Folder {
             |(name, kind): &(Vec<u8>, InodeKind)| self.entry(folder.as_fd(), path, name, *kind);
         Ok(Entries { list: names.iter().filter_map(entry).collect(), is_cut })
     }
+}
+
+/// Returns the error for a found file that was replaced before it was opened: it became a link that
+/// leaves the folder, or a socket.
+fn replaced(error: Errno) -> Errno {
+    match error {
+        Errno::XDEV | Errno::NXIO => Errno::ACCESS,
+        error => error,
+    }
+}
+
+/// Returns the present name of an open file. `None` without /proc.
+fn name_of(file: &OwnedFd) -> Option<Vec<u8>> {
+    let name = path_of(file)?.file_name()?.as_encoded_bytes().to_vec();
+    // The kernel marks a file that was removed meanwhile.
+    Some(name.strip_suffix(b" (deleted)").unwrap_or(&name).to_vec())
 }
 
 /// Returns the present path of an open file.

@@ -63,6 +63,9 @@ pub struct OpenedFile {
     pub file: Arc<dyn OpenFile>,
     /// The status when it was opened.
     pub status: FileStatus,
+    /// The name of the regular file itself, if a link led to it; `None` if it is the last one of
+    /// the path.
+    pub linked_name: Option<Vec<u8>>,
 }
 
 /// The type of an opened file.

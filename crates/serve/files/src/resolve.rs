@@ -185,7 +185,7 @@ impl Search<'_> {
         if self.rules.is_script(name) {
             return Ok(Resolution::Script(FoundScript { path, path_info: Vec::new() }));
         }
-        if self.rules.is_program(name) {
+        if self.rules.is_program(name) || self.is_linked_program(&opened) {
             return Ok(Resolution::Program(path));
         }
         let content_type = self.rules.types.of(name);
@@ -206,6 +206,12 @@ impl Search<'_> {
         Ok(Resolution::File(FoundFile { opened, path, coding, compressible, content_type }))
     }
 
+    /// Returns whether a link led to a program.
+    fn is_linked_program(&self, opened: &OpenedFile) -> bool {
+        let name = opened.linked_name.as_deref();
+        name.is_some_and(|name| self.rules.is_program(name) || self.rules.is_script(name))
+    }
+
     /// Opens the encoded form of a file. A form that was modified before the original is not used,
     /// because it was probably forgotten when the original changed. A form that cannot be opened
     /// is not used either.
@@ -224,7 +230,7 @@ impl Search<'_> {
             let (form, original) = (&form.status, &original.status);
             form.kind == FileKind::Regular && form.modified.seconds >= original.modified.seconds
         };
-        Ok(opened.filter(is_usable))
+        Ok(opened.filter(|form| is_usable(form) && !self.is_linked_program(form)))
     }
 
     fn open(&self, path: &[u8]) -> Result<Option<OpenedFile>, Errno> {
@@ -318,6 +324,19 @@ mod tests {
             assert_eq!(found(&folder, &rules, path), expected, "{path}");
         }
         assert!(matches!(run(&folder, &rules, "/to-b", ""), Resolution::File(_)));
+        folder.write(b"app.php", b"source");
+        for link in ["page.html", "page.css.gz", "a/up.css"] {
+            folder
+                .link(link.as_bytes(), if link.contains('/') { b"../app.php" } else { b"app.php" });
+        }
+        folder.write(b"page.css", b"style");
+        for path in ["/page.html", "/a/up.css"] {
+            assert!(matches!(run(&folder, &rules, path, ""), Resolution::Program(_)), "{path}");
+        }
+        let Resolution::File(found_file) = run(&folder, &rules, "/page.css", "gzip") else {
+            panic!("a file")
+        };
+        assert_eq!(found_file.coding, None, "the encoded form is a program");
         let rules = FolderRules { has_listing: true, ..rules };
         assert_eq!(found(&folder, &rules, "/odd"), "redirect");
         assert_eq!(found(&folder, &rules, "/odd/"), "listing index.html");

@@ -292,11 +292,14 @@ impl FolderIo for SimFolder {
     fn open(&self, path: &[u8], mode: OpenMode) -> Result<OpenedFile, Errno> {
         let mut state = self.lock();
         state.before_open(mode)?;
-        let (_, node) = state.resolve(path)?;
+        let (at, node) = state.resolve(path)?;
         let status = state.status(&node)?;
+        let is_linked = at != segments(path).collect::<Vec<_>>().join(&b'/');
+        let linked_name = segments(&at).next_back().filter(|_| is_linked);
         let inode = matches!(node, SimNode::File(_)).then_some(status.inode);
         drop(state);
-        Ok(OpenedFile { file: Arc::new(SimOpenFile { folder: self.clone(), inode }), status })
+        let file = Arc::new(SimOpenFile { folder: self.clone(), inode });
+        Ok(OpenedFile { file, status, linked_name })
     }
 
     fn list(&self, path: &[u8], is_listed: &dyn Fn(&[u8]) -> bool) -> Result<Entries, Errno> {
