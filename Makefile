@@ -134,13 +134,15 @@ soak: ## Run many more of each: SEEDS=5000 RANDOM_SEEDS=200000 MUTANTS=1000000 D
 	SEEDS=$(or $(RANDOM_SEEDS),200000) cargo test --quiet -p millrace-tests --test sim \
 		random_ -- --nocapture
 	tests/faults/play
-	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison
+	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison \
+		--test traversal
 	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice
 	DISK_SEEDS=$(or $(DISK_SEEDS),20000) cargo test --quiet -p millrace-disk --test disk_seeds
 	DISK_KILLS=$(or $(DISK_KILLS),200) cargo test --quiet -p millrace-disk --test disk_kill
 	COUNT=$(or $(DISK_KILLS),200) scripts/disk-kill
 	scripts/renew-under-load
 	KILLS=50 tests/interop/run test_acme
+	CHANGES=100000 tests/interop/run test_serve.Changes test_serve.Places
 # Namespaces that lose packets need root.
 	@if [ "$$(id -u)" = 0 ]; then \
 		for engine in auto epoll; do \

@@ -3,6 +3,7 @@ hidden files, listings, encoded forms and an origin behind the folder."""
 
 import contextlib
 import gzip
+import itertools
 import json
 import os
 import pathlib
@@ -13,6 +14,8 @@ import time
 from support import pattern, wire
 from support.case import InteropCase
 
+# How often files and folders are changed under load; `make soak` has more.
+CHANGES = int(os.environ.get("CHANGES", "1000"))
 LENGTHS = (0, 1, 8 << 10, 64 << 10, (64 << 10) + 1, 1 << 20, (4 << 20) + 1, 20 << 20)
 
 
@@ -256,19 +259,21 @@ class Changes(Case):
         bodies = [bytes([65 + number]) * 200_000 for number in range(4)]
         self.write("a.bin", bodies[0])
         proxy = self.serve("--file-check", "0s")
-        stop = threading.Event()
+        stop, changed = threading.Event(), 0
 
         def replace():
-            number = 0
+            nonlocal changed
             while not stop.is_set():
-                number += 1
-                self.write("next", bodies[number % 4])
+                changed += 1
+                self.write("next", bodies[changed % 4])
                 (self.site / "next").rename(self.site / "a.bin")
 
         writer = threading.Thread(target=replace)
         writer.start()
         try:
-            for _ in range(500):
+            for requests in itertools.count():
+                if requests >= 500 and changed >= CHANGES:
+                    break
                 self.assertIn(self.get(proxy, "/a.bin").body, bodies)
         finally:
             stop.set()
@@ -290,6 +295,27 @@ class Changes(Case):
                     received += len(data)
         self.assertLess(received, 64 << 20)
         self.assertEqual(self.get(proxy, "/long.bin").length, 1 << 20)
+
+    def test_truncated_files_are_never_padded(self):
+        path, length = self.site / "a.bin", 8 << 20
+        proxy = self.serve("--file-check", "0s")
+        cut = 0
+        for _ in range(CHANGES // 10):
+            path.write_bytes(b"x" * length)
+            connection = wire.Connection(proxy.address, receive_buffer=4096)
+            with contextlib.closing(connection.socket):
+                connection.get("/a.bin")
+                _, status, fields = connection.head()
+                self.assertEqual((status, fields["content-length"]), (200, str(length)))
+                os.truncate(path, 1000)
+                received = bytearray(connection.held)
+                with contextlib.suppress(ConnectionResetError):
+                    while data := connection.socket.recv(1 << 20):
+                        received += data
+            self.assertEqual(received.count(b"x"), len(received), "bytes that the file never had")
+            cut += len(received) < length
+        self.assertGreater(cut, CHANGES // 20)
+        self.assertEqual(self.get(proxy, "/a.bin").length, 1000)
 
 
 class Places(Case):
@@ -328,10 +354,12 @@ class Places(Case):
         self.write("real/secret", b"inside")
         swap = self.site / "swap"
         (self.site / "link").symlink_to(self.outside)
-        stop = threading.Event()
+        stop, swaps = threading.Event(), 0
 
         def exchange():
+            nonlocal swaps
             while not stop.is_set():
+                swaps += 2
                 for other in ("real", "link"):
                     with contextlib.suppress(OSError):
                         (self.site / other).rename(swap)
@@ -343,7 +371,9 @@ class Places(Case):
         swapper.start()
         bodies = set()
         try:
-            for _ in range(2000):
+            for requests in itertools.count():
+                if requests >= 2000 and swaps >= CHANGES:
+                    break
                 bodies.add(self.get(proxy, "/swap/secret").body)
         finally:
             stop.set()

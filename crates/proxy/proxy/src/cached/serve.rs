@@ -77,7 +77,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
         let context = exchange.file_mut();
         context.reader = file_parts(file.length, form).map(|parts| {
             let source = context.source.as_ref().expect("set unless the cache has the bytes");
-            let copies = is_secured || file.is_listing();
+            let copies = is_secured || file.is_copied();
             Box::new(FileReader::new(source.reader(), parts, copies))
         });
         return download::pump(core, key, true);

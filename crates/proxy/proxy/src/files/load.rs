@@ -219,6 +219,12 @@ mod tests {
         assert!(served.instead().is_none());
         served.note_incompressible();
         assert!(served.instead().expect("the plain form").compressed.is_none());
+        let other = folder.serve("a.css");
+        for _ in 0..3 {
+            assert!(other.instead().is_none());
+            other.note_not_kept();
+        }
+        assert!(other.instead().is_some(), "the cache never keeps it");
     }
 
     #[test]

@@ -26,8 +26,8 @@ pub(crate) struct ServedFile {
     /// The coding into which the bytes are compressed, and the file as it is. Only the cache has
     /// the compressed bytes.
     pub(crate) compressed: Option<(Coding, Rc<ServedFile>)>,
-    /// Whether the compressed bytes were not shorter.
-    is_incompressible: Cell<bool>,
+    /// How often it may still be compressed, if the cache does not keep the result.
+    compressions_left: Cell<u8>,
     /// The open file. `None` once the cache has its bytes.
     source: RefCell<Option<FileSource>>,
     /// Whether its bytes are being read into the cache: see [`LoadGuard`].
@@ -110,7 +110,7 @@ impl ServedFile {
                 path: found.path.clone(),
                 status: Some(status),
                 compressed,
-                is_incompressible: Cell::new(false),
+                compressions_left: Cell::new(COMPRESSIONS_MAX),
                 source: RefCell::new(Some(source.clone())),
                 is_loading: Cell::new(false),
             })
@@ -143,15 +143,21 @@ impl ServedFile {
         value.is_some_and(|line| coding.is_empty() || line.value == coding.as_bytes())
     }
 
-    /// Returns the file as it is if the bytes cannot be compressed.
+    /// Returns the file as it is if the bytes are not worth a compression.
     pub(crate) fn instead(&self) -> Option<Rc<Self>> {
         let (_, plain) = self.compressed.as_ref()?;
-        self.is_incompressible.get().then(|| plain.clone())
+        (self.compressions_left.get() == 0).then(|| plain.clone())
     }
 
     /// Notes that the compressed bytes are not shorter.
     pub(crate) fn note_incompressible(&self) {
-        self.is_incompressible.set(true);
+        self.compressions_left.set(0);
+    }
+
+    /// Notes that the cache did not keep the bytes. It may admit a large object only at a later
+    /// request, but a file is not compressed at each request.
+    pub(crate) fn note_not_kept(&self) {
+        self.compressions_left.set(self.compressions_left.get().saturating_sub(1));
     }
 
     /// Returns the open file; `None` if it was closed because the cache has its bytes.
@@ -167,6 +173,14 @@ impl ServedFile {
     /// Returns whether this is a listing, whose bytes are in memory.
     pub(crate) fn is_listing(&self) -> bool {
         self.status.is_none()
+    }
+
+    /// Returns whether the bytes are copied to the socket instead of sent by reference: those of a
+    /// listing, and of a file that was changed just now. It is probably written still, and a
+    /// truncation would clear referenced bytes that wait in the socket.
+    pub(crate) fn is_copied(&self) -> bool {
+        let is_settled = |status| is_settled(status, self.header.meta.response_ms);
+        !self.status.as_ref().is_some_and(is_settled)
     }
 
     /// Returns the open file, with its status when it was opened.
@@ -205,7 +219,7 @@ pub(crate) fn listing(
         status: None,
         key: None,
         compressed: None,
-        is_incompressible: Cell::new(false),
+        compressions_left: Cell::new(0),
         source: RefCell::new(Some(FileSource::Text(Arc::new(Text(page))))),
         is_loading: Cell::new(false),
     }
@@ -250,6 +264,9 @@ fn is_settled(status: &FileStatus, now_ms: u64) -> bool {
         seconds.saturating_mul(1000) + u64::from(status.changed.nanoseconds / 1_000_000);
     changed_ms.saturating_add(SETTLED_MS) <= now_ms
 }
+
+/// How often a file is compressed if the cache does not keep the result.
+const COMPRESSIONS_MAX: u8 = 3;
 
 /// For how long a file has to be left alone before its bytes are kept. Two changes within the
 /// resolution of the file system's clock leave the same times.

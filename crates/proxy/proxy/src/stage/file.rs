@@ -274,7 +274,10 @@ fn finish_load<E: Engine>(core: &mut Core<E>, key: Key, loaded: Result<Loaded, E
             file.close();
             serve(exchange, file, Some(object))
         }
-        Ok(Loaded::NotKept) => serve(exchange, plain_form(file), None),
+        Ok(Loaded::NotKept) => {
+            file.note_not_kept();
+            serve(exchange, plain_form(file), None)
+        }
         Ok(Loaded::Incompressible) => {
             file.note_incompressible();
             find_bytes(core, key, file)
