@@ -30,9 +30,14 @@ impl Site {
     /// # Panics
     /// Panics if the files cannot be written.
     pub fn new(name: &str) -> Self {
-        let [outside, hidden, source] = WITHHELD;
         let root = std::env::temp_dir().join(format!("millrace-{name}-{}", std::process::id()));
         let site = Self(root);
+        site.write().expect("files can be written in the folder for temporary files");
+        site
+    }
+
+    fn write(&self) -> io::Result<()> {
+        let [outside, hidden, source] = WITHHELD;
         for (path, content) in [
             ("secret.txt", outside),
             ("site-2/secret.txt", outside),
@@ -46,14 +51,13 @@ impl Site {
             ("site/app.php~", source),
             ("site/tool.cgi", source),
         ] {
-            let path = site.0.join(path);
-            fs::create_dir_all(path.parent().expect("it is below the root")).unwrap();
-            fs::write(path, content).unwrap();
+            let path = self.0.join(path);
+            path.parent().map_or(Ok(()), fs::create_dir_all)?;
+            fs::write(path, content)?;
         }
-        symlink("../secret.txt", site.0.join("site/link.txt")).unwrap();
-        symlink("..", site.0.join("site/up")).unwrap();
-        symlink("app.php", site.0.join("site/page.html")).unwrap();
-        site
+        symlink("../secret.txt", self.0.join("site/link.txt"))?;
+        symlink("..", self.0.join("site/up"))?;
+        symlink("app.php", self.0.join("site/page.html"))
     }
 
     /// Returns the folder that is served.
@@ -88,8 +92,9 @@ impl Server {
     pub fn start(arguments: &[&str]) -> Self {
         let mut command = Command::new(real::program().unwrap_or_else(|error| panic!("{error}")));
         command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().expect("the program can be started");
-        let lines = BufReader::new(child.stderr.take().expect("standard error is piped"));
+        let child = command.spawn().expect("the program can be started");
+        let mut server = Self { address: SocketAddr::from(([127, 0, 0, 1], 0)), child };
+        let lines = BufReader::new(server.child.stderr.take().expect("standard error is piped"));
         let (send, receive) = mpsc::channel();
         // Reads to the end, so that the program never waits for this pipe.
         thread::spawn(move || {
@@ -100,12 +105,11 @@ impl Server {
         let mut printed = Vec::new();
         while let Ok(line) = receive.recv_timeout(PATIENCE) {
             if let Some(address) = line.strip_prefix("millrace: listening on ") {
-                let address = address.parse().expect("an address and a port");
-                return Self { address, child };
+                server.address = address.parse().expect("an address and a port");
+                return server;
             }
             printed.push(line);
         }
-        let _ = child.kill();
         panic!("the program did not print its address; it printed: {printed:?}");
     }
 
