@@ -11,6 +11,7 @@
 //! next one, `\r\nXXXX\r\n`, so most bytes stay where they were received. The end of a response is
 //! passed on only with END_REQUEST. Then the connection can serve the next request.
 
+use std::io::Write;
 use std::ops::Range;
 
 use millrace_fastcgi::{HeaderForm, ResponseDecoder, ResponsePart, convert_header, header_length};
@@ -136,11 +137,13 @@ impl RecordLayer {
                 }
             }
             RecordBody::Chunked { has_begun, is_in_chunk } => {
-                let line = format!("\r\n{:04x}\r\n", self.decoder.payload_left());
-                let line = if *has_begun { &line[..] } else { &line[2..] };
                 if !*is_in_chunk {
+                    let mut line = *b"\r\n0000\r\n";
+                    let digits = write!(&mut line[2..6], "{:04x}", self.decoder.payload_left());
+                    digits.expect("a record has at most 65,535 bytes");
+                    let line = if *has_begun { &line[..] } else { &line[2..] };
+                    emit(input, at, out, line, &mut self.prefix);
                     (*has_begun, *is_in_chunk) = (true, true);
-                    emit(input, at, out, line.as_bytes(), &mut self.prefix);
                 }
                 keep(input, at, count, out);
             }

@@ -19,6 +19,7 @@ pub(crate) struct FileLoad {
     header: CachedHeader,
     name: Arc<[u8]>,
     now_ms: u64,
+    /// The coding into which the bytes are compressed.
     compression: Option<(Coding, CompressionLevel)>,
 }
 
@@ -34,8 +35,7 @@ pub(crate) enum Loaded {
 }
 
 impl FileLoad {
-    /// Returns the load of a file that is open and may be kept. `folder` is the path of its folder,
-    /// for operators.
+    /// Returns the load of a file of `folder` that is open and may be kept.
     pub(crate) fn new(served: &ServedFile, folder: &FolderRoute, now_ms: u64) -> Option<Self> {
         let (file, status) = served.opened()?;
         let folder_path = folder.path.as_os_str().as_encoded_bytes();

@@ -17,7 +17,7 @@ use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, OwnResponse, RequestPlan};
-use crate::files::{FileLoad, FileWork, Finding, Loaded, ServedFile, listing};
+use crate::files::{FileContext, FileLoad, FileWork, Finding, Loaded, ServedFile, listing};
 
 /// Handles an event of an exchange in this stage.
 #[inline]
@@ -62,7 +62,8 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     };
     let (now, check) = (core.engine.now(), Duration::from_millis(folder.check_ms));
     let name = core.files.name(&mut core.engine, folder, &path, accepted);
-    core.exchange(key).file_mut().name = name;
+    // The file of an earlier search may be gone.
+    *core.exchange(key).file_mut() = FileContext { name, ..FileContext::default() };
     if let Some(finding) = core.files.find(name, now, check) {
         return act(core, key, finding);
     }
