@@ -12,12 +12,31 @@ VARIANTS = {"browser": "-B", "unique-urls": "-U"}  # options of pbload
 RATES = {"1k": 5000, "8k": 5000, "64k": 1000, "1m": 100}  # requests per second
 ORIGIN = f"127.0.0.1:{PORT}"
 HITS = ("reverse-hit", "forward-hit", "static-file", "many-connections-hit", "tls-8k", "tls-64k",
-        "tls-1m", "tls-handshake", "tls-resumed", "tls-h2")
+        "tls-1m", "tls-handshake", "tls-resumed", "tls-h2", "tls-static", "compressed",
+        "precompressed")
 # Families of cases whose last part is a size: a key of SIZES, or one of MIXTURES.
-SIZED = ("reverse-miss", "reverse-hit", "reverse-store", "static-file", "tunnel", "tls", "tls-miss")
-MIXTURES = ("reverse-miss-polymix", "reverse-hit-surge")
+SIZED = ("reverse-miss", "reverse-hit", "reverse-store", "static-file", "tunnel", "tls", "tls-miss",
+         "tls-static", "fastcgi", "compressed-text", "precompressed-text")
+MIXTURES = ("reverse-miss-polymix", "reverse-hit-surge", "static-file-surge")
 FORWARD = ("forward-miss-8k", "forward-miss-8k-new-connection", "forward-hit-8k",
            "forward-hit-surge")
+CONDITIONAL = "static-file-304"
+COLD_CASE = "static-file-cold-64k"
+# Files of COLD_CASE. In a window each is requested once at most: the first ones by the first
+# request of each connection and the warm-up, and COLD_REQUESTS in the timed part.
+COLD_FILES, COLD_REQUESTS, COLD_WARM_UP = 4096, 3900, 64
+# Of a window, and per second. nginx reads about 400 such files per second, one after the other.
+COLD_SECONDS, COLD_RATE = 8.0, 150
+SURGE_RATE = 2000
+# The families behind FastCGI: offset of the port, path, kind of the program, and most requests per
+# second, which every peer can serve with the program on one core.
+PROGRAMS = {
+    "fastcgi": (3, "/n/{size}", "echo", 2000),
+    "fastcgi-php": (9, "/{size}.php", "php", 1000),
+}
+# The folders below FILES with texts for gzip: alone, and with their compressed form beside them.
+TEXTS = {"compressed-text": "text", "precompressed-text": "packed"}
+GZIP = "Accept-Encoding: gzip"
 # The cases with a TLS handshake for each request: the service, and options of pbtls-load.
 HANDSHAKES = {
     "tls-handshake-8k": ("tls", []),
@@ -49,6 +68,12 @@ class Spec:
     rate: float = 0.0  # requests per second; 0: by size or by the options
     seconds: float = 0.0  # of a window; 0: those of the options
     client: list = field(default_factory=list)  # a command that replaces pbload
+    program: str = ""  # behind FastCGI: echo or php
+    fields: list = field(default_factory=list)  # more header fields of the requests
+    status: int = 200  # of each response; 304 has no body
+    coding: str = ""  # content coding of each response
+    files: int = 0  # of the disk, PATH/0 and up, requested in turn; they are not in the page cache
+    requests: int = 0  # of a window at most; 0: only its time limits it
 
     def length(self):
         """Returns the bytes of a response."""
@@ -96,7 +121,7 @@ def plain_spec(case, peer, served, idle):
     """Returns the Spec of a case without variants."""
     is_floor = peer.startswith("floor")
     family, _, size = case.rpartition("-")
-    if family in SIZED and size not in SIZES and case not in MIXTURES:
+    if family in SIZED and size not in SIZES and case not in (*MIXTURES, CONDITIONAL):
         return None
     if family == "reverse-miss" and "reverse-miss" in served:
         if size == "polymix":
@@ -117,16 +142,39 @@ def plain_spec(case, peer, served, idle):
         return Spec(2, "/n/8k", "8k", flags=["-D", "1" if "one" in case else "64"])
     if family == "reverse-store" and "reverse-hit" in served and not is_floor:
         return Spec(2, "/c/" + size, size, flags=["-U"], checked=FULL // SIZES[size])
-    if family == "static-file" and "static-file" in served:
-        return Spec(4, "/c/" + size, size)
+    if case.startswith(("static-file-", "compressed-", "precompressed-")):
+        return file_spec(case, family, size, is_floor, served)
+    if family in PROGRAMS and family in served and (family == "fastcgi" or size == "1k"):
+        offset, path, program, rate = PROGRAMS[family]
+        return Spec(offset, path.format(size=size), size, program=program,
+                    rate=min(rate, RATES[size]))
     if case in FORWARD:
         return forward_spec(case, is_floor, served)
     if family == "tunnel":
         return tunnel_spec(size, served)
-    return tls_spec(case, family, size, served)
+    return tls_spec(case, family, size, is_floor, served)
 
 
-def tls_spec(case, family, size, served):
+def file_spec(case, family, size, is_floor, served):
+    """Returns the Spec of a case with files, or None."""
+    if case == COLD_CASE and "cold" in served:
+        return Spec(11, "/f", "64k", files=COLD_FILES, flags=["-Q", str(COLD_FILES)],
+                    checked=COLD_FILES, requests=COLD_REQUESTS, seconds=COLD_SECONDS,
+                    rate=COLD_RATE)
+    if family in TEXTS and "compressed" in served:
+        return Spec(4, f"/{TEXTS[family]}/{size}.txt", size, fields=[GZIP], coding="gzip")
+    if "static-file" not in served:
+        return None
+    if case == CONDITIONAL:
+        return None if is_floor else Spec(4, "/c/8k", "8k", status=304, flags=["-X", "304"])
+    if family == "static-file":
+        if size == "surge":
+            return surge(Spec(4, "/c/8k", "8k", rate=SURGE_RATE))
+        return Spec(4, "/c/" + size, size)
+    return None
+
+
+def tls_spec(case, family, size, is_floor, served):
     """Returns the Spec of a case over TLS, or None."""
     if case in HANDSHAKES:
         service, flags = HANDSHAKES[case]
@@ -136,6 +184,8 @@ def tls_spec(case, family, size, served):
                     handshake="resumed" if service == "tls-resumed" else "full")
     if family == "tls" and "tls" in served:
         return Spec(7, "/c/" + size, size, tls="h1")
+    if family == "tls-static" and "tls-static" in served:
+        return Spec(7 if is_floor else 10, "/c/" + size, size, tls="h1")
     if family == "tls-miss" and "tls-miss" in served:
         return Spec(8, "/n/" + size, size, tls="h1", tls_origin=True)
     if case == "tls-h2-8k" and "tls-h2" in served:
@@ -180,9 +230,13 @@ def default_modes(case):
     rate, rate_apart = "fixed-rate-1core", "fixed-rate-2cores"
     if case.startswith("many-connections-"):
         return [rate]
-    if case == "tls-8k":
+    if case == CONDITIONAL or case.startswith(("compressed-", "precompressed-")):
+        return [closed]
+    plain, variants = split_variants(case)
+    with_rate = ("tls-static-", "static-file-", "fastcgi-")
+    if case == "tls-8k" or plain.startswith(with_rate) and not variants:
         return [closed, rate]
-    if split_variants(case)[1] or case.startswith(("tls-", "reverse-store-", "tunnel-")):
+    if variants or case.startswith(("tls-", "reverse-store-", "tunnel-")):
         return [closed]
     if case in ("reverse-miss-8k", "reverse-hit-8k"):
         return [closed, closed_apart, rate, rate_apart]

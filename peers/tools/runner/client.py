@@ -1,13 +1,17 @@
 """The clients: single requests by Python, and loads by pbload, pbtls-load and h2load."""
+import gzip
 import hashlib
 import http.client
 import json
+import os
+import random
 import re
 import ssl
 import subprocess
 import threading
 
-from runner.settings import BIN, CA, CERT, FILES, PORT, SERVER_NAME, TLS_PORT
+from runner.cases import TEXTS
+from runner.settings import BIN, CA, CERT, FILES, PORT, SERVER_NAME, SIZES, TLS_PORT
 
 LOAD_SECONDS_MAX = 40  # after which a load is killed, so that it does not keep the lock
 
@@ -22,6 +26,12 @@ class Wrong(Exception):
 
 def fetch(spec, base):
     """Makes one request. Returns the status, length, SHA-256 and header fields."""
+    status, body, headers = fetch_body(spec, base)
+    return status, len(body), hashlib.sha256(body).hexdigest(), headers
+
+
+def fetch_body(spec, base):
+    """Makes one request. Returns the status, body and header fields."""
     port = base + spec.offset
     if spec.tls:
         connection = secure_connection(port, 20)
@@ -32,12 +42,12 @@ def fetch(spec, base):
         host, origin_port = spec.tunnel.split(":")
         connection.set_tunnel(host, int(origin_port))
     host = spec.absolute or spec.tunnel or SERVER_NAME
-    connection.request("GET", path, headers={"Host": host})
+    more = dict(field.split(": ", 1) for field in spec.fields)
+    connection.request("GET", path, headers={"Host": host} | more)
     response = connection.getresponse()
     body = response.read()
     connection.close()
-    digest = hashlib.sha256(body).hexdigest()
-    return response.status, len(body), digest, dict(response.getheaders())
+    return response.status, body, dict(response.getheaders())
 
 
 class NamedConnection(http.client.HTTPSConnection):
@@ -67,10 +77,38 @@ def from_origin(path, timeout=20, tls=False):
 
 
 def write_files():
-    """Writes the static files, with the bodies that the origin sends."""
+    """Writes the static files, with the bodies that the origin sends, and texts."""
     for size in ("1k", "8k", "64k", "1m"):
-        with open(f"{FILES}/c/{size}", "wb") as file:
-            file.write(from_origin("/n/" + size))
+        write_file(f"{FILES}/c/{size}", from_origin("/n/" + size))
+        body = text(SIZES[size])
+        for folder in TEXTS.values():
+            write_file(f"{FILES}/{folder}/{size}.txt", body)
+        packed = gzip.compress(body, 6, mtime=0)
+        write_file(f"{FILES}/{TEXTS['precompressed-text']}/{size}.txt.gz", packed)
+
+
+def write_file(path, body):
+    """Writes a file, unless it has this content: servers distrust files that just changed."""
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    if os.path.exists(path):
+        with open(path, "rb") as file:
+            if file.read() == body:
+                return
+    with open(path, "wb") as file:
+        file.write(body)
+
+
+def text(count):
+    """Returns this many bytes of made-up text, which gzip makes about three times shorter."""
+    draw = random.Random(1)
+    words = ["".join(draw.choices("abcdefghijklmnopqrstuvwxyz", k=draw.randint(2, 9)))
+             for _ in range(3000)]
+    lines, have = [], 0
+    while have < count:
+        line = " ".join(words[int(len(words) * draw.random() ** 3)] for _ in range(12)) + ".\n"
+        lines.append(line)
+        have += len(line)
+    return "".join(lines)[:count].encode()
 
 
 def origin_requests(tls=False):
@@ -85,6 +123,8 @@ def load_command(spec, base, *more):
     command = [*tool, "-p", str(base + spec.offset), "-u", spec.path, *spec.flags, *more]
     if not spec.has_mixed_sizes:
         command += ["-n", str(spec.length())]
+    for each in spec.fields:
+        command += ["-H", each]
     if spec.closes:
         command += ["-k"]
     if spec.absolute:
@@ -145,9 +185,11 @@ class Load:
         if "warm" not in line:
             raise Failed(f"{line} {self.popen.stderr.read()}")
 
-    def phase(self, rate, seconds):
-        """Makes requests for this long, at a rate or (0) in a closed loop. Returns the counts."""
-        self.popen.stdin.write(f"{rate} {seconds}\n")
+    def phase(self, rate, seconds, requests=0):
+        """Makes requests for this long, at a rate or (0) in a closed loop, and at most this many
+        (0: any number, the only one that pbtls-load takes). Returns the counts."""
+        limits = f" 0 0 0 {requests}" * (requests > 0)
+        self.popen.stdin.write(f"{rate} {seconds}{limits}\n")
         self.popen.stdin.flush()
         return json.loads(self.popen.stdout.readline())
 

@@ -4,16 +4,17 @@ import os
 import re
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
 
 import names
-from runner import cases, checks, lock, report
-from runner.client import Failed, Wrong, write_files
+from runner import cases, checks, lock, programs, report
+from runner.client import Failed, Wrong, origin_requests, write_files
 from runner.process import Process, is_listening
-from runner.settings import (BIN, CERT, KEY, PEERS, PORT, TLS_PORT, WORK, peer_env,
-                             prepare)
+from runner.settings import (BIN, CERT, COLD, FILES, KEY, PEERS, PORT, SCRIPTS, SIZES, TLS_PORT,
+                             WORK, peer_env, prepare)
 from runner.windows import Bench, commands, has_two_cores, many_command, measure, measure_many
 
 CONGESTION = "/proc/sys/net/ipv4/tcp_congestion_control"
@@ -55,6 +56,17 @@ def parse(text, peers, modes):
 def needs_tls(entries):
     """Returns whether a case of the entries is over TLS."""
     return any(entry.case.startswith("tls-") for entry in entries)
+
+
+def programs_of(entries):
+    """Returns {(peer, kind): None} of the programs behind FastCGI that the entries need."""
+    found = {}
+    for entry in entries:
+        for peer in entry.peers:
+            spec = cases.spec(entry.case, peer)
+            if spec and spec.program:
+                found[peer, spec.program] = None
+    return found
 
 
 def check_known(what, words, known):
@@ -111,12 +123,13 @@ class Run:
         self.entries, self.peers, self.options = entries, peers, options
         self.bases = {peer: PORT + 100 * number for number, peer in enumerate(peers, 1)}
         self.processes = {}
+        self.programs = {}  # {(peer, kind): program behind FastCGI}
         self.specs = {}  # {(case, peer): spec} of those that passed the checks
         self.rows = []
         self.has_failed = False
 
     def start(self):
-        """Starts the origin, writes the static files and starts the peers."""
+        """Starts the origin and the programs, writes the files and starts the peers."""
         self.processes["origin"] = Process("origin", [BIN + "/pborigin", str(PORT)], core=1)
         if not is_listening(PORT):
             raise SystemExit(f"run-case: the origin does not start; see {WORK}/origin.log")
@@ -127,15 +140,46 @@ class Run:
             if not is_listening(TLS_PORT):
                 raise SystemExit(f"run-case: the origin over TLS does not start; see "
                                  f"{WORK}/tls-origin.log")
-        write_files()
+        self.write_files()
+        for peer, kind in programs_of(self.entries):
+            program = programs.KINDS[kind](peer, self.options.conns)
+            self.programs[peer, kind] = program
+            self.processes[f"{peer}-{kind}"] = program.process
         for peer in self.peers:
             self.start_peer(peer)
+
+    def write_files(self):
+        """Writes the files that the entries need."""
+        write_files()
+        names_used = [entry.case for entry in self.entries]
+        if any(case.startswith("static-file-surge") for case in names_used):
+            subprocess.check_call([BIN + "/pbfiles", "surge", FILES + "/c"])
+        if cases.COLD_CASE in names_used:
+            os.makedirs(COLD, exist_ok=True)
+            subprocess.check_call([BIN + "/pbfiles", "write", COLD + "/f", str(cases.COLD_FILES),
+                                   str(SIZES["64k"])])
+            if self.cached_pages():
+                raise SystemExit(f"run-case: {COLD} stays in memory (expected: a folder on a disk, "
+                                 "see PB_DISK)")
+        if any(case.startswith("fastcgi-php-") for case in names_used):
+            programs.write_script()
+
+    def cached_pages(self):
+        """Drops the files of COLD_CASE from the page cache. Returns the pages that stay there."""
+        command = [BIN + "/pbfiles", "drop", COLD + "/f", str(cases.COLD_FILES)]
+        return int(subprocess.check_output(command))
 
     def start_peer(self, peer):
         folder = f"{WORK}/run-{peer}"
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
-        env = peer_env(folder, self.bases[peer], needs_tls(self.entries))
+        more = {"PB_SCRIPTS": SCRIPTS}
+        for kind, name in (("echo", "PB_ECHO"), ("php", "PB_PHP")):
+            if (peer, kind) in self.programs:
+                more[name] = self.programs[peer, kind].address
+        if any(entry.case == cases.COLD_CASE for entry in self.entries):
+            more["PB_COLD"] = COLD
+        env = peer_env(folder, self.bases[peer], needs_tls(self.entries), **more)
         self.processes[peer] = Process(peer, [f"{PEERS}/start/{peer}"], env=env)
 
     def stop(self):
@@ -164,12 +208,33 @@ class Run:
 
     def check_peer(self, case, peer, spec):
         """Waits until a peer listens and checks its responses, which also warms it up."""
-        base = self.bases[peer]
-        if not is_listening(base + spec.offset):
+        self.wait_for_peer(peer, spec)
+        checks.check(case, peer, spec, self.bases[peer], self.options, self.count_of(peer, spec))
+
+    def wait_for_peer(self, peer, spec):
+        """Waits until a peer listens."""
+        if not is_listening(self.bases[peer] + spec.offset):
             raise SystemExit(f"run-case: {peer} does not listen on port +{spec.offset}; see "
                              f"{WORK}/{peer}.log")
         time.sleep(0.05)
-        checks.check(case, peer, spec, base, self.options)
+
+    def count_of(self, peer, spec):
+        """Returns the function that returns the requests which the origin has served."""
+        if spec.program:
+            return self.programs[peer, spec.program].requests
+        return lambda: origin_requests(spec.tls_origin)
+
+    def restart(self, case, peer, spec):
+        """Starts a peer anew before a window. Then neither it nor the kernel has any cold file."""
+        self.processes[peer].stop()
+        self.start_peer(peer)
+        if not spec.files:
+            self.check_peer(case, peer, spec)
+            return
+        self.wait_for_peer(peer, spec)
+        cached = self.cached_pages()
+        if cached:
+            raise Failed(f"{peer} {case}: {cached} pages of the files are still cached")
 
     def measure(self, out):
         """Makes all windows, round after round; every other round in reverse order of peers."""
@@ -186,17 +251,18 @@ class Run:
     def window(self, out, case, mode, peer, number):
         """Makes one window, again if it failed or was disturbed, and keeps its result lines."""
         spec = self.specs[case, peer]
-        origin = self.processes["tls-origin" if spec.tls_origin else "origin"]
+        origin = self.processes[f"{peer}-{spec.program}" if spec.program else
+                                "tls-origin" if spec.tls_origin else "origin"]
         failure = {"case": case, "peer": peer, "mode": mode, "rep": number}
         rows = []
         for attempt in range(1, self.options.tries + 1):
             try:
-                if self.options.restart:
-                    self.processes[peer].stop()
-                    self.start_peer(peer)
-                    self.check_peer(case, peer, spec)
+                if self.options.restart or spec.files:
+                    self.restart(case, peer, spec)
+                if spec.coding:
+                    checks.wait_for_coding(case, peer, spec, self.bases[peer])
                 bench = Bench(case, peer, spec, self.bases[peer], self.processes[peer], origin,
-                              self.options)
+                              self.options, self.count_of(peer, spec))
                 is_many = case.startswith("many-connections-")
                 rows = measure_many(bench) if is_many else [measure(bench, mode)]
             except Wrong as error:
@@ -239,7 +305,8 @@ def execute(entries, peers, options, path):
     # One run at a time: ports and cgroups are shared.
     alone = open(WORK + "/run-case.lock", "w")
     lock.wait_for(alone)
-    prepare(needs_tls(entries))
+    kinds = [kind for _, kind in programs_of(entries)]
+    prepare(needs_tls(entries), "echo" in kinds)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     run = Run(entries, peers, options)
     try:

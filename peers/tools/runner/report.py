@@ -2,7 +2,7 @@
 import statistics
 
 HEAD = (f"{'case':32}{'mode':21}{'peer':18}{'us/req':>8}{'[min':>8}{'max]':>8}{'sys us':>8}"
-        f"{'rps':>9}{'util':>6}{'oth':>6}{'p50':>9}{'p99':>9}{'max':>9}{'>30ms':>8} n")
+        f"{'org us':>8}{'rps':>9}{'util':>6}{'oth':>6}{'p50':>9}{'p99':>9}{'max':>9}{'>30ms':>8} n")
 
 
 def print_table(rows):
@@ -34,7 +34,8 @@ def line(rows):
     late = sum(row.get("late", 0) for row in rows) / sum(row["total"] for row in rows)
     noisy = "!" if any(row["noisy"] for row in rows) else ""
     text = (f"{median(rows, 'proxy_us'):8.2f}{min(cost):8.2f}{max(cost):8.2f}"
-            f"{median(rows, 'sys_us'):8.2f}{median(rows, 'rps'):9.0f}"
+            f"{median(rows, 'sys_us'):8.2f}{median(rows, 'origin_us'):8.2f}"
+            f"{median(rows, 'rps'):9.0f}"
             f"{median(rows, 'proxy_util'):6.2f}{median(rows, 'other_util'):6.2f}"
             f"{median(rows, 'p50_us'):9.1f}{median(rows, 'p99_us'):9.1f}"
             f"{max(row.get('max_us', 0) for row in rows):9.0f}{late:8.3%} {len(rows)}{noisy}")

@@ -21,6 +21,10 @@ CERT, KEY, PEM, CA = (f"{WORK}/{name}.pem" for name in ("cert", "key", "both", "
 SERVER_NAME = "bench.test"  # of the certificate, which is also for localhost and 127.0.0.1
 TLS_PORT = PORT + 1  # of the origin over TLS
 FILES = WORK + "/files"
+SCRIPTS = WORK + "/scripts"  # of PHP
+PROGRAMS = WORK + "/programs"  # sockets of the programs behind FastCGI
+# On a disk, unlike the others: files that are read while they are not in the page cache.
+COLD = os.environ.get("PB_DISK", tempfile.gettempdir() + "/pb-disk") + "/cold"
 SIZES = {"1k": 1024, "8k": 8192, "64k": 65536, "1m": 1 << 20, "64m": 64 << 20}
 
 
@@ -53,11 +57,14 @@ class Options:
     restart: bool = False  # start a peer anew for each window
 
 
-def prepare(tls=False):
-    """Builds the tools, with `tls` also those of TLS, and makes certificates, unless they exist."""
+def prepare(tls=False, fastcgi=False):
+    """Builds the tools, also those of TLS and FastCGI, and makes certificates, unless they
+    exist."""
     os.makedirs(FILES + "/c", exist_ok=True)
-    if not os.path.exists(BIN + ("/pbtls-load" if tls else "/pbload")):
-        subprocess.check_call([PEERS + "/tools/build.sh", BIN, *(["tls"] if tls else [])])
+    more = ["tls"] * tls + ["fastcgi"] * fastcgi
+    tools = ["/pbload"] + ["/pbtls-load"] * tls + ["/pbfcgi"] * fastcgi
+    if not all(os.path.exists(BIN + tool) for tool in tools):
+        subprocess.check_call([PEERS + "/tools/build.sh", BIN, *more])
     if not all(map(os.path.exists, (CERT, KEY, PEM, CA))):
         make_certificate()
 
@@ -86,10 +93,11 @@ def make_certificate():
     os.chmod(PEM, 0o644)
 
 
-def peer_env(run, base, tls=False):
+def peer_env(run, base, tls=False, **more):
     """Returns the environment of a start script with its scratch folder and first port. PB_TLS is
-    set if a case needs TLS, so that other runs start no programs for it."""
+    set if a case needs TLS, so that other runs start no programs for it; `more` likewise has what
+    only some cases need."""
     found = dict(os.environ, PB_DIR=PEERS, PB_RUN=run, PB_BASE=str(base),
                  PB_ORIGIN=f"127.0.0.1:{PORT}", PB_TLS_ORIGIN=f"127.0.0.1:{TLS_PORT}",
                  PB_FILES=FILES, PB_CERT=CERT, PB_KEY=KEY, PB_PEM=PEM, PB_CA=CA, PB_BIN=BIN)
-    return found | ({"PB_TLS": "1"} if tls else {})
+    return found | ({"PB_TLS": "1"} if tls else {}) | more

@@ -4,7 +4,7 @@ import subprocess
 import time
 from dataclasses import dataclass
 
-from runner.cases import RATES
+from runner.cases import COLD_WARM_UP, RATES
 from runner.checks import check_connections, check_handshakes, check_origin_requests
 from runner.client import Failed, Load, Wrong, h2_command, h2_row, load_command, origin_requests
 from runner.lock import BENCH_LOCK
@@ -26,6 +26,11 @@ class Bench:
     proxy: Process
     origin: Process
     options: object
+    count: object = None  # a function that returns what origin_requests() does; None: that one
+
+    def seen(self):
+        """Returns how many requests the origin has served, and their hashes."""
+        return self.count() if self.count else origin_requests(self.spec.tls_origin)
 
 
 @dataclass
@@ -120,15 +125,14 @@ def window(bench, mode):
     load = Load(commands(spec, bench.base, mode, options))
     try:
         load.wait_ready()
-        load.phase(rate, WARM_UP_SECONDS)
+        load.phase(rate, WARM_UP_SECONDS, COLD_WARM_UP if spec.files else 0)
         load.wait_ready()
-        seen = None if spec.client else origin_requests(spec.tls_origin)
+        seen = None if spec.client else bench.seen()
         before, ticks = Clocks.now(bench), bench.proxy.user_and_system()
-        row = load.phase(rate, spec.seconds or options.secs)
+        row = load.phase(rate, spec.seconds or options.secs, spec.requests)
         used, ticks_after = Clocks.now(bench).since(before), bench.proxy.user_and_system()
         if seen:
-            after = origin_requests(spec.tls_origin)
-            check_origin_requests(bench.case, bench.peer, row, seen, after)
+            check_origin_requests(bench.case, bench.peer, row, seen, bench.seen())
         if spec.handshake:
             check_handshakes(bench.case, bench.peer, row, spec.handshake)
         if not spec.closes:
