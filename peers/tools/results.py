@@ -1,5 +1,6 @@
 """Reads the result lines of run-case and mem-idle, and prints their figures."""
 import json
+import os
 import re
 import statistics
 import subprocess
@@ -15,6 +16,7 @@ VERSIONS = {
     "varnish": ["varnishd", "-V"],
     "lighttpd": ["lighttpd", "-v"],
     "h2o": ["h2o", "-v"],
+    "static": [os.environ.get("PB_STATIC_WEB_SERVER", "static-web-server"), "--version"],
 }
 
 
