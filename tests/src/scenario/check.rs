@@ -1,6 +1,9 @@
 //! The expectations of a message. [`crate::strict`] parses whole messages. Header sections alone
 //! and truncated messages are compared here.
 
+use std::borrow::Cow;
+use std::io::Read;
+
 use super::{Piece, Placeholders};
 use crate::strict::{self, Field, Framing, Message, RequestContext};
 
@@ -15,6 +18,8 @@ pub struct Expected {
     pub checks: Vec<Check>,
     /// Its content; `None`: any.
     pub body: Option<Vec<Piece>>,
+    /// Whether that is the content without its coding.
+    pub is_decoded: bool,
 }
 
 /// The deviations from a script that the faults of a world may cause.
@@ -131,7 +136,7 @@ impl Expected {
         }
         // The strict parser restarts at each call. To avoid quadratic work it is not called while a
         // large body is certainly incomplete.
-        let least = body.map_or(0, <[u8]>::len);
+        let least = body.map_or(0, <[u8]>::len) * usize::from(!self.is_decoded);
         if !ended && input.len() > 8192 && input.len() < least {
             return MatchResult::More;
         }
@@ -145,7 +150,7 @@ impl Expected {
         };
         // No response mixes the bytes of two files.
         let allows_body = |message: &Message| {
-            let is_expected = body.is_none_or(|body| message.body == body);
+            let is_expected = body.is_none_or(|body| self.content(message) == body);
             message.status() != 200 || is_expected || world.allows_body(&message.body)
         };
         match parsed {
@@ -192,7 +197,7 @@ impl Expected {
         }
         let chunked = text.contains("\r\ntransfer-encoding: chunked\r\n");
         let received = if chunked { dechunk(&input[header..]) } else { input[header..].to_vec() };
-        match body {
+        match body.filter(|_| !self.is_decoded) {
             Some(body) if !body.starts_with(&received) && !world.allows_body(&received) => {
                 Err(format!("the truncated body differs from the expected one: {}", excerpt(input)))
             }
@@ -268,15 +273,30 @@ impl Expected {
             return Some(error);
         }
         let body = body?;
-        if message.body == body {
+        let content = self.content(message);
+        if content == body {
             return None;
         }
-        let same = message.body.iter().zip(body).take_while(|(one, other)| one == other).count();
+        let same = content.iter().zip(body).take_while(|(one, other)| one == other).count();
         Some(format!(
             "a body of {} bytes instead of {}, different from byte {same} on",
-            message.body.len(),
+            content.len(),
             body.len()
         ))
+    }
+
+    /// Returns the content of a message, without its coding if that is expected. Content that
+    /// cannot be decoded is empty.
+    fn content<'a>(&self, message: &'a Message) -> Cow<'a, [u8]> {
+        let is_gzip = |field: &Field| {
+            field.name.eq_ignore_ascii_case("content-encoding") && field.value == b"gzip"
+        };
+        if !self.is_decoded || !message.fields.iter().any(is_gzip) {
+            return Cow::Borrowed(&message.body);
+        }
+        let mut content = Vec::new();
+        let decoded = flate2::read::GzDecoder::new(&*message.body).read_to_end(&mut content);
+        Cow::Owned(decoded.map_or_else(|_| Vec::new(), |_| content))
     }
 }
 

@@ -247,6 +247,10 @@ fn check(expected: &mut Expected, text: &str) -> Result<bool, String> {
             expected.body = if rest == "any" { None } else { Some(pieces(rest)?) };
             return Ok(true);
         }
+        "decoded" => {
+            (expected.body, expected.is_decoded) = (Some(pieces(rest)?), true);
+            return Ok(true);
+        }
         _ => return Ok(false),
     };
     expected.checks.push(check);
@@ -317,7 +321,8 @@ fn expect(text: &str) -> Result<Action, String> {
         "response" => response(&rest.split_whitespace().collect::<Vec<_>>())?,
         _ => return Err(format!("unknown expectation `{text}`")),
     };
-    Ok(Action::Message(Expected { start, part, checks: Vec::new(), body: Some(Vec::new()) }))
+    let (checks, body) = (Vec::new(), Some(Vec::new()));
+    Ok(Action::Message(Expected { start, part, checks, body, is_decoded: false }))
 }
 
 fn response(words: &[&str]) -> Result<ExpectedStart, String> {

@@ -22,6 +22,14 @@ impl<'a> Etag<'a> {
         Self { opaque, is_weak: is_weak || !is_quoted }
     }
 
+    /// Appends an entity tag as a weak one.
+    pub fn write_weak(out: &mut Vec<u8>, value: &[u8]) {
+        if !value.starts_with(b"W/") {
+            out.extend_from_slice(b"W/");
+        }
+        out.extend_from_slice(value);
+    }
+
     /// Returns whether two representations with this tag are equal byte for byte.
     pub fn is_strong(self) -> bool {
         !self.is_weak

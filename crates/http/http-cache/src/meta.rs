@@ -102,6 +102,12 @@ impl Flags {
     pub const fn set_if(self, flags: Self, is_set: bool) -> Self {
         if is_set { Self(self.0 | flags.0) } else { self }
     }
+
+    /// Clears these flags.
+    #[must_use]
+    pub const fn without(self, flags: Self) -> Self {
+        Self(self.0 & !flags.0)
+    }
 }
 
 impl Meta {

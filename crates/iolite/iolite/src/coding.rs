@@ -40,16 +40,9 @@ impl Coding {
 
     /// Returns the bytes of all parts in this coding. Zstandard has one level.
     pub fn compress(self, parts: &[&[u8]], level: CompressionLevel) -> Vec<u8> {
-        const TAKES_ALL: &str = "writing to a vector cannot fail";
         match self {
             Self::Gzip => {
-                let level = match level {
-                    CompressionLevel::Fast => 1,
-                    CompressionLevel::Default => 6,
-                    CompressionLevel::Best => 9,
-                };
-                let level = flate2::Compression::new(level);
-                let mut coder = flate2::write::GzEncoder::new(Vec::new(), level);
+                let mut coder = gzip_encoder(level);
                 parts.iter().for_each(|part| coder.write_all(part).expect(TAKES_ALL));
                 coder.finish().expect(TAKES_ALL)
             }
@@ -72,6 +65,41 @@ impl Coding {
     }
 }
 
+fn gzip_encoder(level: CompressionLevel) -> flate2::write::GzEncoder<Vec<u8>> {
+    let level = match level {
+        CompressionLevel::Fast => 1,
+        CompressionLevel::Default => 6,
+        CompressionLevel::Best => 9,
+    };
+    flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::new(level))
+}
+
+/// A stream of bytes that is compressed with gzip while it arrives. It has about 300 KB.
+#[derive(Debug)]
+pub struct GzipStream(flate2::write::GzEncoder<Vec<u8>>);
+
+impl GzipStream {
+    /// Begins a stream.
+    pub fn new(level: CompressionLevel) -> Self {
+        Self(gzip_encoder(level))
+    }
+
+    /// Appends bytes. Returns compressed bytes from which a decoder gets all bytes appended so far;
+    /// none if no byte was appended since the last call.
+    pub fn append(&mut self, bytes: &[u8]) -> Vec<u8> {
+        if !bytes.is_empty() {
+            self.0.write_all(bytes).expect(TAKES_ALL);
+            self.0.flush().expect(TAKES_ALL);
+        }
+        std::mem::take(self.0.get_mut())
+    }
+
+    /// Ends the stream. Returns its last bytes.
+    pub fn finish(self) -> Vec<u8> {
+        self.0.finish().expect(TAKES_ALL)
+    }
+}
+
 /// How much time is spent to make bytes shorter. Each level is several times slower than the one
 /// before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -84,6 +112,8 @@ pub enum CompressionLevel {
     /// For bytes that rarely change.
     Best,
 }
+
+const TAKES_ALL: &str = "writing to a vector cannot fail";
 
 /// The binary logarithm of the window; nearly all decoders accept this one.
 const BROTLI_WINDOW: u32 = 22;
@@ -224,6 +254,26 @@ mod tests {
                 assert_eq!(decoded(coding, &coded), text, "{coding:?} {level:?}");
             }
         }
+    }
+
+    #[test]
+    fn a_stream_can_be_decoded_after_each_piece() {
+        let mut stream = GzipStream::new(CompressionLevel::Default);
+        let (mut coded, mut plain) = (Vec::new(), Vec::new());
+        for piece in [&b"all work"[..], b"", b" and no play", &[b'a'; 100_000]] {
+            let added = stream.append(piece);
+            assert_eq!(added.is_empty(), piece.is_empty());
+            coded.extend_from_slice(&added);
+            plain.extend_from_slice(piece);
+            let mut decoded = vec![0; plain.len()];
+            flate2::read::GzDecoder::new(&*coded).read_exact(&mut decoded).unwrap();
+            assert_eq!(decoded, plain);
+        }
+        coded.extend_from_slice(&stream.finish());
+        let mut decoded = Vec::new();
+        flate2::read::GzDecoder::new(&*coded).read_to_end(&mut decoded).unwrap();
+        assert_eq!(decoded, plain);
+        assert!(coded.len() < 1000, "{}", coded.len());
     }
 
     #[test]

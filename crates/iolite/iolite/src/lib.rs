@@ -52,7 +52,7 @@ pub use aggregate::Aggregate;
 pub use buffer::{Buffer, BufferView};
 pub use checksum::Sum;
 #[cfg(feature = "codings")]
-pub use coding::{Coding, CompressionLevel};
+pub use coding::{Coding, CompressionLevel, GzipStream};
 pub use derived::Digest;
 pub use error::{AllocError, Error};
 pub use memory_kind::MemoryKind;

@@ -22,7 +22,7 @@ use super::{
     ListenAddress, Listener, Origin, OriginProtocol, OriginTls, RetryOn, Route, RouteCheck,
     Service, ServiceRole, TargetRules, Tls,
 };
-use super::{acme, cache, cache::CacheRoute, cgi, folder};
+use super::{acme, cache, cache::CacheRoute, cgi, compression, folder};
 use crate::Auth;
 use crate::limits::{LimitRow, Limits};
 
@@ -456,7 +456,8 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
     }
     origins.append(&mut programs);
     origins.extend(cgi.as_ref().map(|_| cgi::placeholder()));
-    let folder = folder::build(values)?.map(Arc::new);
+    let [of_files, of_origins] = compression::build(values)?;
+    let folder = folder::build(values, of_files)?.map(Arc::new);
     if origins.is_empty() && folder.is_none() {
         let problem = match values.is_command_line {
             true => format!("{} is missing", values.name_of("origins")),
@@ -471,6 +472,7 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         folder,
         cgi,
         protocol,
+        compression: of_origins.map(Arc::new),
         upload_buffer_bytes: values
             .one_or_default("upload-buffer", |text| bounded("upload-buffer", text))?,
         balance: values.one_or_default("balance", |text| keywords::BALANCE.parse(text))?,
@@ -499,8 +501,11 @@ fn check_folder_route(route: &Route, values: &RawTable) -> Result<(), ConfigErro
         return Err(ConfigError::rule(values.location_of("path"), problem, expected));
     }
     check_protocol(route, values)?;
-    let is_of_origins =
-        |row: &OptionRow| row.scope == Scope::Route && !matches!(row.key, "host" | "path");
+    let is_of_origins = |row: &OptionRow| {
+        row.scope == Scope::Route
+            && !matches!(row.key, "host" | "path")
+            && !row.key.starts_with("compress")
+    };
     match values.find_set(is_of_origins) {
         Some(location) if route.origins.is_empty() => {
             let problem = "has no effect: the route has no origins";

@@ -278,6 +278,9 @@ fn every_default_without_parentheses_is_valid() {
         let command = commands.into_iter().find(|command| row.is_of_command(command)).unwrap();
         let origin = match command {
             "boost" if flag == "upload-buffer" => vec!["--fastcgi", "unix:/a"],
+            "boost" if flag.starts_with("compress-") => {
+                vec!["--origin", "http://a", "--compress", "on"]
+            }
             "boost" => vec!["--origin", "http://a"],
             "serve" if flag == "extensions" => vec!["/srv", "--fastcgi", "unix:/a"],
             "serve" => vec!["/srv"],

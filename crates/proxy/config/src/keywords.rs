@@ -151,6 +151,22 @@ pub(super) const SYMLINKS: Keywords<SymlinkRule> = Keywords {
     problem: "is neither inside nor none",
 };
 
+/// The responses of a route that are compressed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Compressed {
+    /// None.
+    Off,
+    /// The files of a folder.
+    Files,
+    /// All.
+    On,
+}
+
+pub(super) const COMPRESSED: Keywords<Compressed> = Keywords {
+    words: &[("files", Compressed::Files), ("on", Compressed::On), ("off", Compressed::Off)],
+    problem: "is neither files nor on nor off",
+};
+
 pub(super) const COMPRESSION_LEVELS: Keywords<CompressionLevel> = Keywords {
     words: &[
         ("default", CompressionLevel::Default),
@@ -175,6 +191,7 @@ mod tests {
                 let option = format!("--{flag}={word}");
                 let service = match row.scope {
                     Scope::Folder => ["serve", "/srv"],
+                    _ if row.key.starts_with("compress") => ["serve", "/srv"],
                     _ => ["boost", "--origin=http://a"],
                 };
                 let mut words = [&service[..], &[option.as_str(), "--access-log=-"]].concat();

@@ -11,6 +11,7 @@ mod build;
 mod cache;
 mod cache_command;
 mod cgi;
+mod compression;
 mod error;
 mod examples;
 mod file;
@@ -41,6 +42,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use millrace_files::Compression;
 use millrace_splice::Thresholds;
 use millrace_tls::{
     Certificate, ClientCertificateMode, ClientCertificates, Roots, TicketKeys, UnknownName,
@@ -576,6 +578,8 @@ pub struct Route {
     pub cgi: Option<CgiRoute>,
     /// The folder whose files the route serves; `None` if all requests go to origins.
     pub folder: Option<Arc<FolderRoute>>,
+    /// How responses of origins are compressed; `None` if they are passed on as they are.
+    pub compression: Option<Arc<Compression>>,
     /// How to choose an origin.
     pub balance: Balance,
     /// The Host field that the origin receives.

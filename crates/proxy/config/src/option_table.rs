@@ -13,9 +13,15 @@ const DOMAINS_MAX: usize = 8192;
 
 impl OptionRow {
     /// The rows, in the order of the reference.
-    pub const TABLE: &'static [Self] = &joined::<
-        { Self::SERVICE.len() + Self::FOLDER.len() + Self::PROCESS.len() },
-    >(&[Self::SERVICE, Self::FOLDER, Self::PROCESS]);
+    pub const TABLE: &'static [Self] =
+        &joined::<
+            {
+                Self::SERVICE.len()
+                    + Self::FOLDER.len()
+                    + Self::COMPRESSION.len()
+                    + Self::PROCESS.len()
+            },
+        >(&[Self::SERVICE, Self::FOLDER, Self::COMPRESSION, Self::PROCESS]);
 
     /// The rows for services and routes.
     const SERVICE: &'static [Self] = &[

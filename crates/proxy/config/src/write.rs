@@ -11,7 +11,7 @@ use super::{
     CertificateFiles, Cidr, ClientCertificateRules, Config, Listener, OriginProtocol, OriginTls,
     Route, Service, ServiceRole, TargetRules,
 };
-use super::{acme, cache, folder};
+use super::{acme, cache, compression, folder};
 use crate::limits::Limits;
 
 /// Writes the file of a configuration. The file does not contain the number of the snapshot, which
@@ -161,6 +161,7 @@ fn write_route(out: &mut String, route: &Route, kind: ServiceKind) {
     if !route.origins.is_empty() {
         write_origins(out, route);
     }
+    compression::write(out, route);
     cache::write_route(out, route.cache.as_deref());
 }
 

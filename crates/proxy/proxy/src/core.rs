@@ -9,7 +9,7 @@ use millrace_splice::Pipes;
 use millrace_store::{Cache, WaiterId};
 
 use crate::auth::Authenticator;
-use crate::cached::{CacheWaits, fill::Fill};
+use crate::cached::{CachedState, fill::Fill};
 use crate::conn::{Conn, listeners::Listeners};
 use crate::counters::Counters;
 use crate::exchange::{Exchange, access_log::LogBuffer, pool::ExchangePool};
@@ -47,7 +47,7 @@ pub(crate) struct Core<E: Engine> {
     pub(crate) secure: SecureContext,
     pub(crate) wakes: WakeQueue,
     pub(crate) mail: PeerMailboxes<WorkerMessage<E::DetachedFd>, E::Waker>,
-    pub(crate) cache_waits: CacheWaits,
+    pub(crate) cached: CachedState,
     pub(crate) files: FileTable,
     /// Scratch buffer in which the next header is written.
     pub(crate) out: Vec<u8>,

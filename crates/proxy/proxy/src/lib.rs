@@ -8,6 +8,7 @@
 mod admission;
 pub mod auth;
 mod cached;
+mod coded;
 pub mod congestion;
 mod conn;
 mod core;

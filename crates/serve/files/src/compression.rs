@@ -53,14 +53,14 @@ impl Compression {
 }
 
 impl Coding {
-    /// Returns the bytes in this coding.
-    pub fn compress(self, bytes: &[u8], level: CompressionLevel) -> Vec<u8> {
+    /// Returns the bytes of all parts in this coding.
+    pub fn compress(self, parts: &[&[u8]], level: CompressionLevel) -> Vec<u8> {
         let coding = match self {
             Self::Brotli => iolite::Coding::Brotli,
             Self::Zstd => iolite::Coding::Zstd,
             Self::Gzip => iolite::Coding::Gzip,
         };
-        coding.compress(&[bytes], level)
+        coding.compress(parts, level)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::hash::Hasher;
 
-use millrace_http_cache::{CachedHeader, OwnResponse};
+use millrace_http_cache::{CachedHeader, Flags, OwnResponse};
 use siphasher::sip::SipHasher13;
 
 use super::codings::Coding;
@@ -34,7 +34,7 @@ pub fn file_header(
     // Archives and images of systems that are built reproducibly have 0 or 1 in all files, which
     // says nothing.
     let second = u64::try_from(status.modified.seconds).ok().filter(|second| *second > 1);
-    OwnResponse {
+    let mut header = OwnResponse {
         fields: &fields,
         etag: Some(entity_tag(status, compressed, now_ms).as_bytes()),
         last_modified_s: second,
@@ -43,7 +43,12 @@ pub fn file_header(
         now_ms,
         lifetime_s: 0,
     }
-    .header()
+    .header();
+    if rules.has_codings() {
+        // It is the time of all forms, whose bytes differ.
+        header.meta.flags = header.meta.flags.without(Flags::MODIFIED_IS_STRONG);
+    }
+    header
 }
 
 /// Returns the header for a listing as a page, without `Date` and without the framing. It has no
@@ -98,8 +103,6 @@ const COARSE_UNIT_MS: u64 = 2000;
 
 #[cfg(test)]
 mod tests {
-    use millrace_http_cache::Flags;
-
     use super::super::codings::{AcceptedCodings, Coding};
     use super::super::folder_io::{FileKind, OpenMode};
     use super::super::request_path::RequestPath;

@@ -6,23 +6,27 @@ use millrace_files::{Compression, ContentTypes, FolderRules};
 
 use super::value::{
     parse_cache_control, parse_charset, parse_extension, parse_fallback, parse_file_name,
-    parse_media_pattern, parse_media_type, parse_pattern, parse_try_file,
+    parse_media_type, parse_pattern, parse_try_file,
 };
 use super::{FolderRoute, SymlinkRule};
 use crate::cache::parse_seconds;
 use crate::error::ConfigError;
 use crate::keywords;
-use crate::options::{OptionRow, Scope, ValueType};
-use crate::raw::{RawTable, bounded};
+use crate::options::{Scope, ValueType};
+use crate::raw::RawTable;
 use crate::value::{Problem, parse_file_path, parse_switch};
 
-/// Builds the folder of a route without opening it; `None` if the route has none.
-pub(crate) fn build(values: &RawTable) -> Result<Option<FolderRoute>, ConfigError> {
+/// Builds the folder of a route without opening it; `None` if the route has none. `compression` is
+/// that of its files.
+pub(crate) fn build(
+    values: &RawTable,
+    compression: Option<Compression>,
+) -> Result<Option<FolderRoute>, ConfigError> {
     let path = values.one("folder", parse_file_path)?;
     let symlinks = values.one_or_default("symlinks", |text| keywords::SYMLINKS.parse(text))?;
     let allowed_paths = values.all("allow-path", parse_file_path)?;
     let check_s = values.one_or_default("file-check", parse_seconds)?;
-    let rules = build_rules(values)?;
+    let rules = build_rules(values, compression)?;
     let Some(path) = path else {
         return match values.find_set(|row| row.scope == Scope::Folder && row.key != "cgi") {
             None => Ok(None),
@@ -42,7 +46,10 @@ pub(crate) fn build(values: &RawTable) -> Result<Option<FolderRoute>, ConfigErro
     Ok(Some(FolderRoute { path, symlinks, allowed_paths, rules, check_ms, folder: None }))
 }
 
-fn build_rules(values: &RawTable) -> Result<FolderRules, ConfigError> {
+fn build_rules(
+    values: &RawTable,
+    compression: Option<Compression>,
+) -> Result<FolderRules, ConfigError> {
     let default = FolderRules::default();
     let scripts = vec![RawTable::default_of("extensions", parse_extension)?];
     let mut scripts = all_or(values, "extensions", parse_extension, scripts)?;
@@ -57,7 +64,7 @@ fn build_rules(values: &RawTable) -> Result<FolderRules, ConfigError> {
         try_files: values.all("try-files", parse_try_file)?,
         fallback: values.one("fallback", parse_fallback)?,
         has_precompressed: values.one_or_default("precompressed", parse_switch)?,
-        compression: build_compression(values)?,
+        compression,
         types: build_types(values)?,
         program_extensions: all_or(
             values,
@@ -70,26 +77,8 @@ fn build_rules(values: &RawTable) -> Result<FolderRules, ConfigError> {
     })
 }
 
-fn build_compression(values: &RawTable) -> Result<Option<Compression>, ConfigError> {
-    let is_on = values.one_or_default("compress", parse_switch)?;
-    let default = Compression::default();
-    let compression = Compression {
-        level: values
-            .one_or_default("compress-level", |text| keywords::COMPRESSION_LEVELS.parse(text))?,
-        types: all_or(values, "compress-type", parse_media_pattern, default.types)?,
-        bytes_min: values.one_or_default("compress-min", |text| bounded("compress-min", text))?,
-    };
-    let of_compression = |row: &OptionRow| row.key.starts_with("compress-");
-    if !is_on && let Some(location) = values.find_set(of_compression) {
-        let problem = format!("has no effect: {} is off", values.name_of("compress"));
-        let expected = format!("{} on", values.name_of("compress"));
-        return Err(ConfigError::rule(location, problem, expected));
-    }
-    Ok(is_on.then_some(compression))
-}
-
 /// Returns all values of a key; `default` if it is not set.
-fn all_or<T>(
+pub(crate) fn all_or<T>(
     values: &RawTable,
     key: &str,
     parse: fn(&str) -> Result<T, Problem>,

@@ -11,7 +11,8 @@ use std::sync::Arc;
 
 use millrace_files::{FolderIo, FolderRules};
 
-pub(super) use build::build;
+pub(super) use build::{all_or, build};
+pub(super) use value::parse_media_pattern;
 pub(super) use write::write;
 
 /// A folder whose files a route serves.

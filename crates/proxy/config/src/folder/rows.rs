@@ -64,38 +64,6 @@ impl OptionRow {
         row(Folder, Files, "precompressed", ValueType::Switch, "on")
             .summary("Serve FILE.br, FILE.zst or FILE.gz to clients that accept the coding")
             .detail("Such a file lies beside FILE and must not be older."),
-        row(Folder, Files, "compress", ValueType::Switch, "on")
-            .summary("Compress files for clients that accept br, zstd or gzip")
-            .detail(
-                "A file is compressed once, and kept in the memory of the cache until it changes. \
-                 Files longer than the limit file_memory_bytes, and all files without a cache, are \
-                 sent as they are. So are all files if file-cache-control has no-transform.",
-            ),
-        row(
-            Folder,
-            Files,
-            "compress-type",
-            ValueType::MediaPattern,
-            "(text/*, *+json, *+xml, \
-             application/json, application/javascript, application/xml, application/wasm, \
-             application/vnd.ms-fontobject, font/otf, font/ttf, image/bmp, image/x-icon, \
-             image/vnd.microsoft.icon)",
-        )
-        .repeatable(64)
-        .not_empty()
-        .summary("Compress files of these media types")
-        .detail("* stands for any characters. The values replace the default."),
-        row(
-            Folder,
-            Files,
-            "compress-level",
-            ValueType::Keyword(&["default", "fast", "best"]),
-            "default",
-        )
-        .summary("How much time to spend on compression")
-        .detail("fast, default, best: gzip 1, 6, 9; br 2, 5, 10; zstd has one level."),
-        row(Folder, Files, "compress-min", ValueType::Size { least: 0, most: 1 << 30 }, "1K")
-            .summary("Send shorter files as they are"),
         row(Folder, Files, "media-type", ValueType::MediaType, "(that of a built-in table)")
             .repeatable(256)
             .summary("Media type of files with this extension")

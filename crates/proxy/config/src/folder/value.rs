@@ -70,7 +70,7 @@ pub(super) fn parse_media_type(text: &str) -> Result<(String, String), Problem> 
 }
 
 /// Parses a pattern of media types.
-pub(super) fn parse_media_pattern(text: &str) -> Result<NamePattern, Problem> {
+pub(crate) fn parse_media_pattern(text: &str) -> Result<NamePattern, Problem> {
     let is_valid = text.bytes().all(|byte| byte.is_ascii_graphic() && byte != b';');
     match is_valid && (text.contains('/') || text.contains('*')) {
         true => Ok(NamePattern::new(text.as_bytes())),

@@ -7,7 +7,6 @@ use super::value::{write_fallback, write_media_type};
 use crate::cache::write_seconds;
 use crate::keywords;
 use crate::toml_text::{basic_string, string_array, write_key};
-use crate::value::write_size;
 
 /// Writes the options of a folder.
 pub(crate) fn write(out: &mut String, folder: &FolderRoute) {
@@ -27,16 +26,6 @@ pub(crate) fn write(out: &mut String, folder: &FolderRoute) {
         write_key(out, "fallback", basic_string(&write_fallback(path)));
     }
     write_key(out, "precompressed", rules.has_precompressed);
-    match &rules.compression {
-        None => write_key(out, "compress", false),
-        Some(compression) => {
-            let level = keywords::COMPRESSION_LEVELS.name(compression.level);
-            write_key(out, "compress", true);
-            write_key(out, "compress-type", patterns(&compression.types));
-            write_key(out, "compress-level", basic_string(level));
-            write_key(out, "compress-min", basic_string(&write_size(compression.bytes_min)));
-        }
-    }
     write_key(out, "media-type", string_array(rules.types.overrides().map(write_media_type)));
     write_key(out, "charset", basic_string(rules.types.charset().unwrap_or("off")));
     write_key(out, "program-extensions", patterns(&rules.program_extensions));

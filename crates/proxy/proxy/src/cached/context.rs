@@ -14,16 +14,21 @@ use millrace_http1::{OriginRequest, destination};
 use millrace_store::{Cache, FetchLease, Object, WaiterId};
 
 use crate::cached::reader::CachedReader;
+use crate::coded::coder::BodyCoders;
+use crate::coded::derived::DerivedForms;
 
-/// A worker's objects that wait for the cache, and its number of refreshes.
+/// A worker's objects that wait for the cache, its number of refreshes, and the compression of
+/// responses.
 #[derive(Debug, Default)]
-pub(crate) struct CacheWaits {
+pub(crate) struct CachedState {
     /// Exchanges that wait for another exchange's fetch or for a file, ordered by their deadlines.
     pub(crate) collapsed: BTreeSet<(Instant, Key)>,
     /// Fills that found no memory.
     pub(crate) starved: Vec<Key>,
     /// The number of refreshes in progress.
     pub(crate) refreshes: usize,
+    pub(crate) derived: DerivedForms,
+    pub(crate) coders: BodyCoders,
 }
 
 /// The state of an exchange at the cache. The default is that of an exchange without a cache.
@@ -72,7 +77,7 @@ pub(crate) struct CacheContext {
 #[derive(Debug, Default)]
 pub(crate) struct CollapsedWait {
     /// The deadline of the present wait; `None` if the exchange does not wait. With the exchange's
-    /// key, this is its entry in [`CacheWaits::collapsed`].
+    /// key, this is its entry in [`CachedState::collapsed`].
     pub(crate) until: Option<Instant>,
     /// When the exchange first waited. The wait limit applies to all its waits together.
     pub(crate) since: Option<Instant>,

@@ -8,5 +8,5 @@ pub(crate) mod serve;
 pub(crate) mod store_outcome;
 pub(crate) mod waiting;
 
-pub(crate) use context::{CacheContext, CacheReport, CacheWaits, ResponseSource, key_of, now_ms};
+pub(crate) use context::{CacheContext, CacheReport, CachedState, ResponseSource, key_of, now_ms};
 pub use fill::DIRECT_BYTES;

@@ -27,7 +27,7 @@ pub(crate) fn begin<E: Engine>(
     object: Arc<Object>,
     lease: FetchLease,
 ) {
-    if core.cache_waits.refreshes == REFRESHES_MAX {
+    if core.cached.refreshes == REFRESHES_MAX {
         return core.wake(lease.release());
     }
     let now = core.engine.now();
@@ -57,14 +57,14 @@ pub(crate) fn begin<E: Engine>(
     let bytes = exchange.request.bytes().len() + size_of_val(exchange.request.fields());
     exchange.charges[0] = Some(core.engine.budget().charge(bytes));
     let key = core.exchanges.insert(exchange).expect("the table has slots for all refreshes");
-    core.cache_waits.refreshes += 1;
+    core.cached.refreshes += 1;
     core.counters.cache_refreshes.add(1);
     core.wakes.local.push_back(key.token(TokenKind::Exchange));
 }
 
 /// Returns the keys of the refreshes in progress.
 pub(crate) fn keys<E: Engine>(core: &Core<E>) -> Vec<Key> {
-    match core.cache_waits.refreshes {
+    match core.cached.refreshes {
         0 => Vec::new(),
         _ => core.exchanges.keys_where(|exchange| exchange.is_refresh()),
     }
@@ -76,7 +76,7 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key) {
     release::abandon_transaction(core, key);
     waiting::leave_cache(core, key);
     let mut exchange = core.exchanges.remove(key).expect("the caller's refresh is in the table");
-    core.cache_waits.refreshes -= 1;
+    core.cached.refreshes -= 1;
     exchange.abandon_transfers(&mut core.engine, &mut core.pipes);
     core.exchange_pool.recycle(exchange);
 }

@@ -10,10 +10,11 @@ use millrace_http_cache::{
     StoredFieldLine, StoredRange, field_lines, is_not_modified, select_ranges, write_not_modified,
 };
 use millrace_http1::{FieldName, FieldRun, Framing, HeaderWriter, Method, Version, forwarded_runs};
-use millrace_store::{Object, WaiterId};
+use millrace_store::{Cache, Object, WaiterId};
 
 use crate::cached::now_ms;
 use crate::cached::reader::{CachedReader, ResponsePart};
+use crate::coded::choice::{self, StoredForm};
 use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Reason, headers};
@@ -40,20 +41,30 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
         Some(cache) => *cache.hash(),
         None => core.files.hash(&mut core.engine),
     };
+    let exchange = core.exchange(key);
+    let object = exchange.caching.object.clone();
+    let file = exchange.file.as_ref().and_then(|file| file.served.clone());
+    let mut coded = match (&file, &object) {
+        (None, Some(object)) if choice::rules(exchange).is_some() => {
+            choice::stored_form(core, key, object)
+        }
+        _ => None,
+    };
+    let object = coded.as_mut().and_then(|coded| coded.derived.take()).or(object);
     let parts = core.parts_with_client(key);
     let must_close = parts.must_close();
     let ExchangeParts { engine, out, log, exchange, client, shared, .. } = parts;
     let is_secured = client.wire.tls().is_some();
     let (now, now_ms) = (engine.now(), now_ms(engine));
-    let object = exchange.caching.object.clone();
-    let file = exchange.file.as_ref().and_then(|file| file.served.clone());
     let (stored, length, is_whole) = match (&file, &object) {
         (Some(file), Some(object)) => (&file.header, object.length(), true),
         (Some(file), None) => (&file.header, Some(file.length), true),
-        (None, Some(object)) => (&object.stored, object.length(), object.body.bytes().is_some()),
+        (None, Some(object)) => coded_header(object, coded.as_deref()),
         (None, None) => unreachable!("the response is set before it is served"),
     };
-    let mut header = StoredHeaderWriter { out: h1::header(out), stored, length, is_whole, now_ms };
+    let adds_vary = coded.as_ref().is_some_and(|coded| coded.adds_vary);
+    let mut header =
+        StoredHeaderWriter { out: h1::header(out), stored, length, is_whole, now_ms, adds_vary };
     let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
     let form = header.form(exchange, &hash, random);
     let framing = header.write_stored_fields(exchange, &form);
@@ -67,12 +78,6 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
     }
     header.write_framing(exchange, framing, chunked);
     exchange.download.start(framing, chunked, now);
-    let is_hot_copy = match (framing, &form, &object, &shared.cache) {
-        (Framing::Length(bytes), ResponseForm::Whole, Some(object), Some(cache)) => {
-            cache.note_sent(&object.body, bytes)
-        }
-        _ => false,
-    };
     if let (Some(file), None) = (&file, &object) {
         let context = exchange.file_mut();
         context.reader = file_parts(file.length, form).map(|parts| {
@@ -83,12 +88,46 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
         return download::pump(core, key, true);
     }
     let object = object.expect("the body is in the cache or in a file");
-    let reader = object_reader(&object, form, waiter);
+    if let Some(coder) = coded.and_then(|coded| coded.coder) {
+        let framing = object.length().map_or(Framing::UntilClose, Framing::Length);
+        exchange.download.start(framing, chunked, now);
+        exchange.download.compress(coder);
+    }
+    let cache = shared.cache.as_deref();
+    match start_object(exchange, &object, (form, framing), (cache, waiter, is_secured)) {
+        Ok(woken) => {
+            core.wake(woken);
+            download::pump(core, key, true)
+        }
+        Err(reason) => {
+            exchange.status = 0;
+            TransferProgress::Failed(reason)
+        }
+    }
+}
+
+/// Starts the body of a stored response. Returns the waiter to wake.
+///
+/// # Errors
+/// If its beginning was discarded.
+#[inline]
+fn start_object(
+    exchange: &mut Exchange,
+    object: &Object,
+    (form, framing): (ResponseForm, Framing),
+    (cache, waiter, is_secured): (Option<&Cache>, WaiterId, bool),
+) -> Result<Option<WaiterId>, Reason> {
+    let is_hot_copy = match (framing, &form, cache) {
+        (Framing::Length(bytes), ResponseForm::Whole, Some(cache)) => {
+            cache.note_sent(&object.body, bytes)
+        }
+        _ => false,
+    };
+    let reader = object_reader(object, form, waiter);
     if reader.is_none() && framing != Framing::None {
         // The body was only passed on, and its beginning was discarded while earlier responses were
         // sent.
-        exchange.status = 0;
-        return TransferProgress::Failed(Reason::ResponseIncomplete);
+        return Err(Reason::ResponseIncomplete);
     }
     let before = std::mem::take(&mut exchange.caching.reader);
     exchange.caching.reader = reader;
@@ -100,8 +139,19 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
             false => reader.disable_zero_copy(),
         }
     }
-    core.wake(before.and_then(CachedReader::close));
-    download::pump(core, key, true)
+    Ok(before.and_then(CachedReader::close))
+}
+
+/// Returns the header of a stored response, the length of its body if it is sent, and whether the
+/// whole body is at hand.
+#[inline]
+fn coded_header<'a>(
+    object: &'a Object,
+    coded: Option<&'a StoredForm>,
+) -> (&'a CachedHeader, Option<u64>, bool) {
+    let header = coded.and_then(|coded| coded.header.as_ref()).unwrap_or(&object.stored);
+    let is_passing = coded.is_some_and(|coded| coded.is_passing);
+    (header, object.length().filter(|_| !is_passing), object.body.bytes().is_some())
 }
 
 /// Returns a reader of the bytes of a stored response that this form has; `None` if it has none.
@@ -147,6 +197,8 @@ struct StoredHeaderWriter<'a, W> {
     /// Whether the whole body is at hand.
     is_whole: bool,
     now_ms: u64,
+    /// Whether the response may be compressed for other clients, and does not say so.
+    adds_vary: bool,
 }
 
 impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
@@ -260,6 +312,9 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         let age_s = meta.age_s(self.now_ms);
         let out = &mut self.out;
         headers::write_hsts(out, headers::hsts_s(exchange));
+        if self.adds_vary {
+            out.field(b"Vary", b"Accept-Encoding");
+        }
         if caching.report.forward.is_none() || age_s > 0 {
             out.number(b"Age", age_s.into());
         }

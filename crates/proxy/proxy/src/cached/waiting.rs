@@ -8,7 +8,7 @@ use crate::core::Core;
 /// Ends the exchange's wait. Returns false if it did not wait.
 pub(crate) fn end_wait<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let due = core.exchange(key).caching.wait.until.take();
-    due.is_some_and(|due| core.cache_waits.collapsed.remove(&(due, key)))
+    due.is_some_and(|due| core.cached.collapsed.remove(&(due, key)))
 }
 
 /// Ends the exchange's wait and removes its waiter from the cache.
@@ -24,7 +24,7 @@ pub(crate) fn cancel_wait<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// Returns an exchange whose wait has passed its deadline.
 pub(crate) fn overdue<E: Engine>(core: &Core<E>, now: Instant) -> Option<Key> {
-    core.cache_waits.collapsed.first().filter(|(due, _)| *due <= now).map(|(_, key)| *key)
+    core.cached.collapsed.first().filter(|(due, _)| *due <= now).map(|(_, key)| *key)
 }
 
 /// Releases the lease and the reader of an exchange that ends or continues without the cache, and

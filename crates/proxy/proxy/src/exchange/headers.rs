@@ -5,17 +5,18 @@
 use std::borrow::Cow;
 use std::sync::Arc;
 
-use millrace_files::RequestPath;
-use millrace_http_cache::write_validation;
+use millrace_files::{Coding, RequestPath};
+use millrace_http_cache::{Etag, write_validation};
 use millrace_http1::format::{write_ip_host, write_normalised_authority, write_number, write_port};
 use millrace_http1::{
     Authority, FieldLine, FieldName, FieldRun, Framing, HeaderWriter, Http1Header, Method, NameSet,
-    RequestHead, Scheme, Version, declared_length, destination, forwarded_runs, parse_decimal,
-    path, upgrade_protocols,
+    RequestHead, ResponseHead, Scheme, Version, declared_length, destination, forwarded_runs,
+    parse_decimal, path, upgrade_protocols,
 };
 use millrace_store::Object;
 
 use crate::auth;
+use crate::coded::coder::ResponseCoding;
 use crate::exchange::{
     Exchange, OwnResponse, Reason, RequestPlan, access_log::Dates, reason::phrase,
 };
@@ -131,19 +132,24 @@ fn upgrade_to_send(exchange: &Exchange) -> bool {
 pub(crate) fn write_response(
     out: &mut impl HeaderWriter,
     exchange: &Exchange,
-    framing: Framing,
-    chunked: bool,
+    (framing, chunked): (Framing, bool),
+    coding: ResponseCoding,
     dates: &mut Dates,
     now: std::time::Duration,
 ) {
     let response = &exchange.response;
     out.response(response.status(), response.reason());
     let hsts_s = hsts_s(exchange);
-    if hsts_s.is_none() {
+    if hsts_s.is_none() && coding == ResponseCoding::default() {
         forwarded_runs(response, |_| true).for_each(|run| out.field_run(run));
     } else {
-        let is_kept = |field: &FieldLine| field.known != FieldName::StrictTransportSecurity;
+        let is_kept = |field: &FieldLine| match field.known {
+            FieldName::StrictTransportSecurity => hsts_s.is_none(),
+            FieldName::Etag | FieldName::AcceptRanges => coding.coding.is_none(),
+            _ => true,
+        };
         forwarded_runs(response, is_kept).for_each(|run| out.field_run(run));
+        write_coding(out, response, coding);
     }
     if response.find(FieldName::Date).is_none() {
         out.field(b"Date", dates.at(now).http_date());
@@ -163,6 +169,7 @@ pub(crate) fn write_response(
         out.field_with(b"Cache-Status", |value| status.write(value, "millrace"));
     }
     match framing {
+        Framing::None if coding.coding.is_some() => {}
         Framing::None if response.status() >= 200 && response.status() != 204 => {
             // Responses to HEAD and 304 may have the length of the omitted body.
             if let Ok(Some(length)) = declared_length(response) {
@@ -181,6 +188,22 @@ pub(crate) fn write_response(
         out.persistence(exchange.request.version(), exchange.is_persistent);
     }
     out.end();
+}
+
+/// Writes the fields of a response that may be compressed while it passes. Its entity tag becomes
+/// weak, because compressing it again may give other bytes.
+#[cold]
+#[inline(never)]
+fn write_coding(out: &mut impl HeaderWriter, response: &ResponseHead, coding: ResponseCoding) {
+    if let Some(name) = coding.coding.map(Coding::name) {
+        out.field(b"Content-Encoding", name.as_bytes());
+        for tag in response.values(FieldName::Etag) {
+            out.field_with(b"ETag", |value| Etag::write_weak(value, tag));
+        }
+    }
+    if coding.adds_vary {
+        out.field(b"Vary", b"Accept-Encoding");
+    }
 }
 
 /// Writes an interim response (RFC 9110 section 15.2).
@@ -424,7 +447,8 @@ mod tests {
     fn a_forwarded_response_is_written_in_any_encoding() {
         fn write(out: &mut impl HeaderWriter) {
             let (exchange, dates) = (&exchange(REQUEST, RESPONSE), &mut Dates::default());
-            write_response(out, exchange, Framing::Chunked, true, dates, Duration::ZERO);
+            let (framing, coding) = ((Framing::Chunked, true), ResponseCoding::default());
+            write_response(out, exchange, framing, coding, dates, Duration::ZERO);
         }
         let (text, list) = both(|out| write(out), write);
         let expected = "HTTP/1.1 200 Fine\r\nETag: \"a\"\r\nServer: s\r\n\

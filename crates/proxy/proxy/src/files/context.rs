@@ -5,7 +5,7 @@ use std::rc::Rc;
 use millrace_engine::HeldBytes;
 use millrace_files::{Errno, FoundScript, Resolution};
 
-use super::load::Loaded;
+use super::kept_bytes::Loaded;
 use super::reader::FileReader;
 use super::served_file::{FileSource, LoadGuard, ServedFile};
 use super::table::FileName;

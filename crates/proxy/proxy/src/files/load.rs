@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use millrace_config::FolderRoute;
 use millrace_files::{Coding, CompressionLevel, Errno, FileStatus, OpenFile};
-use millrace_http_cache::{CachedHeader, Key};
-use millrace_store::{Cache, NewEntry, Object};
+use millrace_store::Cache;
 
+use super::kept_bytes::{KeptBytes, Loaded};
 use super::served_file::ServedFile;
 
 /// The file that is read, and the place in the cache.
@@ -15,23 +15,9 @@ pub(crate) struct FileLoad {
     file: Arc<dyn OpenFile>,
     /// The status when it was opened.
     status: FileStatus,
-    key: Key,
-    header: CachedHeader,
-    name: Arc<[u8]>,
-    now_ms: u64,
+    kept: KeptBytes,
     /// The coding into which the bytes are compressed.
     compression: Option<(Coding, CompressionLevel)>,
-}
-
-/// The result of a load.
-#[derive(Debug)]
-pub(crate) enum Loaded {
-    /// The cache has the bytes.
-    Kept(Arc<Object>),
-    /// The cache does not admit them or has no memory, or the file was changed meanwhile.
-    NotKept,
-    /// The compressed bytes are not shorter.
-    Incompressible,
 }
 
 impl FileLoad {
@@ -46,7 +32,8 @@ impl FileLoad {
             (*coding, rules.map_or(CompressionLevel::Default, |rules| rules.level))
         });
         let (key, header, name) = (served.key?, served.header.clone(), name.into());
-        Some(Self { file, status, key, header, name, now_ms, compression })
+        let kept = KeptBytes { key, header, name, now_ms };
+        Some(Self { file, status, kept, compression })
     }
 
     /// Returns whether the load takes so little time that a worker can do it.
@@ -59,6 +46,7 @@ impl FileLoad {
     /// # Errors
     /// EAGAIN if a disk has to be awaited and the caller may not wait. Those of reading.
     pub(crate) fn run(&self, cache: &Arc<Cache>, waits: bool) -> Result<Loaded, Errno> {
+        let is_current = || Ok(self.file.status()? == self.status);
         if let Some((coding, level)) = self.compression {
             let mut bytes = vec![0; usize::try_from(self.status.bytes).map_err(|_| Errno::FBIG)?];
             let mut at = 0;
@@ -68,62 +56,17 @@ impl FileLoad {
                     count => at += count,
                 }
             }
-            let compressed = coding.compress(&bytes, level);
+            let compressed = coding.compress(&[&bytes], level);
             if compressed.len() >= bytes.len() {
                 return Ok(Loaded::Incompressible);
             }
-            return self.store(cache, compressed.len() as u64, |at, memory| {
-                let count = memory.len().min(compressed.len() - at as usize);
-                memory[..count].copy_from_slice(&compressed[at as usize..][..count]);
-                Ok(count)
-            });
+            return self.kept.store_copy(cache, &compressed, is_current);
         }
-        self.store(cache, self.status.bytes, |at, memory| match waits {
+        let read = |at, memory: &mut [u8]| match waits {
             true => self.file.read_to_keep(at, memory),
             false => self.file.read_at(at, memory, false),
-        })
-    }
-
-    /// Stores `length` bytes, which `read` copies from an offset. They are found once they are
-    /// whole.
-    fn store(
-        &self,
-        cache: &Arc<Cache>,
-        length: u64,
-        read: impl Fn(u64, &mut [u8]) -> Result<usize, Errno>,
-    ) -> Result<Loaded, Errno> {
-        let entry = NewEntry {
-            stored: self.header.clone(),
-            variant: None,
-            declared: Some(length),
-            name: self.name.clone(),
-            tags: Arc::new([]),
-            since: cache.invalidation_seq(),
-            own_invalidation: 0,
-            stays_in_memory: true,
         };
-        let (filler, woken) = cache.publish(self.key, None, entry, self.now_ms);
-        assert!(woken.is_empty(), "there was no lease for which an exchange could wait");
-        let Ok(mut filler) = filler else { return Ok(Loaded::NotKept) };
-        let mut at = 0;
-        while at < length {
-            let Ok(memory) = filler.unfilled(self.now_ms) else { return Ok(Loaded::NotKept) };
-            let count = read(at, memory)?;
-            if count == 0 {
-                return Ok(Loaded::NotKept);
-            }
-            at += count as u64;
-            // Only a whole object is found by its key, so it has no readers yet.
-            let woken = filler.advance(count, self.now_ms);
-            assert!(woken.is_empty(), "an object that is not whole has no readers");
-        }
-        if self.file.status()? != self.status {
-            return Ok(Loaded::NotKept);
-        }
-        let object = filler.object().clone();
-        let woken = filler.finish(self.now_ms);
-        assert!(woken.is_empty(), "an object that is not whole has no readers");
-        Ok(Loaded::Kept(object))
+        self.kept.store(cache, self.status.bytes, read, is_current)
     }
 }
 
@@ -197,7 +140,7 @@ mod tests {
         assert!(!load.is_short());
         let Ok(Loaded::Kept(object)) = load.run(&cache, true) else { panic!("admitted") };
         let bytes = object.body.bytes().unwrap().to_vec();
-        assert_eq!(bytes, Coding::Gzip.compress(&text, CompressionLevel::Default));
+        assert_eq!(bytes, Coding::Gzip.compress(&[&text], CompressionLevel::Default));
         assert!(cache.find(served.key.unwrap()).is_some());
         served.close();
         assert!(plain.source().is_none(), "both forms have one open file");

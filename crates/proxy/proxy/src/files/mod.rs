@@ -1,16 +1,18 @@
 //! Files of folders in exchanges: found, kept in memory if they are short, and read for clients.
 
 mod context;
+pub(crate) mod kept_bytes;
 mod load;
 pub(crate) mod reader;
 mod served_file;
 mod table;
 #[cfg(test)]
 mod test_folder;
-mod threads;
+pub(crate) mod threads;
 
 pub(crate) use context::{FileContext, FileWork};
-pub(crate) use load::{FileLoad, Loaded};
+pub(crate) use kept_bytes::Loaded;
+pub(crate) use load::FileLoad;
 pub(crate) use served_file::{ServedFile, listing};
 pub(crate) use table::{FileTable, Finding};
 pub use threads::FileThreads;

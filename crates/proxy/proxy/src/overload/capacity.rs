@@ -16,7 +16,7 @@ use crate::overload::{RECEIVE_AHEAD_MAX, WaitingExchange, WantedResource};
 /// can still be received.
 pub(crate) fn has_pipelining_capacity<E: Engine>(core: &Core<E>) -> bool {
     let budget = core.engine.budget();
-    let count = core.exchanges.len() - core.cache_waits.refreshes;
+    let count = core.exchanges.len() - core.cached.refreshes;
     count < core.overload.connections_max
         && count < budget.max() / (8 * RECEIVE_AHEAD_MAX)
         && budget.used() < budget.max() / 2

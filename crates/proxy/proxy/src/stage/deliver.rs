@@ -5,6 +5,7 @@ use millrace_engine::{Engine, Key};
 use millrace_http1::{Expectation, Framing, expectation};
 
 use crate::cached::{self, ResponseSource};
+use crate::coded::choice;
 use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::end;
@@ -111,6 +112,10 @@ fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: OwnResponse) -> Transf
 }
 
 fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    let (coding, coder) = match choice::rules(core.exchange(key)) {
+        None => Default::default(),
+        Some(_) => choice::begin_response(core, key),
+    };
     let parts = core.parts_with_client(key);
     let must_close = parts.must_close();
     let ExchangeParts { engine, out, log, exchange, .. } = parts;
@@ -120,16 +125,20 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
         Framing::Chunked if is_filled => Framing::UntilClose,
         framing => framing,
     };
-    let (chunked, ends_by_close) = h1::outgoing_framing(exchange, framing);
+    let sent = if coder.is_some() { Framing::Chunked } else { framing };
+    let (chunked, ends_by_close) = h1::outgoing_framing(exchange, sent);
     exchange.is_persistent &= !ends_by_close && !must_close && exchange.has_received_request();
     exchange.status = exchange.response.status();
     let out = &mut h1::header(out);
     let (dates, now) = (&mut log.dates, engine.time_of_day());
-    headers::write_response(out, exchange, framing, chunked, dates, now);
+    headers::write_response(out, exchange, (sent, chunked), coding, dates, now);
     if exchange.status == 101 {
         return tunnel::begin(core, key);
     }
     exchange.download.start(framing, chunked, engine.now());
+    if let Some(coder) = coder {
+        exchange.download.compress(coder);
+    }
     download::pump(core, key, true)
 }
 

@@ -120,13 +120,13 @@ fn respond(exchange: &mut Exchange, own: OwnResponse) -> NextStep {
 
 /// Waits for the work of a thread.
 fn wait<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
-    let Core { engine, exchanges, cache_waits, .. } = core;
+    let Core { engine, exchanges, cached, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
     exchange.file_mut().work = Some(work);
     let limit = Duration::from_millis(exchange.snapshot().limits().response_ms);
     let due = engine.now() + limit;
     exchange.caching.wait.until = Some(due);
-    cache_waits.collapsed.insert((due, key));
+    cached.collapsed.insert((due, key));
     NextStep::Wait
 }
 

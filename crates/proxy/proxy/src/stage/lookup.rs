@@ -38,7 +38,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let Some(found) = query_cache(core, key) else { return advance(core, key) };
     let waiter = core.waiter(key, TokenKind::Exchange);
-    let Core { engine, exchanges, cache_waits, counters, .. } = core;
+    let Core { engine, exchanges, cached, counters, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
     let due = wait_deadline(exchange, engine.now());
     let caching = &mut exchange.caching;
@@ -86,7 +86,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             }
             caching.wait.until = Some(due);
             caching.wait.since.get_or_insert(engine.now());
-            cache_waits.collapsed.insert((due, key));
+            cached.collapsed.insert((due, key));
             NextStep::Wait
         }
         LookupResult::OnlyIfCached => NextStep::End(Reason::OnlyIfCached),

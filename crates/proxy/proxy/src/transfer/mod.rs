@@ -11,6 +11,7 @@
 //! bytes are in it, which is at most until this step's send has completed.
 
 pub(crate) mod body_progress;
+mod compressed;
 pub(crate) mod download;
 pub(crate) mod send_parts;
 pub(crate) mod sink;
@@ -27,6 +28,7 @@ use millrace_splice::{ArrivalPattern, FillResult, MoveMethod, Pipe, Pipes};
 use millrace_store::{BodyEnd, COPIED_BYTES};
 
 use crate::cached::reader::{CachedReader, NextChunk};
+use crate::coded::coder::BodyCoder;
 use crate::conn::wire::Wire;
 use crate::exchange::reason::Reason;
 use crate::files::reader::{FileReader, FileStep};
@@ -113,6 +115,9 @@ pub(crate) struct Transfer {
     /// The source's socket had no bytes for a pipe, so the transfer waits for a watch instead of a
     /// receive.
     is_watching: bool,
+    /// Compresses the payload, which is sent in chunks. Counts of forwarded and accepted bytes are
+    /// those of compressed ones.
+    coder: Option<Box<BodyCoder>>,
 }
 
 impl Transfer {
@@ -135,6 +140,17 @@ impl Transfer {
     /// Frames the payload as records of FastCGI. Called right after [`Transfer::start`].
     pub(crate) fn send_records(&mut self) {
         self.framing = SendFraming::Records;
+    }
+
+    /// Compresses the payload. Called right after [`Transfer::start`], with chunks.
+    pub(crate) fn compress(&mut self, coder: BodyCoder) {
+        debug_assert!(self.framing == SendFraming::Chunks, "the length is unknown");
+        self.coder = Some(Box::new(coder));
+    }
+
+    /// Returns whether the payload is compressed.
+    pub(crate) fn is_compressed(&self) -> bool {
+        self.coder.is_some()
     }
 
     pub(crate) fn state(&self) -> TransferState {
@@ -287,6 +303,9 @@ impl Transfer {
         sink: &mut impl TransferSink<E>,
         header: &[u8],
     ) -> Result<TransferState, BodyError> {
+        if self.coder.is_some() {
+            return self.pump_compressed(engine, TransferSource::Wire(source), sink, header);
+        }
         let had_rest = !matches!(self.body, BodyProgress::Complete);
         let bytes = source.recv_buffer.bytes_mut();
         let received = bytes.len();
@@ -350,6 +369,9 @@ impl Transfer {
         sink: &mut impl TransferSink<E>,
         header: &[u8],
     ) -> Result<TransferState, BodyError> {
+        if self.coder.is_some() {
+            return self.pump_compressed(engine, TransferSource::Cached(reader), sink, header);
+        }
         let next = match self.body.certain_payload() {
             Some(0) => NextChunk::End(BodyEnd::Whole),
             known => reader.next(known.unwrap_or(u64::MAX)),
@@ -615,15 +637,17 @@ impl Transfer {
         self.body = BodyProgress::Complete;
         if self.framing == SendFraming::Chunks {
             let owed = std::mem::take(&mut self.owes_line_end);
+            let last = self.coder.take().map_or_else(Vec::new, |coder| coder.stream.finish());
             let parts = SendParts {
                 owes_line_end: owed,
+                payload: &last,
                 framing: self.framing,
                 trailers: Some(&[]),
                 ..SendParts::default()
             };
             parts.send(engine, sink, None);
-            self.stats.note_sent(0, 0, false);
-            self.note_forwarded(engine, sink, 0);
+            self.stats.note_sent(last.len(), 0, false);
+            self.note_forwarded(engine, sink, last.len());
         } else {
             self.enter(TransferState::Ended, engine.now());
         }
@@ -642,6 +666,7 @@ impl Transfer {
         if let Some(pipe) = self.pipe.take() {
             pipes.release(engine, pipe);
         }
+        self.coder = None;
         if self.state != TransferState::Off {
             self.state = TransferState::Ended;
         }

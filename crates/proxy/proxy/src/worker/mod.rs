@@ -129,7 +129,7 @@ impl<E: Engine> Worker<E> {
             secure,
             wakes: Default::default(),
             mail,
-            cache_waits: Default::default(),
+            cached: Default::default(),
             files: Default::default(),
             out: Vec::new(),
             log: Default::default(),
@@ -193,7 +193,7 @@ impl<E: Engine> Worker<E> {
     #[inline]
     fn deadline(&self) -> Option<Instant> {
         let core = &self.core;
-        let has_waits = core.shared.cache.is_some() || !core.cache_waits.collapsed.is_empty();
+        let has_waits = core.shared.cache.is_some() || !core.cached.collapsed.is_empty();
         let waits = has_waits.then(|| self.waits_deadline()).flatten();
         let deadlines =
             [core.timers.next_wakeup(), core.names.next_deadline(), self.maintenance, waits];
@@ -217,7 +217,7 @@ impl<E: Engine> Worker<E> {
     /// Returns the earliest deadline of objects that wait for the cache or for files.
     fn waits_deadline(&self) -> Option<Instant> {
         let core = &self.core;
-        let waits = &core.cache_waits;
+        let waits = &core.cached;
         let has_retries = !waits.starved.is_empty() || core.wakes.is_pending();
         let retry = has_retries.then(|| core.engine.now() + RETRY_INTERVAL);
         // A draining worker checks whether its fills still have readers.
@@ -395,10 +395,10 @@ impl<E: Engine> Worker<E> {
     /// fail too, and each attempt evicts cached objects. The fill that failed comes last the next
     /// time.
     fn retry_starved_fills(&mut self) {
-        let starved = std::mem::take(&mut self.core.cache_waits.starved);
+        let starved = std::mem::take(&mut self.core.cached.starved);
         for (at, key) in starved.iter().enumerate() {
             self.drive(EventTarget::Fill(*key), Event::CapacityFreed);
-            let still = &mut self.core.cache_waits.starved;
+            let still = &mut self.core.cached.starved;
             if still.contains(key) {
                 still.splice(0..0, starved[at + 1..].iter().copied());
                 return;
@@ -455,7 +455,7 @@ impl<E: Engine> Worker<E> {
         let core = &self.core;
         [
             core.conns.len(),
-            core.exchanges.len() - core.cache_waits.refreshes,
+            core.exchanges.len() - core.cached.refreshes,
             core.origins.connections.len() - core.origins.idle_count(),
             core.origins.attempts.len(),
         ]

@@ -72,7 +72,11 @@ impl Leader {
     fn next_source(&self, filling: &ObjectFiller, exchanges: &Table<Box<Exchange>>) -> FillSource {
         let Some(exchange) = exchanges.get(self.exchange) else { return FillSource::Direct };
         let Some(reader) = &exchange.caching.reader else { return FillSource::Direct };
-        if !filling.is_kept() || filling.reader_count() != 1 || !reader.reads_whole_body() {
+        if !filling.is_kept()
+            || filling.reader_count() != 1
+            || !reader.reads_whole_body()
+            || exchange.download.is_compressed()
+        {
             return FillSource::Direct;
         }
         let is_ready = exchange.download.state() == TransferState::AwaitingSource

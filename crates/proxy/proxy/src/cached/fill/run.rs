@@ -188,8 +188,8 @@ fn wait_for_memory<E: Engine>(core: &mut Core<E>, key: Key) {
         return end(core, key, false);
     }
     // A reader's progress makes the fill try again as well.
-    if !core.cache_waits.starved.contains(&key) {
-        core.cache_waits.starved.push(key);
+    if !core.cached.starved.contains(&key) {
+        core.cached.starved.push(key);
     }
 }
 

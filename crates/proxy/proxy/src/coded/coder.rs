@@ -1,0 +1,53 @@
+//! How a response is coded, and the coders of bodies that are compressed while they pass.
+
+use std::rc::Rc;
+
+use iolite::GzipStream;
+use millrace_files::{Coding, CompressionLevel};
+
+/// The coding in which a response of an origin is sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct ResponseCoding {
+    /// The coding; `None` if the bytes are sent as they are.
+    pub(crate) coding: Option<Coding>,
+    /// Whether the response has to say that it varies with `Accept-Encoding`.
+    pub(crate) adds_vary: bool,
+}
+
+/// The body of one response that is compressed while it passes.
+#[derive(Debug)]
+pub(crate) struct BodyCoder {
+    pub(crate) stream: GzipStream,
+    /// Counts the coders of the worker.
+    _slot: Rc<()>,
+}
+
+/// The number of bodies that a worker compresses at a time. Each takes some 300 KB.
+const CODERS_MAX: usize = 128;
+
+/// A worker's bodies that are being compressed.
+#[derive(Debug, Default)]
+pub(crate) struct BodyCoders(Rc<()>);
+
+impl BodyCoders {
+    /// Returns a coder; `None` if there are too many.
+    pub(crate) fn acquire(&self, level: CompressionLevel) -> Option<BodyCoder> {
+        let is_free = Rc::strong_count(&self.0) <= CODERS_MAX;
+        is_free.then(|| BodyCoder { stream: GzipStream::new(level), _slot: self.0.clone() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_has_a_limited_number_of_coders() {
+        let coders = BodyCoders::default();
+        let mut used: Vec<_> =
+            (0..CODERS_MAX).map(|_| coders.acquire(CompressionLevel::Fast).unwrap()).collect();
+        assert!(coders.acquire(CompressionLevel::Fast).is_none());
+        used.pop();
+        assert!(coders.acquire(CompressionLevel::Fast).is_some());
+    }
+}
