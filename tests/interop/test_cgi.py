@@ -205,12 +205,12 @@ class Requests(Programs):
 
     def test_status_and_location(self):
         self.shell("tea.sh", "printf 'Status: 418 Teapot\\r\\n\\r\\ntea'")
-        self.shell("move.sh", "printf 'Location: /other\\n\\n'")
+        self.shell("move.sh", "printf 'Location: http://other/\\n\\n'")
         proxy = self.start()
         tea = self.get(proxy, "/cgi-bin/tea.sh")
         self.assertEqual((tea.status, tea.body), (418, b"tea"))
         moved = self.get(proxy, "/cgi-bin/move.sh")
-        self.assertEqual((moved.status, moved.fields["location"]), (302, "/other"))
+        self.assertEqual((moved.status, moved.fields["location"]), (302, "http://other/"))
 
     def test_what_is_no_program(self):
         source = self.shell("a.sh", "printf '\\nrun'")

@@ -35,6 +35,8 @@ pub struct Environment {
     /// The values of repeated fields after the first one, with their separators.
     more: Vec<MoreValue>,
     authorization: AuthorizationFor,
+    /// The value of REQUEST_URI, if it is not that of the request.
+    client_target: Option<TextRange>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +64,13 @@ impl Environment {
     /// Creates an environment without variables.
     pub fn new(authorization: AuthorizationFor) -> Self {
         let (text, variables) = (Vec::with_capacity(2048), Vec::with_capacity(40));
-        Self { text, variables, more: Vec::new(), authorization }
+        Self { text, variables, more: Vec::new(), authorization, client_target: None }
+    }
+
+    /// Has REQUEST_URI name this path and query in place of those of the request, which a local
+    /// redirect has changed. Called before the request is written.
+    pub fn set_client_target(&mut self, path_and_query: &[u8]) {
+        self.client_target = Some(self.push(path_and_query));
     }
 
     /// Sets a variable, which must not be set yet. `name` has no `=`, and neither has a NUL.
@@ -147,7 +155,13 @@ impl HeaderWriter for Environment {
     /// Sets REQUEST_METHOD, REQUEST_URI, QUERY_STRING and HTTP_HOST.
     fn request(&mut self, method: &[u8], path: &[u8], authority: impl FnOnce(&mut Vec<u8>)) {
         self.set(b"REQUEST_METHOD", method);
-        self.set(b"REQUEST_URI", path);
+        match self.client_target {
+            Some(value) => {
+                let name = self.push(b"REQUEST_URI");
+                self.variables.push(Variable { name, value, more: None });
+            }
+            None => self.set(b"REQUEST_URI", path),
+        }
         let query = split_query(path).1;
         self.set(b"QUERY_STRING", query.get(1..).unwrap_or_default());
         self.field_with(b"Host", authority);

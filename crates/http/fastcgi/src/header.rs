@@ -47,6 +47,10 @@ pub fn header_length(output: &[u8], scanned: &mut usize) -> Option<usize> {
 /// The status is that of the field `Status`, otherwise 302 with `Location` and 200 without. Fields
 /// about the connection are left out. [`millrace_http1::ResponseHead`] checks names and values.
 ///
+/// A header whose status is 200 and whose `Location` is a path is a local redirect, whatever other
+/// fields it has, as Apache httpd treats it. Only a client can apply a fragment (RFC 3875 section
+/// 6.2.2), so a path with one is for the client.
+///
 /// # Errors
 /// If the header is malformed. `out` may have a part of it then.
 pub fn convert_header(header: &[u8], out: &mut Vec<u8>) -> Result<HeaderForm, HeaderError> {
@@ -63,15 +67,20 @@ pub fn convert_header(header: &[u8], out: &mut Vec<u8>) -> Result<HeaderForm, He
         }
     }
     let is_local = |value: &Range<usize>| {
-        header[value.clone()].starts_with(b"/") && !header[value.clone()].starts_with(b"//")
+        let value = &header[value.clone()];
+        value.starts_with(b"/") && !value.starts_with(b"//") && !value.contains(&b'#')
     };
-    if status.is_none()
-        && let Some(path) = location.clone().filter(is_local)
-    {
+    let status = status.map(|value| parse_status(&header[value])).transpose()?;
+    let is_ok = status.is_none_or(|(number, _)| number == 200);
+    if let Some(path) = location.clone().filter(|value| is_ok && is_local(value)) {
         return Ok(HeaderForm::LocalRedirect(path));
     }
     match status {
-        Some(value) => write_status(&header[value], out)?,
+        Some((number, reason)) => {
+            out.extend_from_slice(b"HTTP/1.1 ");
+            write_number(out, number.into());
+            append(out, &[b" ", reason, b"\r\n"]);
+        }
         None if location.is_some() => out.extend_from_slice(b"HTTP/1.1 302 Found\r\n"),
         None => out.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
     }
@@ -125,20 +134,16 @@ impl Field {
     }
 }
 
-/// Appends the status line for a value of `Status`: a status, and a reason phrase.
-fn write_status(value: &[u8], out: &mut Vec<u8>) -> Result<(), HeaderError> {
+/// Parses a value of `Status`: a status, and a reason phrase.
+fn parse_status(value: &[u8]) -> Result<(u16, &[u8]), HeaderError> {
     let (digits, reason) = value.split_first_chunk::<3>().ok_or(HeaderError::Status)?;
     let number = std::str::from_utf8(digits).ok().and_then(|digits| digits.parse::<u16>().ok());
     let number = number.filter(|number| (200..600).contains(number)).ok_or(HeaderError::Status)?;
-    let reason = match reason {
-        [] => reason,
-        [b' ', reason @ ..] => reason,
-        _ => return Err(HeaderError::Status),
-    };
-    out.extend_from_slice(b"HTTP/1.1 ");
-    write_number(out, number.into());
-    append(out, &[b" ", reason, b"\r\n"]);
-    Ok(())
+    match reason {
+        [] => Ok((number, reason)),
+        [b' ', reason @ ..] => Ok((number, reason)),
+        _ => Err(HeaderError::Status),
+    }
 }
 
 fn append(out: &mut Vec<u8>, parts: &[&[u8]]) {
@@ -186,6 +191,7 @@ mod tests {
             ("Location: http://b/\n\n", "HTTP/1.1 302 Found\r\nLocation: http://b/\r\n\r\n"),
             ("Location: //b/\n\n", "HTTP/1.1 302 Found\r\nLocation: //b/\r\n\r\n"),
             ("Location: /a\nStatus: 301 Moved\n\n", "HTTP/1.1 301 Moved\r\nLocation: /a\r\n\r\n"),
+            ("Location: /a#b\n\n", "HTTP/1.1 302 Found\r\nLocation: /a#b\r\n\r\n"),
             ("\n", "HTTP/1.1 200 OK\r\n\r\n"),
             ("A: \t \n\n", "HTTP/1.1 200 OK\r\nA: \r\n\r\n"),
         ] {
@@ -195,12 +201,17 @@ mod tests {
     }
 
     #[test]
-    fn a_path_alone_is_a_local_redirect() {
-        let header = "Location:  /a?b \r\n\r\n";
-        let Ok((HeaderForm::LocalRedirect(path), _)) = converted(header) else {
-            panic!("not a local redirect")
-        };
-        assert_eq!(&header[path], "/a?b");
+    fn a_path_with_status_200_is_a_local_redirect() {
+        for header in [
+            "Location:  /a?b \r\n\r\n",
+            "Status: 200 OK\nLocation: /a?b\n\n",
+            "Content-Type: text/html\nLocation: /a?b\nSet-Cookie: a=b\n\n",
+        ] {
+            let Ok((HeaderForm::LocalRedirect(path), out)) = converted(header) else {
+                panic!("{header:?} is no local redirect")
+            };
+            assert_eq!((&header[path], &out[..]), ("/a?b", ""));
+        }
     }
 
     #[test]

@@ -72,6 +72,12 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
             waiting::leave_cache(core, key);
             true
         }
+        // The response to the new path has another key.
+        _ if exchange.transaction.is_local_redirect => {
+            invalidate(exchange, cache, route);
+            refuse_to_store(core, key, context, NotStored::Useless);
+            true
+        }
         // An ambiguous header changes nothing that is stored.
         304 if exchange.caching.is_validating => {
             !is_ambiguous && apply_not_modified(core, key, context)

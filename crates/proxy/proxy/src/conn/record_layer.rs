@@ -30,6 +30,8 @@ pub(crate) struct RecordLayer {
     is_head: bool,
     /// The header in the form of HTTP/1.1, until it is read.
     pub(crate) header: Vec<u8>,
+    /// Whether the header is a local redirect, which no client gets.
+    pub(crate) is_local_redirect: bool,
     body: RecordBody,
     /// Translated bytes that did not fit before those in the buffer.
     pub(crate) prefix: Vec<u8>,
@@ -168,11 +170,12 @@ impl RecordLayer {
         self.header.clear();
         match convert_header(&self.collected, &mut self.header) {
             Ok(HeaderForm::Document) => {}
-            // As nginx does, the client is sent there.
+            // The rest of the output is dropped.
             Ok(HeaderForm::LocalRedirect(path)) => {
+                self.is_local_redirect = true;
                 self.header.extend_from_slice(b"HTTP/1.1 302 Found\r\nLocation: ");
                 self.header.extend_from_slice(&self.collected[path]);
-                self.header.extend_from_slice(b"\r\n\r\n");
+                self.header.extend_from_slice(b"\r\nContent-Length: 0\r\n\r\n");
             }
             Err(_) => return None,
         }
@@ -347,6 +350,21 @@ mod tests {
             assert!(!text.contains("dropped") && !text.contains("chunked"), "{text}");
             let (without_end, _) = whole.split_at(whole.len() - 1);
             assert_eq!(translate(&[without_end], is_head), Some((String::new(), false)));
+        }
+    }
+
+    #[test]
+    fn a_local_redirect_is_read_to_its_end() {
+        let whole = records(&["Location: /a?b\n", "Content-Type: a/b\n\ndropped"]);
+        let expected = "HTTP/1.1 302 Found\r\nLocation: /a?b\r\nContent-Length: 0\r\n\r\n";
+        assert_eq!(in_all_pieces(&whole, false), Some((expected.to_owned(), false)));
+        let (without_end, _) = whole.split_at(whole.len() - 1);
+        assert_eq!(translate(&[without_end], false), Some((String::new(), false)));
+        let mut layer = RecordLayer::default();
+        for (output, is_redirect) in [("Location: /a\n\n", true), ("Location: //a\n\n", false)] {
+            layer.begin(false, 1000);
+            layer.translate(&mut records(&[output])).unwrap();
+            assert_eq!(layer.is_local_redirect, is_redirect, "{output}");
         }
     }
 

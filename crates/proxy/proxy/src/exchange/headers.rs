@@ -320,11 +320,18 @@ fn write_https_url(url: &mut Vec<u8>, request: &RequestHead, port: u16) {
     }
 }
 
-/// Returns the path of the request with a slash at its end, relative to the request.
+/// Returns the path of the request with a slash at its end, relative to the request. After a local
+/// redirect the client has requested another path, and the result is absolute.
 fn folder_location(exchange: &Exchange) -> Vec<u8> {
     let destination = destination(&exchange.request).expect("the route stage has checked it");
     let (path, query) = path::split_query(destination.path_and_query);
-    let decoded = RequestPath::decode(&path::normalise(path));
+    let normal = path::normalise(path);
+    if exchange.redirects.is_some() {
+        let end = normal.iter().position(|&byte| byte != b'/').unwrap_or(normal.len());
+        // Two slashes would begin the name of a host.
+        return [b"/", &normal[end..], b"/", query].concat();
+    }
+    let decoded = RequestPath::decode(&normal);
     let location = decoded.ok().and_then(|path| path.folder_location(query));
     location.expect("the file stage has found the folder by this path")
 }

@@ -4,6 +4,7 @@ pub mod access_log;
 pub(crate) mod end;
 pub(crate) mod headers;
 pub(crate) mod hello_peek;
+pub(crate) mod local_redirect;
 mod plan;
 pub(crate) mod pool;
 pub mod reason;
@@ -21,6 +22,7 @@ use millrace_splice::Pipes;
 use crate::auth::Access;
 use crate::cached::CacheContext;
 use crate::exchange::hello_peek::HelloPeek;
+use crate::exchange::local_redirect::LocalRedirects;
 pub(crate) use crate::exchange::plan::{OwnResponse, RequestPlan, Sender};
 pub(crate) use crate::exchange::reason::{Failure, Reason};
 pub(crate) use crate::exchange::stage::{
@@ -79,6 +81,8 @@ pub(crate) struct Exchange {
     /// The state of this exchange at the files and programs of a folder; `None` until its route
     /// has some. See [`Exchange::file_mut`].
     pub(crate) file: Option<Box<FileContext>>,
+    /// The local redirects of programs, if there were any.
+    pub(crate) redirects: Option<Box<LocalRedirects>>,
 }
 
 impl Exchange {
@@ -111,6 +115,7 @@ impl Exchange {
             access,
             caching,
             file,
+            redirects,
         } = self;
         request.clear();
         response.clear();
@@ -126,6 +131,18 @@ impl Exchange {
         *access = Default::default();
         *caching = Default::default();
         *file = None;
+        *redirects = None;
+    }
+
+    /// Returns the request of the client, without the effect of local redirects.
+    pub(crate) fn client_request(&self) -> &RequestHead {
+        self.redirects.as_ref().map_or(&self.request, |redirects| &redirects.client_request)
+    }
+
+    /// Returns the number of payload bytes of the client's body that were passed on.
+    pub(crate) fn body_bytes(&self) -> u64 {
+        let before = self.redirects.as_ref().map_or(0, |redirects| redirects.body_bytes);
+        before + self.upload.forwarded()
     }
 
     /// Returns the state at the files and programs of a folder, which begins here.
@@ -150,6 +167,7 @@ impl Exchange {
     /// Returns whether the whole request was received from the client.
     pub(crate) fn has_received_request(&self) -> bool {
         self.has_request
+            && self.redirects.as_ref().is_none_or(|redirects| !redirects.has_unread_body)
             && (matches!(self.framing, Framing::None | Framing::Length(0))
                 || self.upload.has_received_all())
     }
@@ -179,7 +197,8 @@ impl Exchange {
 
     /// Returns the statistics of both transfers together.
     pub(crate) fn transfer_stats(&self) -> TransferStats {
-        self.upload.stats() + self.download.stats()
+        let before = self.redirects.as_ref().map(|redirects| redirects.body_stats);
+        self.upload.stats() + self.download.stats() + before.unwrap_or_default()
     }
 
     /// Returns the client connection of an exchange that is not a refresh.

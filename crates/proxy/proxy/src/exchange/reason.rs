@@ -166,6 +166,9 @@ reasons! {
     Overloaded = 503 "overloaded" "This proxy is out of resources; try again soon.";
     /// The file could not be read, or ended early.
     FileFailed = 500 "file-failed" "The file could not be read.";
+    /// The programs of this server have redirected the request more than ten times.
+    TooManyRedirects = 500 "too-many-redirects"
+        "The programs of this server have redirected the request too often.";
     /// No byte of the file was read from its disk within `response_ms`.
     FileTimedOut = 504 "file-timed-out" "The disk of the file took too long.";
     /// Too many passwords of this client or of all clients wait to be compared, or the comparison
@@ -253,7 +256,7 @@ impl Reason {
                 Failure::Body
             }
             FileFailed | FileTimedOut => Failure::File,
-            Overloaded | OriginBusy | AuthBusy => Failure::Proxy,
+            Overloaded | OriginBusy | AuthBusy | TooManyRedirects => Failure::Proxy,
             MalformedHead | MalformedFraming | MalformedBody | AmbiguousPath | MalformedTarget
             | TargetTooLong | HeadTooLarge | BodyTooLong | CodingUnknown | VersionUnsupported
             | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut | ClientDenied

@@ -17,9 +17,12 @@
 //! `on(core, key, event) -> NextStep`. It examines its object and the worker's tables, queues
 //! operations, and returns the next step. It never calls another stage: only the driver does.
 //!
-//! There is one backward move, [`NextStep::Reenter`] of fetch: another origin connection. It is
-//! possible while no byte of the request body was read for an origin and no byte of a response has
-//! reached the client.
+//! There are two backward moves, both before a byte of a response has reached the client:
+//!
+//! * [`NextStep::Reenter`] of fetch: another origin connection. It is possible while no byte of the
+//!   request body was read for an origin.
+//! * [`NextStep::Reroute`] of fetch: a program has redirected the request to another path, for which
+//!   all stages decide anew (`local_redirect.rs`).
 
 use millrace_dns::NameError;
 use millrace_engine::Key;
@@ -122,6 +125,8 @@ pub(crate) enum NextStep {
     Advance(Stage),
     /// Enter the same stage again.
     Reenter,
+    /// Enter the first stage again, with another request.
+    Reroute,
     /// End the exchange; `exchange/end.rs` decides how.
     End(Reason),
     /// A request began. Drive the newest exchange of the connection from its first stage, or end it

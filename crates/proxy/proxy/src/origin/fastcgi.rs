@@ -51,6 +51,11 @@ pub(crate) fn write_request(
         false => AuthorizationFor::Program,
     };
     let mut environment = Environment::new(authorization);
+    if exchange.redirects.is_some() {
+        let client = destination(exchange.client_request());
+        let client = client.expect("the route stage has checked it before the local redirect");
+        environment.set_client_target(client.path_and_query);
+    }
     headers::write_request(&mut environment, exchange, origin);
     set_program(&mut environment, exchange);
     set_connection(&mut environment, exchange, [peer, local]);

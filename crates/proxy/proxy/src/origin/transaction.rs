@@ -84,6 +84,8 @@ pub(crate) struct Transaction {
     /// Another recipient may parse such a header differently. Such a response is not stored and
     /// updates no stored response, and its connection serves no other request.
     pub(crate) is_ambiguous: bool,
+    /// Whether the response is a local redirect of a program.
+    pub(crate) is_local_redirect: bool,
     /// The number of unread bytes that arrived before the last byte of the request body was sent.
     /// The bytes of interim responses are subtracted. If the number is not 0 in the end, the final
     /// response began early. Such an origin may never read the body, and may take the rest of it

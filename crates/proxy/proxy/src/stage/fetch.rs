@@ -15,7 +15,7 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, RequestPlan};
-use crate::exchange::{end, headers};
+use crate::exchange::{end, headers, local_redirect};
 use crate::names;
 use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
@@ -351,6 +351,7 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 let memory_bytes = header_memory_bytes(exchange);
                 exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
                 if origin.wire.has_records() {
+                    transaction.is_local_redirect = origin.wire.is_local_redirect();
                     fastcgi::report_errors(core, key);
                 }
                 return handle_response(core, key);
@@ -373,7 +374,10 @@ fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         return step;
     }
     if store_outcome::process_response(core, key) {
-        NextStep::Advance(Stage::Deliver)
+        match core.exchange(key).transaction.is_local_redirect {
+            true => local_redirect::follow(core, key),
+            false => NextStep::Advance(Stage::Deliver),
+        }
     } else {
         repeat_without_conditions(core, key)
     }

@@ -53,7 +53,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
     let Core { conns, log, engine, origins, .. } = core;
     let LogBuffer { records, dates } = log;
     let conn = conns.get(exchange.conn());
-    let request = &exchange.request;
+    let request = exchange.client_request();
     let has_request = exchange.has_request;
     let field =
         |name| request.find(name).filter(|_| has_request).map(|field| request.value_of(field));
@@ -74,7 +74,7 @@ fn record<E: Engine>(core: &mut Core<E>, exchange: &Exchange, transfers: Transfe
         target,
         version,
         status: exchange.status,
-        bytes_from_client: exchange.upload.forwarded(),
+        bytes_from_client: exchange.body_bytes(),
         bytes_to_client: exchange.download.accepted(),
         transfers,
         bytes_to_cache: match exchange.caching.source {

@@ -118,6 +118,11 @@ fn drive_exchange<E: Engine>(
                     return false;
                 }
             }
+            NextStep::Reroute => {
+                assert_eq!(stage, Stage::Fetch, "no byte of a response has reached the client");
+                stage = Stage::Route;
+                core.exchange(key).stage = stage;
+            }
             NextStep::EndRefresh => {
                 refresh::end(core, key);
                 return false;

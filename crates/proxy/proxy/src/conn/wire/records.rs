@@ -18,6 +18,11 @@ impl Wire {
         self.records.is_some()
     }
 
+    /// Returns whether the received header is a local redirect of a program.
+    pub(crate) fn is_local_redirect(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.is_local_redirect)
+    }
+
     /// Takes the beginning of what a program wrote to its standard error.
     pub(crate) fn take_program_errors(&mut self) -> Vec<u8> {
         self.records.as_mut().map(|records| records.decoder.take_errors()).unwrap_or_default()
