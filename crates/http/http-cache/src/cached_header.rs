@@ -88,6 +88,34 @@ impl CachedHeader {
         Self { meta: Meta { etag, flags, ..self.meta }, head, vary: self.vary.clone() }
     }
 
+    /// Returns the header with these fields before its own ones, some of which they replace.
+    #[must_use]
+    pub fn with_fields(
+        &self,
+        fields: &[(FieldName, &[u8], &[u8])],
+        replaced: impl Fn(FieldName) -> bool,
+    ) -> Self {
+        let mut head = self.head[..self.meta.lines_at as usize].to_vec();
+        for (_, name, value) in fields {
+            Http1Header::new(&mut head).field(name, value);
+        }
+        let mut etag = None;
+        for line in self.lines() {
+            if replaced(line.known) && fields.iter().any(|(known, ..)| *known == line.known) {
+                continue;
+            }
+            if line.known == FieldName::Etag
+                && let Some(span) = self.meta.etag
+            {
+                // The value ends before the line end.
+                let start = head.len() + line.bytes.len() - 2 - line.value.len();
+                etag = Some(EtagSpan { start: start as u32, ..span });
+            }
+            head.extend_from_slice(line.bytes);
+        }
+        Self { meta: Meta { etag, ..self.meta }, head, vary: self.vary.clone() }
+    }
+
     /// Returns the value of `Last-Modified` as received.
     pub(super) fn last_modified(&self) -> Option<&[u8]> {
         self.meta.last_modified_s?;

@@ -33,6 +33,9 @@ const NOT_FORWARDED: NameSet = NameSet::new(&[
     FieldName::Proxy,
     FieldName::ClientCert,
     FieldName::ClientCertChain,
+    // Paths of files that only this server may know.
+    FieldName::XSendfile,
+    FieldName::XAccelRedirect,
 ]);
 
 /// Returns the options in the `Connection` fields of a header. They were parsed with the header.

@@ -472,6 +472,7 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         folder,
         cgi,
         protocol,
+        sendfile: folder::build_sendfile(values)?.map(Arc::new),
         compression: of_origins.map(Arc::new),
         upload_buffer_bytes: values
             .one_or_default("upload-buffer", |text| bounded("upload-buffer", text))?,

@@ -578,6 +578,8 @@ pub struct Route {
     pub cgi: Option<CgiRoute>,
     /// The folder whose files the route serves; `None` if all requests go to origins.
     pub folder: Option<Arc<FolderRoute>>,
+    /// The folder of the files that responses of origins may name; `None` if they may name none.
+    pub sendfile: Option<Arc<FolderRoute>>,
     /// How responses of origins are compressed; `None` if they are passed on as they are.
     pub compression: Option<Arc<Compression>>,
     /// How to choose an origin.

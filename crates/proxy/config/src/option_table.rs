@@ -324,6 +324,16 @@ impl OptionRow {
                  header. Such a connection serves no other client. Health checks send a header \
                  without addresses.",
             ),
+        row(Route, Origins, "sendfile-path", ValueType::Folder, "(none)")
+            .summary("Send files below this directory that a response of the origin names")
+            .detail(
+                "A response with status 200 names a file by X-Sendfile, with its absolute path, or \
+                 by X-Accel-Redirect, with the path of a route whose directory is this one or below \
+                 it; such a route is usually internal. Escapes (%20) are decoded. The client gets \
+                 the file with the fields of that response, except those about its body. Ranges \
+                 and conditions apply to the file. Hidden files and programs are never sent. Both \
+                 fields are removed from all responses, also without this option.",
+            ),
         row(Route, Origins, "origin-verify", ValueType::Switch, "on")
             .summary("Verify the certificates of https:// origins")
             .detail(

@@ -192,6 +192,9 @@ fn write_origins(out: &mut String, route: &Route) {
     write_key(out, "path-forward", basic_string(keywords::PATH_FORWARD.name(route.path_forward)));
     let fields = route.pass_fields.iter().map(|name| String::from_utf8_lossy(name).into_owned());
     write_key(out, "pass-fields", string_array(fields));
+    if let Some(folder) = &route.sendfile {
+        write_key(out, "sendfile-path", basic_string(&folder.path.display().to_string()));
+    }
     write_key(out, "eject-on-errors", route.eject_on_errors);
     let off = route.retry_on.is_empty().then_some(None);
     let retried = route.retry_on.iter().map(|it| Some(*it)).chain(off);

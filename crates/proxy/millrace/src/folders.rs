@@ -22,28 +22,33 @@ pub(crate) fn open(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
     let programs: Vec<_> = programs.collect();
     for (service, of_service) in config.services.iter_mut().enumerate() {
         for (route, of_route) in of_service.routes_mut().iter_mut().enumerate() {
-            let Some(folder) = &mut of_route.folder else { continue };
-            let handle = open_folder(folder, &programs).map_err(|(option, path, error)| {
-                let place = raw.location_in_route(service, route, option);
-                let error = std::io::Error::from(error);
-                let problem = format!("cannot open the folder \"{}\": {error}", path.display());
-                ConfigError::rule(place, problem, "a directory that this user may open")
-            })?;
-            Arc::make_mut(folder).folder = Some(handle);
+            let folders =
+                [("folder", &mut of_route.folder), ("sendfile-path", &mut of_route.sendfile)];
+            for (own, folder) in folders {
+                let Some(folder) = folder else { continue };
+                let handle = open_folder(folder, &programs).map_err(|(option, path, error)| {
+                    let place = raw.location_in_route(service, route, option.unwrap_or(own));
+                    let error = std::io::Error::from(error);
+                    let path = path.display();
+                    let problem = format!("cannot open the folder \"{path}\": {error}");
+                    ConfigError::rule(place, problem, "a directory that this user may open")
+                })?;
+                Arc::make_mut(folder).folder = Some(handle);
+            }
         }
     }
     Ok(())
 }
 
 /// Opens a folder and those into which its links may lead, without what is below `withheld`. An
-/// error names the option and the path.
+/// error names the option, if it is not that of the folder, and the path.
 fn open_folder<'f>(
     folder: &'f FolderRoute,
     withheld: &[Arc<OwnedFd>],
-) -> Result<FolderHandle, (&'static str, &'f Path, Errno)> {
+) -> Result<FolderHandle, (Option<&'static str>, &'f Path, Errno)> {
     let allowed = folder.allowed_paths.iter().map(|path| {
         let opened = GrantedFolder::open(path);
-        opened.map(Arc::new).map_err(|error| ("allow-path", path.as_path(), error))
+        opened.map(Arc::new).map_err(|error| (Some("allow-path"), path.as_path(), error))
     });
     let allowed = allowed.collect::<Result<Vec<_>, _>>()?;
     let symlinks = match folder.symlinks {
@@ -52,7 +57,7 @@ fn open_folder<'f>(
         SymlinkRule::Inside => Symlinks::AndInto(allowed),
     };
     let opened = Folder::open(&folder.path, symlinks);
-    let opened = opened.map_err(|error| ("folder", folder.path.as_path(), error))?;
+    let opened = opened.map_err(|error| (None, folder.path.as_path(), error))?;
     Ok(FolderHandle(Arc::new(opened.withholding(withheld.to_vec()))))
 }
 

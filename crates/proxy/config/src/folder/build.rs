@@ -43,7 +43,35 @@ pub(crate) fn build(
         return Err(ConfigError::rule(values.location_of("allow-path"), problem, expected));
     }
     let check_ms = u64::from(check_s) * 1000;
-    Ok(Some(FolderRoute { path, symlinks, allowed_paths, rules, check_ms, folder: None }))
+    let is_internal = values.one_or_default("internal", parse_switch)?;
+    let folder = None;
+    let route = FolderRoute { path, symlinks, allowed_paths, is_internal, rules, check_ms, folder };
+    Ok(Some(route))
+}
+
+/// Builds the folder of the files that responses of origins may name.
+pub(crate) fn build_sendfile(values: &RawTable) -> Result<Option<FolderRoute>, ConfigError> {
+    let Some(path) = values.one("sendfile-path", parse_file_path)? else { return Ok(None) };
+    if !path.is_absolute() {
+        let location = values.location_of("sendfile-path");
+        let problem = format!("\"{}\" is a relative path", path.display());
+        return Err(ConfigError::rule(location, problem, "an absolute path"));
+    }
+    let rules = FolderRules {
+        index: Vec::new(),
+        has_precompressed: false,
+        compression: None,
+        ..FolderRules::default()
+    };
+    Ok(Some(FolderRoute {
+        path,
+        symlinks: SymlinkRule::Inside,
+        allowed_paths: Vec::new(),
+        is_internal: true,
+        rules,
+        check_ms: 1000,
+        folder: None,
+    }))
 }
 
 fn build_rules(

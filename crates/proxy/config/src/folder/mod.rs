@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use millrace_files::{FolderIo, FolderRules};
 
-pub(super) use build::{all_or, build};
+pub(super) use build::{all_or, build, build_sendfile};
 pub(super) use value::parse_media_pattern;
 pub(super) use write::write;
 
@@ -24,6 +24,8 @@ pub struct FolderRoute {
     pub symlinks: SymlinkRule,
     /// Further folders into which symbolic links may lead, as configured.
     pub allowed_paths: Vec<PathBuf>,
+    /// Whether requests of clients are refused: only responses of origins name its files.
+    pub is_internal: bool,
     /// How files are found and described.
     pub rules: FolderRules,
     /// How long a found file is served before it is checked whether it has changed, in

@@ -30,6 +30,9 @@ impl OptionRow {
                  cgi_memory_bytes and cgi_processes, and are killed when the client leaves. A \
                  reload cannot add a directory. Not together with folder, origins and fastcgi.",
             ),
+        row(Folder, Files, "internal", ValueType::Switch, "off")
+            .summary("Refuse requests of clients for this directory with 404")
+            .detail("Its files are sent if X-Accel-Redirect names them; see sendfile-path."),
         row(Folder, Files, "extensions", ValueType::ExtensionPattern, ".php")
             .repeatable(16)
             .not_empty()

@@ -10,7 +10,8 @@ use crate::toml_text::{basic_string, string_array, write_key};
 
 /// Writes the options of a folder.
 pub(crate) fn write(out: &mut String, folder: &FolderRoute) {
-    let FolderRoute { path, symlinks, allowed_paths, rules, check_ms, folder: _ } = folder;
+    let FolderRoute { path, symlinks, allowed_paths, is_internal, rules, check_ms, folder: _ } =
+        folder;
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let patterns =
         |list: &[NamePattern]| string_array(list.iter().map(|pattern| text(pattern.as_bytes())));
@@ -18,6 +19,7 @@ pub(crate) fn write(out: &mut String, folder: &FolderRoute) {
     if !rules.script_extensions.is_empty() {
         write_key(out, "extensions", patterns(&rules.script_extensions));
     }
+    write_key(out, "internal", *is_internal);
     write_key(out, "index", string_array(rules.index.iter().map(|name| text(name))));
     write_key(out, "listing", rules.has_listing);
     write_key(out, "hide", patterns(&rules.hide));

@@ -89,7 +89,7 @@ impl Paths {
             }
         }
         let routes = config.services.iter().flat_map(Service::routes);
-        let served = routes.clone().filter_map(|route| route.folder.as_ref());
+        let served = routes.clone().flat_map(|route| [&route.folder, &route.sendfile]).flatten();
         for path in served.flat_map(|folder| folder.paths()) {
             need(path, PathUse::Served);
         }

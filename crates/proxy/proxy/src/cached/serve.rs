@@ -209,7 +209,9 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         random: impl FnOnce() -> u128,
     ) -> ResponseForm {
         let (request, stored) = (&exchange.request, self.stored);
-        if is_not_modified(request, stored) {
+        // A file that an origin names is the response to any method.
+        let is_read = matches!(request.method(), Method::Get | Method::Head);
+        if is_not_modified(request, stored) && is_read {
             return ResponseForm::NotModified;
         }
         if request.method() == Method::Head {

@@ -72,8 +72,8 @@ pub(crate) fn process_response<E: Engine>(core: &mut Core<E>, key: Key) -> bool 
             waiting::leave_cache(core, key);
             true
         }
-        // The response to the new path has another key.
-        _ if exchange.transaction.is_local_redirect => {
+        // The response of the new path has another key, and a file has its own.
+        _ if exchange.transaction.is_local_redirect || exchange.transaction.names_file => {
             invalidate(exchange, cache, route);
             refuse_to_store(core, key, context, NotStored::Useless);
             true

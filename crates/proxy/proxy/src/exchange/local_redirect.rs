@@ -11,7 +11,7 @@ use millrace_http1::{
 
 use crate::cached::{CacheContext, waiting};
 use crate::core::{Core, ExchangeParts};
-use crate::exchange::{Exchange, NextStep, Reason, RequestPlan};
+use crate::exchange::{Exchange, NextStep, Reason, RequestPlan, Stage};
 use crate::origin::{Transaction, release};
 use crate::transfer::stats::TransferStats;
 
@@ -77,7 +77,7 @@ pub(crate) fn follow<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let client_bytes = exchange.redirects.as_ref().map(|it| memory_bytes(&it.client_request));
     let bytes = size_of::<Exchange>() + bytes + client_bytes.unwrap_or_default();
     exchange.charges = [Some(engine.budget().charge(bytes)), None];
-    NextStep::Reroute
+    NextStep::Return(Stage::Route)
 }
 
 /// Returns a request for `target` with the fields of another request, or `None` if a client could
@@ -152,7 +152,10 @@ mod tests {
         );
         let to = redirected(&from, b"/e?f", &LIMITS).unwrap();
         let expected = "GET /e?f HTTP/1.1\r\nHost: b\r\nCookie: c\r\nCookie: d\r\n\r\n";
-        assert_eq!(to.bytes().escape_ascii().to_string(), expected.as_bytes().escape_ascii().to_string());
+        assert_eq!(
+            to.bytes().escape_ascii().to_string(),
+            expected.as_bytes().escape_ascii().to_string()
+        );
         let from = request("HEAD http://b:81/a HTTP/1.1\r\nHost: c\r\n\r\n");
         let to = redirected(&from, b"/", &LIMITS).unwrap();
         assert_eq!(to.bytes(), b"HEAD / HTTP/1.1\r\nHost: b:81\r\n\r\n");

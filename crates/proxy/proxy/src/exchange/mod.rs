@@ -8,6 +8,7 @@ pub(crate) mod local_redirect;
 mod plan;
 pub(crate) mod pool;
 pub mod reason;
+pub(crate) mod sendfile;
 pub(crate) mod stage;
 
 use std::rc::Rc;
@@ -214,6 +215,12 @@ impl Exchange {
     /// Returns the request as its origin receives it.
     pub(crate) fn origin_request(&self) -> OriginRequest<'_> {
         origin_request(&self.request, &self.sender, self.service, self.plan, self.snapshot())
+    }
+
+    /// Returns whether the route permits its origins to name files.
+    pub(crate) fn permits_sendfile(&self) -> bool {
+        let route = self.snapshot().route_of(self.service, self.plan);
+        route.is_some_and(|route| route.sendfile.is_some())
     }
 
     /// Returns the origins of the selected route, if there is one.

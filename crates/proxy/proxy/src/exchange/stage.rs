@@ -21,8 +21,8 @@
 //!
 //! * [`NextStep::Reenter`] of fetch: another origin connection. It is possible while no byte of the
 //!   request body was read for an origin.
-//! * [`NextStep::Reroute`] of fetch: a program has redirected the request to another path, for which
-//!   all stages decide anew (`local_redirect.rs`).
+//! * [`NextStep::Return`] of fetch: a program has redirected the request to another path, for which
+//!   all stages decide anew (`local_redirect.rs`), or the response names a file (`sendfile.rs`).
 
 use millrace_dns::NameError;
 use millrace_engine::Key;
@@ -125,8 +125,8 @@ pub(crate) enum NextStep {
     Advance(Stage),
     /// Enter the same stage again.
     Reenter,
-    /// Enter the first stage again, with another request.
-    Reroute,
+    /// Enter an earlier stage again: the response names another place of this server.
+    Return(Stage),
     /// End the exchange; `exchange/end.rs` decides how.
     End(Reason),
     /// A request began. Drive the newest exchange of the connection from its first stage, or end it

@@ -5,6 +5,8 @@ use std::rc::Rc;
 use millrace_engine::HeldBytes;
 use millrace_files::{Errno, FoundScript, Resolution};
 
+use crate::exchange::sendfile::NamedFile;
+
 use super::kept_bytes::Loaded;
 use super::reader::FileReader;
 use super::served_file::{FileSource, LoadGuard, ServedFile};
@@ -16,6 +18,9 @@ use super::threads::PendingWork;
 pub(crate) struct FileContext {
     /// The name of the request in the worker's table.
     pub(crate) name: FileName,
+    /// The file that the response of an origin names. Then it is looked for, not that of the
+    /// request.
+    pub(crate) named: Option<NamedFile>,
     /// The file that is the response.
     pub(crate) served: Option<Rc<ServedFile>>,
     /// Its bytes, if they are not in the cache. The exchange keeps them, because the file may be

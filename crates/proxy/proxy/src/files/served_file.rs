@@ -170,6 +170,21 @@ impl ServedFile {
         (!self.is_loading.replace(true)).then(|| LoadGuard(self.clone()))
     }
 
+    /// Returns the same file with another header.
+    pub(crate) fn with_header(&self, header: CachedHeader) -> Self {
+        Self {
+            header,
+            length: self.length,
+            path: self.path.clone(),
+            status: self.status,
+            key: self.key,
+            compressed: self.compressed.clone(),
+            compressions_left: self.compressions_left.clone(),
+            source: self.source.clone(),
+            is_loading: Cell::new(false),
+        }
+    }
+
     /// Returns whether this is a listing, whose bytes are in memory.
     pub(crate) fn is_listing(&self) -> bool {
         self.status.is_none()

@@ -86,6 +86,8 @@ pub(crate) struct Transaction {
     pub(crate) is_ambiguous: bool,
     /// Whether the response is a local redirect of a program.
     pub(crate) is_local_redirect: bool,
+    /// Whether the response names a file that the client gets instead.
+    pub(crate) names_file: bool,
     /// The number of unread bytes that arrived before the last byte of the request body was sent.
     /// The bytes of interim responses are subtracted. If the number is not 0 in the end, the final
     /// response began early. Such an origin may never read the body, and may take the rest of it

@@ -15,7 +15,7 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, RequestPlan};
-use crate::exchange::{end, headers, local_redirect};
+use crate::exchange::{end, headers, local_redirect, sendfile};
 use crate::names;
 use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
@@ -351,9 +351,12 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 let memory_bytes = header_memory_bytes(exchange);
                 exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
                 if origin.wire.has_records() {
-                    transaction.is_local_redirect = origin.wire.is_local_redirect();
+                    exchange.transaction.is_local_redirect = origin.wire.is_local_redirect();
                     fastcgi::report_errors(core, key);
                 }
+                let exchange = core.exchange(key);
+                exchange.transaction.names_file =
+                    sendfile::may_name_file(&exchange.response) && exchange.permits_sendfile();
                 return handle_response(core, key);
             }
             Err(reason) => return NextStep::End(reason),
@@ -374,9 +377,11 @@ fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         return step;
     }
     if store_outcome::process_response(core, key) {
-        match core.exchange(key).transaction.is_local_redirect {
-            true => local_redirect::follow(core, key),
-            false => NextStep::Advance(Stage::Deliver),
+        let transaction = &core.exchange(key).transaction;
+        match (transaction.is_local_redirect, transaction.names_file) {
+            (true, _) => local_redirect::follow(core, key),
+            (_, true) => sendfile::follow(core, key),
+            _ => NextStep::Advance(Stage::Deliver),
         }
     } else {
         repeat_without_conditions(core, key)

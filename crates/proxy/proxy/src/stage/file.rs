@@ -15,6 +15,7 @@ use millrace_store::Object;
 use crate::cached::{ResponseSource, now_ms, waiting};
 use crate::core::Core;
 use crate::exchange::reason::Reason;
+use crate::exchange::sendfile::{self, NamedFile};
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, OwnResponse, RequestPlan};
 use crate::files::{FileContext, FileLoad, FileWork, Finding, Loaded, ServedFile, listing};
@@ -36,6 +37,9 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let exchange = core.exchange(key);
+    if let Some(NamedFile { folder, path }) = named(exchange).cloned() {
+        return find(core, key, &folder, &path);
+    }
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
     let folder = route.folder.as_ref().expect("the stage is for routes with a folder");
@@ -56,18 +60,30 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let Some(path) = path_below(exchange, route) else {
         return NextStep::End(Reason::FileNameInvalid);
     };
+    find(core, key, folder, &path)
+}
+
+/// Finds the file of a path below a folder.
+fn find<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    folder: &Arc<FolderRoute>,
+    path: &[u8],
+) -> NextStep {
+    let exchange = core.exchange(key);
     let accepted = match folder.rules.has_codings() {
-        true => AcceptedCodings::parse(request.values(FieldName::AcceptEncoding)),
+        true => AcceptedCodings::parse(exchange.request.values(FieldName::AcceptEncoding)),
         false => AcceptedCodings::NONE,
     };
     let (now, check) = (core.engine.now(), Duration::from_millis(folder.check_ms));
-    let name = core.files.name(&mut core.engine, folder, &path, accepted);
+    let name = core.files.name(&mut core.engine, folder, path, accepted);
     // The file of an earlier search may be gone.
-    *core.exchange(key).file_mut() = FileContext { name, ..FileContext::default() };
+    let context = core.exchange(key).file_mut();
+    *context = FileContext { name, named: context.named.take(), ..FileContext::default() };
     if let Some(finding) = core.files.find(name, now, check) {
         return act(core, key, finding);
     }
-    let Ok(path) = RequestPath::decode(&path) else {
+    let Ok(path) = RequestPath::decode(path) else {
         return NextStep::End(Reason::FileNameInvalid);
     };
     let opened = folder_io(folder).clone();
@@ -88,6 +104,19 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// Returns whether requests that the folder does not serve are passed on to an origin of HTTP.
 fn passes_on(route: &Route) -> bool {
     !route.origins.is_empty() && route.protocol == OriginProtocol::Http
+}
+
+/// Returns the folder in which the file of an exchange is looked for.
+fn folder_of<'a>(exchange: &'a Exchange, route: &'a Route) -> &'a Arc<FolderRoute> {
+    match named(exchange) {
+        Some(named) => &named.folder,
+        None => route.folder.as_ref().expect("the stage is for routes with a folder"),
+    }
+}
+
+/// Returns the file that the response of an origin names, if it does.
+fn named(exchange: &Exchange) -> Option<&NamedFile> {
+    exchange.file.as_ref()?.named.as_ref()
 }
 
 /// Responds to a method other than GET and HEAD for a file.
@@ -162,7 +191,7 @@ fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno
     let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
-    let folder = route.folder.as_ref().expect("the stage is for routes with a folder");
+    let folder = &folder_of(exchange, route).clone();
     let name = exchange.file_mut().name;
     let finding = match found {
         Ok(Resolution::File(found)) => {
@@ -173,7 +202,11 @@ fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno
                 None => return NextStep::End(Reason::Overloaded),
             }
         }
-        Ok(Resolution::Listing(_)) if passes_on(route) || !is_read(exchange) => Finding::Missing,
+        Ok(Resolution::Listing(_))
+            if passes_on(route) || !is_read(exchange) || named(exchange).is_some() =>
+        {
+            Finding::Missing
+        }
         Ok(Resolution::Listing(entries)) => {
             let destination = destination(&exchange.request).expect("it was read before");
             let (path, query) = path::split_query(destination.path_and_query);
@@ -203,6 +236,8 @@ fn act<E: Engine>(core: &mut Core<E>, key: Key, finding: Finding) -> NextStep {
     let exchange = core.exchange(key);
     let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
     match finding {
+        Finding::File(file) if named(exchange).is_some() => find_bytes(core, key, file),
+        _ if named(exchange).is_some() => NextStep::End(Reason::FileMissing),
         Finding::Script(script) => {
             exchange.file_mut().script = Some(script);
             NextStep::Advance(Stage::Lookup)
@@ -250,7 +285,7 @@ fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> 
     };
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
-    let folder = route.folder.as_ref().expect("the stage is for routes with a folder");
+    let folder = folder_of(exchange, route);
     let load = FileLoad::new(&file, folder, now_ms).expect("the file is open and has a key");
     if load.is_short() {
         match load.run(cache, false) {
@@ -297,9 +332,13 @@ fn plain_form(file: Rc<ServedFile>) -> Rc<ServedFile> {
 
 /// Makes a file the response. Its bytes come from `object` or from the file itself.
 fn serve(exchange: &mut Exchange, file: Rc<ServedFile>, object: Option<Arc<Object>>) -> NextStep {
-    if !is_precondition_met(&exchange.request, &file.header) {
+    if !is_precondition_met(&exchange.request, &file.header) && is_read(exchange) {
         return NextStep::End(Reason::PreconditionFailed);
     }
+    let file = match named(exchange) {
+        Some(_) => sendfile::with_fields(&file, &exchange.response),
+        None => file,
+    };
     exchange.caching.key = file.key;
     let context = exchange.file_mut();
     context.source = match object {

@@ -75,7 +75,10 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 if route.path_forward == PathForward::Normalised {
                     exchange.request.normalise_path();
                 }
-                if route.folder.is_some() {
+                if let Some(folder) = &route.folder {
+                    if folder.is_internal {
+                        return NextStep::End(Reason::FileMissing);
+                    }
                     next = Stage::File;
                 }
             }
@@ -203,6 +206,17 @@ fn select(
         return Err(Reason::AmbiguousPath);
     }
     selected
+}
+
+/// Returns the route for this path, in its normal form, and the host of a request.
+pub(crate) fn select_for_path<'a>(
+    service: &'a Service,
+    destination: &Destination<'_>,
+    path: &[u8],
+) -> Option<&'a Route> {
+    let host = || destination.authority.map(|authority| authority.host);
+    let is_match = |route: &&Route| matches_path(route, path) && matches_host(route, host);
+    service.routes().iter().find(is_match)
 }
 
 fn route_index(index: Option<usize>) -> Result<u16, Reason> {

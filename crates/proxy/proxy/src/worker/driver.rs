@@ -118,9 +118,9 @@ fn drive_exchange<E: Engine>(
                     return false;
                 }
             }
-            NextStep::Reroute => {
+            NextStep::Return(earlier) => {
                 assert_eq!(stage, Stage::Fetch, "no byte of a response has reached the client");
-                stage = Stage::Route;
+                stage = earlier;
                 core.exchange(key).stage = stage;
             }
             NextStep::EndRefresh => {
