@@ -18,6 +18,7 @@ mod files;
 mod names;
 mod origin;
 mod overload;
+mod route_match;
 mod secure;
 mod shared;
 mod snapshot;

@@ -16,17 +16,9 @@ use millrace_http1::{
 use crate::cached::{CacheContext, waiting};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, NextStep, Reason, Stage};
-use crate::files::ServedFile;
+use crate::files::{NamedFile, ServedFile};
 use crate::origin::release;
-use crate::stage::route;
-
-/// A file that a response names.
-#[derive(Clone, Debug)]
-pub(crate) struct NamedFile {
-    pub(crate) folder: Arc<FolderRoute>,
-    /// The path below the folder, with a slash at its beginning. Escapes are not decoded yet.
-    pub(crate) path: Vec<u8>,
-}
+use crate::route_match;
 
 /// The fields of a file, which the response does not set. All others are the response's.
 const OF_FILE: NameSet = NameSet::new(&[
@@ -74,8 +66,8 @@ fn below<'a>(value: &'a [u8], folder: &FolderRoute) -> Option<&'a [u8]> {
     value.strip_prefix(folder).filter(|rest| rest.starts_with(b"/"))
 }
 
-/// Returns the folder of the route for a path, if it is inside the permitted one, and the path below
-/// it.
+/// Returns the folder of the route for a path, if it is inside the permitted one, and the path
+/// below it.
 fn below_route<'a>(
     exchange: &Exchange,
     value: &'a [u8],
@@ -88,7 +80,7 @@ fn below_route<'a>(
     if path::normalise(path) != path {
         return None;
     }
-    let route = route::select_for_path(service, &destination, path)?;
+    let route = route_match::select_for_path(service, &destination, path)?;
     let folder = route.folder.as_ref()?;
     let is_inside = folder.path.starts_with(Path::new(&permitted.path));
     // The path of a route with a folder ends with a slash.

@@ -1,11 +1,11 @@
 //! The state of an exchange at the files and programs of a folder.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
+use millrace_config::FolderRoute;
 use millrace_engine::HeldBytes;
 use millrace_files::{Errno, FoundScript, Resolution};
-
-use crate::exchange::sendfile::NamedFile;
 
 use super::kept_bytes::Loaded;
 use super::reader::FileReader;
@@ -34,6 +34,14 @@ pub(crate) struct FileContext {
     pub(crate) body: Option<HeldBytes>,
     /// The work of a thread that the exchange waits for.
     pub(crate) work: Option<FileWork>,
+}
+
+/// A file that the response of an origin names.
+#[derive(Clone, Debug)]
+pub(crate) struct NamedFile {
+    pub(crate) folder: Arc<FolderRoute>,
+    /// The path below the folder, with a slash at its beginning. Escapes are not decoded yet.
+    pub(crate) path: Vec<u8>,
 }
 
 /// Work that a thread does for an exchange.

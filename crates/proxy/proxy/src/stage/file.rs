@@ -15,10 +15,12 @@ use millrace_store::Object;
 use crate::cached::{ResponseSource, now_ms, waiting};
 use crate::core::Core;
 use crate::exchange::reason::Reason;
-use crate::exchange::sendfile::{self, NamedFile};
+use crate::exchange::sendfile;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, OwnResponse, RequestPlan};
-use crate::files::{FileContext, FileLoad, FileWork, Finding, Loaded, ServedFile, listing};
+use crate::files::{
+    FileContext, FileLoad, FileWork, Finding, Loaded, NamedFile, ServedFile, listing,
+};
 
 /// Handles an event of an exchange in this stage.
 #[inline]
