@@ -65,9 +65,6 @@ pub fn resolve(
     accepted: AcceptedCodings,
     mode: OpenMode,
 ) -> Result<Resolution, Errno> {
-    if path.segments().any(|segment| rules.hides(segment)) {
-        return Ok(Resolution::Missing);
-    }
     let search = Search { folder, rules, path, accepted, mode };
     match search.run() {
         Ok(found) => Ok(found),
@@ -91,6 +88,9 @@ impl Search<'_> {
         let request = self.path.as_bytes();
         if let Some(script) = self.find_script()? {
             return Ok(Resolution::Script(script));
+        }
+        if self.path.segments().any(|segment| self.rules.hides(segment)) {
+            return Ok(Resolution::Missing);
         }
         if self.rules.try_files.is_empty()
             && let Some(found) = self.try_path(request, self.path.is_folder())?
@@ -117,10 +117,15 @@ impl Search<'_> {
     }
 
     /// Returns the script that the path of the request begins with, if it is followed by more. A
-    /// file with another extension on the way has nothing below it, so it ends the search.
+    /// file with another extension on the way has nothing below it, so it ends the search. So does
+    /// a hidden name. Behind the script, names are those of the application, such as titles of
+    /// pages, so none is hidden.
     fn find_script(&self) -> Result<Option<FoundScript>, Errno> {
         let request = self.path.as_bytes();
         for (at, segment) in self.path.segments_with_ends() {
+            if self.rules.hides(segment) {
+                break;
+            }
             let is_last = at == request.len() && !self.path.is_folder();
             if is_last || !self.rules.is_script(segment) {
                 continue;
@@ -432,6 +437,30 @@ mod tests {
         for (path, expected) in
             [("/b.txt/x.php", "missing"), ("/none.php", "missing"), ("/pipe.php/x", "forbidden")]
         {
+            assert_eq!(found(&folder, &rules, path), expected, "{path}");
+        }
+    }
+
+    #[test]
+    fn names_behind_a_script_are_not_hidden() {
+        let folder = folder(&["a.php", "data/a.php", "key.php"]);
+        let rules = FolderRules {
+            script_extensions: vec![NamePattern::new(b".php")],
+            hide: vec![NamePattern::new(b"data"), NamePattern::new(b"key.php")],
+            fallback: Some(b"a.php".to_vec()),
+            ..FolderRules::default()
+        };
+        for (path, expected) in [
+            ("/a.php/data", "script a.php /data"),
+            ("/a.php/x/.y/key.php", "script a.php /x/.y/key.php"),
+            ("/data/a.php/x", "missing"),
+            ("/data/a.php", "missing"),
+            ("/key.php", "missing"),
+            ("/key.php/x", "missing"),
+            ("/.git/a.php/x", "missing"),
+            ("/x/.git/a.php", "missing"),
+            ("/none.php/data", "missing"),
+        ] {
             assert_eq!(found(&folder, &rules, path), expected, "{path}");
         }
     }

@@ -51,8 +51,8 @@ impl OptionRow {
             .repeatable(256)
             .summary("Do not serve files and directories with such a name")
             .detail(
-                "They count as missing wherever they are in a path. So do names that begin with a \
-                 dot, except .well-known, in any case.",
+                "They count as missing wherever they are in a path, except in PATH_INFO. So do \
+                 names that begin with a dot, except .well-known, in any case.",
             ),
         row(Folder, Files, "try-files", ValueType::TryFile, "({path})")
             .repeatable(32)
