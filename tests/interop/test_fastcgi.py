@@ -111,6 +111,22 @@ class Php(InteropCase):
         long = b"10000\r\n" + b"a" * 65536 + b"\r\n"
         self.assertEqual(self.request(proxy, request, long * 17 + b"0\r\n\r\n").status, 413)
 
+    def test_more_connections_than_processes(self):
+        """A process of php-fpm serves one connection until its end. An idle connection must not
+        keep the process from a request on another connection."""
+        self.script("slow.php", "usleep(20000); echo $_SERVER['QUERY_STRING'];")
+        proxy = self.start("--workers", "3", "--limit", "first_byte_ms=20s")
+        for attempt in range(4):
+            connections = [wire.Connection(proxy.address) for _ in range(16)]
+            for _ in range(3):
+                for number, connection in enumerate(connections):
+                    connection.get(f"/slow.php?{number}")
+                for number, connection in enumerate(connections):
+                    found = connection.read_response()
+                    self.assertEqual((found.status, found.body), (200, b"%d" % number), attempt)
+            for connection in connections:
+                connection.close()
+
     def test_files_and_front_controller(self):
         self.script("index.php", "echo 'app ', $_SERVER['REQUEST_URI'];")
         (self.site / "a.css").write_text("css")

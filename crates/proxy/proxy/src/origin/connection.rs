@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use millrace_engine::{Instant, Key, TimerId};
 
 use crate::conn::wire::Wire;
-use crate::origin::OriginId;
+use crate::origin::{OriginId, programs::NewConnection};
 
 /// The user of an origin connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -61,6 +61,8 @@ pub(crate) struct OriginConn {
     /// connection are sent on it.
     pub(crate) pinned_to: Option<Key>,
     pub(crate) timer: TimerId,
+    /// Until the first response, if the connection occupies a process of its origin.
+    pub(crate) is_new: Option<NewConnection>,
     /// When the connection last became idle.
     pub(crate) idle_since: Instant,
 }
@@ -80,6 +82,7 @@ impl OriginConn {
             uses: UseQueue { users: [None; USES_MAX] },
             pinned_to: None,
             timer,
+            is_new: None,
             idle_since: Instant::default(),
         }
     }

@@ -175,8 +175,10 @@ fn handle_attempt_end<E: Engine>(
     }
     cancel(core, key);
     let Core { origins, exchanges, timers, snapshots, counters, .. } = core;
-    let transaction = &mut exchanges.get_mut(key).expect("an attempt has an exchange").transaction;
-    let id = transaction.origin.expect("picked before it was dialed");
+    let exchange = exchanges.get_mut(key).expect("an attempt has an exchange");
+    let id = exchange.transaction.origin.expect("picked before it was dialed");
+    let is_new = origins.begin_connection(id, exchange);
+    let transaction = &mut exchange.transaction;
     let slot = origins.connections.next_key().expect("the attempt was counted as a connection");
     let token = slot.token(TokenKind::Origin);
     let timer = timers.insert(token, now + snapshots.origin_timer_max);
@@ -184,6 +186,7 @@ fn handle_attempt_end<E: Engine>(
     transaction.awaiting_since = started;
     origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
     let connection = origins.connections.get_mut(slot).expect("inserted just now");
+    connection.is_new = is_new;
     let origin_use = connection.begin_use(slot, ConnectionUser::Exchange(key));
     transaction.use_connection(origin_use, address, false);
     // The open connection keeps the reservation from now on.

@@ -18,6 +18,13 @@ pub(crate) fn is_used(exchange: &Exchange) -> bool {
     route.is_some_and(|route| route.protocol == OriginProtocol::FastCgi)
 }
 
+/// Returns whether a connection to the origins of the exchange's route occupies a process there,
+/// even while it is idle. The launcher of CGI programs starts a process for each request.
+pub(crate) fn occupies_process(exchange: &Exchange) -> bool {
+    let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
+    route.is_some_and(|it| it.protocol == OriginProtocol::FastCgi && it.cgi.is_none())
+}
+
 /// Returns whether the body of a request is received before the request is sent. A longer body is
 /// sent while it arrives, if its length is known.
 #[inline]

@@ -14,6 +14,7 @@ pub(crate) mod outcome;
 mod pick;
 pub(crate) mod pinned;
 mod pool;
+pub(crate) mod programs;
 pub(crate) mod queue;
 mod reconfigure;
 pub(crate) mod release;

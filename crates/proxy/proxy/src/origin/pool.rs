@@ -50,6 +50,8 @@ pub(crate) struct Origins {
     pub(super) all_pristine: bool,
     /// Origins with failures or responses that are not published yet.
     pub(super) pending_reports: Vec<OriginId>,
+    /// Whether connections that occupy a process are idle; possibly although none is by now.
+    pub(crate) has_idle_processes: bool,
     /// The number of exchanges in the queues of all origins.
     pub(super) queued_count: usize,
     /// Origins with a queue, and possibly some whose queue is empty by now.

@@ -19,6 +19,7 @@ use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
 use crate::counters::Counter;
 use crate::origin::outage::{Notifier, SharedOutage};
+use crate::origin::programs::NewConnections;
 use crate::origin::{Ejection, HealthChange, PendingReport};
 
 pub use crate::origin::outage::{FailureCause, Outage};
@@ -43,6 +44,7 @@ pub struct SharedHealth {
 pub(crate) struct SharedOrigin {
     published: Mutex<PublishedHealth>,
     pub(crate) outage: SharedOutage,
+    pub(super) new_connections: NewConnections,
     /// The counters of each worker, by its index.
     counters: Box<[OriginCounters]>,
 }
@@ -62,7 +64,8 @@ pub(crate) struct OriginCounters {
 impl SharedOrigin {
     fn new(workers: usize, generation: u64) -> Self {
         let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
-        Self { published: Mutex::default(), outage: SharedOutage::new(generation), counters }
+        let (outage, new_connections) = (SharedOutage::new(generation), NewConnections::default());
+        Self { published: Mutex::default(), outage, new_connections, counters }
     }
 
     /// Returns the counters of a worker.

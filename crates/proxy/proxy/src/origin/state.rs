@@ -66,6 +66,8 @@ pub(super) struct OriginState {
     /// Whether the snapshot in force would open connections to the origin, so that they may
     /// become idle rather than be closed.
     pub(super) is_in_force: bool,
+    /// Whether each connection occupies a process of the origin, as those of FastCGI do.
+    pub(super) has_processes: bool,
     /// The health of a configured origin. Not recorded for an origin that a client requested.
     pub(super) health: Health,
     /// The state that all workers share; `None` if no configuration ever named the origin.

@@ -134,6 +134,7 @@ impl Origins {
             has_small_bodies: false,
             is_from_client: true,
             is_configured: false,
+            has_processes: false,
             is_in_force: self.rules_in_force.contains(&rules),
             health: Health::default(),
             shared: None,

@@ -350,6 +350,7 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 transaction.responded_at = Some(engine.now());
                 let memory_bytes = header_memory_bytes(exchange);
                 exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
+                origin.is_new = None;
                 if origin.wire.has_records() {
                     exchange.transaction.is_local_redirect = origin.wire.is_local_redirect();
                     fastcgi::report_errors(core, key);

@@ -8,7 +8,7 @@ use crate::auth;
 use crate::cached::fill;
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
-use crate::origin::queue;
+use crate::origin::{programs, queue};
 use crate::overload::{SHORTAGE_CHECK_INTERVAL, capacity, shed, wait_list};
 use crate::worker::{MAINTENANCE_INTERVAL, Worker, reconfigure};
 
@@ -23,7 +23,7 @@ struct Task<E: Engine> {
 impl<E: Engine> Worker<E> {
     /// The tasks in the order in which they run. Tasks that close connections come before the task
     /// that looks for free capacity.
-    const TASKS: [Task<E>; 12] = [
+    const TASKS: [Task<E>; 13] = [
         Task {
             is_due: |worker| worker.core.listeners.has_retiring(),
             perform: |worker, _| worker.core.listeners.close_retired(&mut worker.core.engine),
@@ -31,6 +31,10 @@ impl<E: Engine> Worker<E> {
         Task {
             is_due: |worker| worker.core.snapshots.has_idle_on_removed,
             perform: |worker, _| reconfigure::close_idle_of_removed(&mut worker.core),
+        },
+        Task {
+            is_due: |worker| worker.core.origins.has_idle_processes,
+            perform: |worker, _| programs::close_idle(&mut worker.core),
         },
         Task {
             is_due: |worker| worker.core.overload.clients.has_changes(),

@@ -1,0 +1,89 @@
+//! Idle connections to FastCGI servers. Such a server, php-fpm for example, has a number of
+//! processes, each of which serves one connection until that is closed. An idle connection occupies
+//! its process. A new connection then waits in the queue of the listening socket, even if all
+//! processes are idle.
+//!
+//! So no connection to such an origin stays idle while another one, of any worker, waits for its
+//! first response. If there are enough processes, new connections become rare and the others are
+//! kept.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use millrace_engine::{Engine, Key};
+
+use crate::core::Core;
+use crate::exchange::Exchange;
+use crate::origin::{OriginId, Origins, close::close, fastcgi, shared_health::SharedOrigin};
+
+/// The number of connections to an origin, of all workers, that wait for their first response.
+#[derive(Debug, Default)]
+pub(super) struct NewConnections(AtomicU32);
+
+/// Counts one connection until its first response, or its end.
+#[derive(Debug)]
+pub(crate) struct NewConnection(Arc<SharedOrigin>);
+
+impl NewConnection {
+    fn new(shared: Arc<SharedOrigin>) -> Self {
+        // No other memory depends on the number, here and below.
+        shared.new_connections.0.fetch_add(1, Ordering::Relaxed);
+        Self(shared)
+    }
+}
+
+impl Drop for NewConnection {
+    fn drop(&mut self) {
+        self.0.new_connections.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Origins {
+    /// Counts a connection of this exchange that was just opened to the origin `id`. `None` if its
+    /// idle connections occupy no process: that of HTTP, and the launcher of CGI programs.
+    pub(super) fn begin_connection(
+        &mut self,
+        id: OriginId,
+        exchange: &Exchange,
+    ) -> Option<NewConnection> {
+        if !fastcgi::occupies_process(exchange) {
+            return None;
+        }
+        let state = self.state_mut(id);
+        state.has_processes = true;
+        state.shared.clone().map(NewConnection::new)
+    }
+
+    /// Returns whether an idle connection to the origin may keep another one waiting.
+    #[inline]
+    pub(super) fn needs_process(&self, id: OriginId) -> bool {
+        let state = self.state(id);
+        let shared = state.shared.as_ref().filter(|_| state.has_processes);
+        shared.is_some_and(|it| it.new_connections.0.load(Ordering::Relaxed) > 0)
+    }
+
+    /// Notes that a connection to the origin became idle.
+    pub(super) fn note_idle_process(&mut self, id: OriginId) {
+        self.has_idle_processes |= self.state(id).has_processes;
+    }
+}
+
+/// Closes the idle connections that may keep others waiting.
+pub(crate) fn close_idle<E: Engine>(core: &mut Core<E>) {
+    let origins = &mut core.origins;
+    origins.has_idle_processes = false;
+    let mut surplus: Vec<Key> = Vec::new();
+    for id in (0..origins.states.len() as u32).map(OriginId) {
+        let Some(state) = &origins.states[id.0 as usize] else { continue };
+        if !state.has_processes || state.idle.is_empty() {
+            continue;
+        }
+        match origins.needs_process(id) {
+            true => surplus.extend(&state.idle),
+            false => origins.has_idle_processes = true,
+        }
+    }
+    for slot in surplus {
+        close(core, slot);
+    }
+}
