@@ -62,6 +62,18 @@ class InteropCase(unittest.TestCase):
         self.folder.chmod(0o755)
         return self.millrace("serve", self.site, "--listen", "127.0.0.1:0", *options, **how)
 
+    def example(self, name, replaced):
+        """Starts millrace with a file of `examples`, in which these texts are replaced. `self.log`
+        is its access log. Paths and addresses are all that a user should have to change."""
+        text = (PROJECT / "examples" / name).read_text()
+        for old, new in {"0.0.0.0:8080": "127.0.0.1:0", **replaced}.items():
+            self.assertIn(old, text)
+            text = text.replace(old, str(new))
+        self.folder.chmod(0o755)
+        self.log, config = self.folder / "log", self.folder / "millrace.toml"
+        config.write_text(f'access-log = "{self.log}"\nlog-format = "json"\n{text}')
+        return self.millrace("run", config)
+
     def nginx(self, **how):
         """Starts nginx, which serves `self.site`."""
         started = Nginx(self.folder, self.site, **how)

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 
-from . import tls
+from . import devtools, tls
 from .secure import NAME, SecureCase
 
 FLAGS = [
@@ -34,6 +34,24 @@ class ChromiumCase(SecureCase):
         output.close()
         self.addCleanup(self.end, browser)
         return browser
+
+    def drive(self):
+        """Starts the browser with an empty page, which the test drives. No name has an address, so
+        that the browser only finds servers of the test."""
+        hosts = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+        browser, found = self.browse("about:blank", hosts), self.folder / "profile/DevToolsActivePort"
+
+        def lines():
+            return found.read_text().split() if found.exists() else []
+
+        self.wait_until(
+            "the browser listens", lambda: len(lines()) == 2 or browser.poll() is not None
+        )
+        self.assertIsNone(browser.poll(), (self.folder / "chromium.log").read_text()[-2000:])
+        port, path = lines()
+        page = devtools.Page(("127.0.0.1", int(port)), path)
+        self.addCleanup(page.close)
+        return page
 
     def end(self, browser):
         """Kills all processes of the browser."""
