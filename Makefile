@@ -143,6 +143,8 @@ soak: ## Run many more of each: SEEDS=5000 RANDOM_SEEDS=200000 MUTANTS=1000000 D
 	scripts/renew-under-load
 	KILLS=50 tests/interop/run test_acme
 	CHANGES=100000 tests/interop/run test_serve.Changes test_serve.Places
+	@scripts/setup test applications
+	tests/interop/run test_applications
 # Namespaces that lose packets need root.
 	@if [ "$$(id -u)" = 0 ]; then \
 		for engine in auto epoll; do \

@@ -17,21 +17,29 @@ def program():
 
 
 class PhpFpm:
-    """A running php-fpm. `address` is its address as millrace takes it."""
+    """A running php-fpm. `address` is its address as millrace takes it. It loads `extensions` in
+    this order."""
 
-    def __init__(self, folder, children=4):
+    def __init__(self, folder, children=4, extensions=()):
         self.path = folder / "php.sock"
         self.address = f"unix:{self.path}"
         user = "user = www-data\ngroup = www-data\nlisten.mode = 0666\n" if os.getuid() == 0 else ""
         config = folder / "php-fpm.conf"
+        scratch = folder / "php"
+        scratch.mkdir()
+        scratch.chmod(0o777)
         config.write_text(
             f"[global]\nerror_log = {folder}/php.log\ndaemonize = no\n"
             f"[www]\nlisten = {self.path}\n{user}pm = static\npm.max_children = {children}\n"
             "catch_workers_output = yes\nphp_admin_value[display_errors] = 0\n"
             "php_admin_flag[log_errors] = on\n"
+            f"php_admin_value[session.save_path] = {scratch}\n"
         )
+        options = ["-n", "-y", config, "-d", f"sys_temp_dir={scratch}"]
+        for extension in extensions:
+            options += ["-d", f"extension={extension}"]
         self.process = subprocess.Popen(
-            [program(), "-n", "-y", str(config)],
+            [program(), *map(str, options)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

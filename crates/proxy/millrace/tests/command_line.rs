@@ -261,7 +261,7 @@ fn an_error_of_a_file_names_file_line_and_key() {
 #[test]
 fn every_example_passes_check_and_its_output_is_an_equal_configuration() {
     let folder = Folder::new("examples");
-    for name in ["www", "app/dist/assets"] {
+    for name in ["www", "dokuwiki", "app/dist/assets"] {
         std::fs::create_dir_all(folder.0.join(name)).unwrap();
     }
     let served = format!("\"{}/", folder.0.display());
