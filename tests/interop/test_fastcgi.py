@@ -127,6 +127,19 @@ class Php(InteropCase):
             for connection in connections:
                 connection.close()
 
+    def test_one_process_for_several_workers(self):
+        """Each worker has connections of its own, and the process serves only one of them."""
+        folder = self.folder / "one"
+        folder.mkdir()
+        fpm = php.PhpFpm(folder, children=1)
+        self.addCleanup(fpm.stop)
+        self.script("a.php", "echo 'ok';")
+        limit = ("--limit", "first_byte_ms=20s")
+        proxy = self.serve("--fastcgi", fpm.address, "--workers", "4", *limit)
+        for attempt in range(24):
+            found = self.get(proxy, "/a.php")
+            self.assertEqual((found.status, found.body), (200, b"ok"), attempt)
+
     def test_files_and_front_controller(self):
         self.script("index.php", "echo 'app ', $_SERVER['REQUEST_URI'];")
         (self.site / "a.css").write_text("css")
