@@ -22,6 +22,8 @@ pub struct SimFolderFaults {
     pub denials: u32,
     /// An open or a list fails with EMFILE.
     pub no_descriptors: u32,
+    /// An open or a list fails with ENOENT, as if the name was removed just before.
+    pub missing: u32,
     /// A call that must not wait fails with EAGAIN.
     pub waits: u32,
     /// A read returns fewer bytes than requested.
@@ -45,7 +47,11 @@ struct SimFolderState {
     files: BTreeMap<u64, SimFileBytes>,
     last_inode: u64,
     now: FileTime,
+    /// The unit of the times of files in nanoseconds; 0: no two changes have the same time.
+    clock_unit_ns: u32,
     faults: SimFolderFaults,
+    /// The faults of paths that begin with these bytes, in place of the others.
+    faults_below: Option<(Vec<u8>, SimFolderFaults)>,
 }
 
 #[derive(Clone, Debug)]
@@ -76,7 +82,9 @@ impl SimFolder {
             // Folders of one file system have no number in common.
             last_inode: seed << 20,
             now: FileTime::default(),
+            clock_unit_ns: 0,
             faults: SimFolderFaults::default(),
+            faults_below: None,
         })))
     }
 
@@ -89,10 +97,21 @@ impl SimFolder {
         self.lock().faults = faults;
     }
 
+    /// Sets the faults of paths that begin with `prefix`, and of the files opened by them. Other
+    /// paths have those of [`SimFolder::set_faults`]. Changes of files are not among them.
+    pub fn set_faults_of(&self, prefix: &[u8], faults: SimFolderFaults) {
+        self.lock().faults_below = Some((prefix.to_vec(), faults));
+    }
+
     /// Sets the clock. Each change makes it one nanosecond later, so that no two have the same
-    /// time.
+    /// time, unless there is a unit.
     pub fn set_now(&self, now: FileTime) {
         self.lock().now = now;
+    }
+
+    /// Makes times of files multiples of this unit, as those of a kernel are of its tick.
+    pub fn set_clock_unit_ns(&self, unit_ns: u32) {
+        self.lock().clock_unit_ns = unit_ns;
     }
 
     /// Creates or replaces a file, as rename(2) does, and the folders on its way. Open files keep
@@ -155,8 +174,15 @@ impl SimFolderState {
         one_in > 0 && self.random.below(u64::from(one_in)) == 0
     }
 
-    /// Advances the clock by a nanosecond.
+    /// Returns the time of a change. Without a unit of the clock, advances it by a nanosecond.
     fn tick(&mut self) -> FileTime {
+        if self.clock_unit_ns > 0 {
+            let FileTime { seconds, nanoseconds } = self.now;
+            return FileTime {
+                seconds,
+                nanoseconds: nanoseconds - nanoseconds % self.clock_unit_ns,
+            };
+        }
         self.now.nanoseconds += 1;
         if self.now.nanoseconds == 1_000_000_000 {
             self.now = FileTime { seconds: self.now.seconds + 1, nanoseconds: 0 };
@@ -213,10 +239,18 @@ impl SimFolderState {
         }
     }
 
+    /// Returns the faults of the calls for a path.
+    fn faults_of(&self, path: &[u8]) -> SimFolderFaults {
+        match &self.faults_below {
+            Some((prefix, faults)) if path.starts_with(prefix) => *faults,
+            _ => self.faults,
+        }
+    }
+
     /// Applies the faults of an open or a list.
-    fn before_open(&mut self, mode: OpenMode) -> Result<(), Errno> {
+    fn before_open(&mut self, path: &[u8], mode: OpenMode) -> Result<(), Errno> {
         self.meddle();
-        let faults = self.faults;
+        let faults = self.faults_of(path);
         if mode == OpenMode::Cached && self.chance(faults.waits) {
             return Err(Errno::AGAIN);
         }
@@ -224,6 +258,7 @@ impl SimFolderState {
             (faults.io_errors, Errno::IO),
             (faults.denials, Errno::ACCESS),
             (faults.no_descriptors, Errno::MFILE),
+            (faults.missing, Errno::NOENT),
         ] {
             if self.chance(one_in) {
                 return Err(error);
@@ -291,20 +326,20 @@ fn segments(path: &[u8]) -> impl DoubleEndedIterator<Item = Vec<u8>> {
 impl FolderIo for SimFolder {
     fn open(&self, path: &[u8], mode: OpenMode) -> Result<OpenedFile, Errno> {
         let mut state = self.lock();
-        state.before_open(mode)?;
+        state.before_open(path, mode)?;
         let (at, node) = state.resolve(path)?;
         let status = state.status(&node)?;
         let is_linked = at != segments(path).collect::<Vec<_>>().join(&b'/');
         let linked_name = segments(&at).next_back().filter(|_| is_linked);
         let inode = matches!(node, SimNode::File(_)).then_some(status.inode);
         drop(state);
-        let file = Arc::new(SimOpenFile { folder: self.clone(), inode });
+        let file = Arc::new(SimOpenFile { folder: self.clone(), path: path.to_vec(), inode });
         Ok(OpenedFile { file, status, linked_name })
     }
 
     fn list(&self, path: &[u8], is_listed: &dyn Fn(&[u8]) -> bool) -> Result<Entries, Errno> {
         let mut state = self.lock();
-        state.before_open(OpenMode::Waiting)?;
+        state.before_open(path, OpenMode::Waiting)?;
         let (at, node) = state.resolve(path)?;
         if !matches!(node, SimNode::Folder(_)) {
             return Err(Errno::NOTDIR);
@@ -329,6 +364,8 @@ impl FolderIo for SimFolder {
 #[derive(Debug)]
 struct SimOpenFile {
     folder: SimFolder,
+    /// The path by which it was opened.
+    path: Vec<u8>,
     /// The number of a regular file; `None` for a folder.
     inode: Option<u64>,
 }
@@ -338,7 +375,7 @@ impl FileRead for SimOpenFile {
         let inode = self.inode.ok_or(Errno::ISDIR)?;
         let mut state = self.folder.lock();
         state.meddle();
-        let faults = state.faults;
+        let faults = state.faults_of(&self.path);
         if !waits && state.chance(faults.waits) {
             return Err(Errno::AGAIN);
         }
@@ -418,6 +455,20 @@ mod tests {
     }
 
     #[test]
+    fn two_changes_in_one_unit_of_the_clock_have_the_same_time() {
+        let folder = SimFolder::new(1);
+        folder.set_clock_unit_ns(10);
+        folder.write(b"a", b"1");
+        let status = |nanoseconds, bytes: &[u8]| {
+            folder.set_now(FileTime { seconds: 1, nanoseconds });
+            assert!(folder.rewrite(b"a", bytes));
+            folder.open(b"a", OpenMode::Cached).unwrap().status
+        };
+        assert_eq!(status(25, b"2"), status(29, b"3"));
+        assert_ne!(status(29, b"3"), status(30, b"3"));
+    }
+
+    #[test]
     fn links_are_resolved_as_below_a_folder() {
         let folder = SimFolder::new(1);
         folder.write(b"a/b", b"");
@@ -460,6 +511,7 @@ mod tests {
                 io_errors: 9,
                 denials: 9,
                 no_descriptors: 9,
+                missing: 9,
                 waits: 9,
                 short: 3,
                 replaced: 9,
@@ -474,12 +526,24 @@ mod tests {
         let results = run(3);
         assert_eq!(results, run(3));
         assert_ne!(results, run(4));
-        for error in [Errno::IO, Errno::ACCESS, Errno::MFILE, Errno::AGAIN] {
+        for error in [Errno::IO, Errno::ACCESS, Errno::MFILE, Errno::NOENT, Errno::AGAIN] {
             assert!(results.iter().any(|it| it.as_ref().err() == Some(&error)), "{error}");
         }
         let cut = |it: &Result<(u64, Vec<u8>), Errno>| {
             it.as_ref().is_ok_and(|(bytes, read)| *bytes > read.len() as u64)
         };
         assert!(results.iter().any(cut), "cut between open and read, or read shortly");
+    }
+
+    #[test]
+    fn faults_of_some_paths_leave_the_others_alone() {
+        let folder = SimFolder::new(1);
+        folder.write(b"a/b", b"bytes");
+        folder.write(b"a2", b"bytes");
+        let opened = folder.open(b"a/b", OpenMode::Cached).unwrap();
+        folder.set_faults_of(b"a/", SimFolderFaults { io_errors: 1, ..Default::default() });
+        assert_eq!(folder.open(b"a/b", OpenMode::Cached).map(drop), Err(Errno::IO));
+        assert_eq!(read(&opened), Err(Errno::IO));
+        assert_eq!(read(&folder.open(b"a2", OpenMode::Cached).unwrap()), Ok(b"bytes".to_vec()));
     }
 }
