@@ -67,7 +67,9 @@ pub(crate) fn write_request(
     set_program(&mut environment, exchange);
     set_connection(&mut environment, exchange, [peer, local]);
     millrace_fastcgi::write_request(out, &environment);
-    if matches!(exchange.framing, Framing::None | Framing::Length(0)) {
+    let is_received = exchange.file.as_ref().is_some_and(|file| file.body.is_some());
+    // The upload of a received body, even of an empty one, ends with such a record.
+    if matches!(exchange.framing, Framing::None | Framing::Length(0)) && !is_received {
         out.extend_from_slice(&write_input_header(0));
     }
 }
