@@ -11,7 +11,7 @@ use millrace_sim::{Faults, SeededRandom, World};
 use crate::scenario::{EntryKind, FileChange, Placeholders, Scenario, Tolerance};
 
 /// The age of the files of a new world: they count as left alone.
-const AGE: Duration = Duration::from_secs(86_400);
+pub(super) const AGE: Duration = Duration::from_secs(86_400);
 
 /// The folders of a world.
 pub(super) struct SimFolders {
@@ -53,6 +53,11 @@ impl SimFolders {
             names.set(&plan.name, &path_of(&plan.name));
         }
         Self { folders, faults }
+    }
+
+    /// Creates a world's folders of existing ones, each with its name.
+    pub(super) fn of(folders: Vec<(String, SimFolder)>) -> Self {
+        Self { folders, faults: SimFolderFaults::default() }
     }
 
     /// Returns the faults that these folders may cause at clients in a hostile world.
@@ -115,6 +120,7 @@ fn draw_faults(random: &mut SeededRandom, faults: Faults) -> SimFolderFaults {
             io_errors: draw(&[0, 0, 10, 50]),
             denials: draw(&[0, 0, 10, 50]),
             no_descriptors: draw(&[0, 0, 10, 50]),
+            missing: 0,
             replaced: draw(&[0, 0, 5, 50]),
             resized: draw(&[0, 0, 5, 50]),
             ..benign
@@ -122,10 +128,11 @@ fn draw_faults(random: &mut SeededRandom, faults: Faults) -> SimFolderFaults {
     }
 }
 
-fn path_of(name: &str) -> String {
+/// Returns the path of a folder in the simulated file system.
+pub(super) fn path_of(name: &str) -> String {
     format!("/sim/{name}")
 }
 
-fn file_time(since_1970: Duration) -> FileTime {
+pub(super) fn file_time(since_1970: Duration) -> FileTime {
     FileTime { seconds: since_1970.as_secs() as i64, nanoseconds: since_1970.subsec_nanos() }
 }

@@ -1,6 +1,7 @@
 //! A client connection of a random scenario: sends its requests, and checks every received byte.
 
 mod checks;
+mod files;
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -18,6 +19,7 @@ use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::wire::{self, Route};
 use crate::simulated::tls::ProxyAddress;
 use crate::simulated::transport::Transport;
+use files::FileProgress;
 
 /// Progress of the next response.
 #[derive(Debug)]
@@ -28,6 +30,8 @@ enum ResponseProgress {
     Origin { got: usize, want: Vec<u8> },
     /// The proxy's own response, with its expected body.
     Own { got: usize, want: Vec<u8> },
+    /// A file, or the refusal of one.
+    File(Box<FileProgress>),
     /// A tunnel, with the number of received bytes.
     Tunnel { got: usize, want: Vec<u8> },
 }
@@ -53,6 +57,10 @@ pub(super) struct RandomClient {
     sent: usize,
     /// Bytes sent before the last queued request.
     sent_before: u64,
+    /// When each request was queued.
+    queued_at: Vec<Instant>,
+    /// The entity tag that was known for the file of each queued request.
+    sent_tags: Vec<Option<String>>,
     /// Requests whose responses are complete.
     completed: usize,
     reader: MessageReader,
@@ -94,6 +102,8 @@ impl RandomClient {
             outgoing: SendQueue::default(),
             sent: 0,
             sent_before: 0,
+            queued_at: Vec::new(),
+            sent_tags: Vec::new(),
             completed: 0,
             reader: MessageReader::new(Side::Responses),
             progress: ResponseProgress::Head,
@@ -239,14 +249,14 @@ impl RandomClient {
                     self.over = true;
                     return;
                 }
-                SendOutcome::All if self.queue_next_request() => {}
+                SendOutcome::All if self.queue_next_request(world.now()) => {}
                 SendOutcome::All | SendOutcome::Full | SendOutcome::Mark => return,
             }
         }
     }
 
     /// Begins to send the next request, if its time has come.
-    fn queue_next_request(&mut self) -> bool {
+    fn queue_next_request(&mut self, now: Instant) -> bool {
         let behind = self.plan.pipelined || self.sent == self.completed;
         let may = behind && !self.closing && !self.outgoing.has_ended();
         let Some(request) = self.plan.requests.get(self.sent).filter(|_| may) else {
@@ -255,9 +265,12 @@ impl RandomClient {
         let request = request.clone();
         let scenario = self.model.scenario();
         let authority = self.authorities[self.sent].clone();
-        let route = Route { authority: &authority, forward: scenario.proxy.forward };
+        let (target, fields) = (scenario.target(&request), self.file_fields(&request));
+        let forward = scenario.proxy.forward;
+        let route = Route { authority: &authority, forward, target: &target, fields: &fields };
         let (check_header, check_body) = wire::request(&request, &route);
         self.sent += 1;
+        self.queued_at.push(now);
         self.sent_before = self.outgoing.total;
         if request.pause_ms > 0 {
             self.outgoing.add(SendStep::Pause(request.pause_ms));

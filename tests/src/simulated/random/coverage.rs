@@ -8,6 +8,7 @@ use super::plan::{
     BodyFraming, BreakKind, Connection, HeaderSyntax, OriginBehaviour, RandomScenario, Request,
     ResponseFault,
 };
+use super::programs::wire::{BAD_HEADERS, BAD_RECORDS};
 use super::wire::{
     BAD_REQUEST_CHUNKS, BAD_REQUEST_HEADERS, BAD_RESPONSE_CHUNKS, BAD_RESPONSE_HEADERS,
 };
@@ -23,6 +24,8 @@ pub fn required_classes(few: bool) -> Vec<String> {
         };
         classes.extend(numbered("response: bad head #", BAD_RESPONSE_HEADERS.len()));
         classes.extend(numbered("response: bad chunks #", BAD_RESPONSE_CHUNKS.len()));
+        classes.extend(numbered("program: bad header #", BAD_HEADERS.len()));
+        classes.extend(numbered("program: bad records #", BAD_RECORDS.len()));
         classes.extend(numbered("request: malformed Head(#)", BAD_REQUEST_HEADERS.len()));
         classes.extend(numbered("request: malformed Body(#)", BAD_REQUEST_CHUNKS.len()));
         classes.extend(REASONS.iter().map(|reason| format!("proxy: reports {}", reason.word())));
@@ -30,7 +33,21 @@ pub fn required_classes(few: bool) -> Vec<String> {
     classes
 }
 
-const CLASSES: [&str; 129] = [
+const CLASSES: [&str; 143] = [
+    "file: several ranges",
+    "file: status 200",
+    "file: status 206",
+    "file: status 304",
+    "file: status 403",
+    "file: status 404",
+    "file: status 416",
+    "file: status 500",
+    "client: got a file",
+    "program: ends its request too early",
+    "program: writes to its standard error",
+    "proxy: its origins are programs",
+    "proxy: serves a folder",
+    "request: for a part of a file",
     "response: unrequested 101",
     "response: HTTP/1.0",
     "response: a flood of interim responses",
@@ -212,6 +229,9 @@ pub(super) fn cover_request(model: &ExchangeModel, plan: &Connection, request: &
     if plan.pipelined && plan.requests.len() > 1 {
         model.cover("request: pipelined");
     }
+    if request.file.is_some_and(|file| file.range.is_some()) {
+        model.cover("request: for a part of a file");
+    }
     if request.body.chunk.is_some() {
         model.cover("request: chunked");
     }
@@ -316,6 +336,16 @@ pub(super) fn cover_response(model: &ExchangeModel, request: &Request) {
         Some(ResponseFault::Chunks(index)) => model.cover(format!("response: bad chunks {index}")),
         Some(ResponseFault::InterimFlood) => model.cover("response: a flood of interim responses"),
         Some(ResponseFault::UnrequestedUpgrade) => model.cover("response: unrequested 101"),
+        Some(ResponseFault::ProgramHeader(index)) => {
+            model.cover(format!("program: bad header {index}"));
+        }
+        Some(ResponseFault::ProgramRecords(index)) => {
+            model.cover(format!("program: bad records {index}"));
+        }
+        Some(ResponseFault::EarlyEnd(_)) => model.cover("program: ends its request too early"),
+    }
+    if response.errors > 0 {
+        model.cover("program: writes to its standard error");
     }
 }
 
@@ -336,6 +366,8 @@ pub(super) fn cover_scenario(model: &ExchangeModel, scenario: &RandomScenario) {
         (scenario.proxy.unix, "proxy: listens on a Unix socket"),
         (scenario.proxy.secured, "proxy: secures its clients"),
         (scenario.proxy.secures_origins, "proxy: secures its origins"),
+        (scenario.proxy.fastcgi, "proxy: its origins are programs"),
+        (scenario.folder.is_some(), "proxy: serves a folder"),
         (scenario.proxy.memory_mb.is_some(), "proxy: short of memory"),
         (scenario.proxy.descriptors.is_some(), "proxy: short of descriptors"),
     ] {

@@ -3,8 +3,9 @@
 use std::fmt;
 
 use super::plan::{
-    Body, Break, Connection, HeaderSyntax, Malformation, NameBehaviour, OperatorEvent,
-    OriginBehaviour, RandomScenario, Reader, Request, ResponseFault, ResponsePlan,
+    Body, Break, Connection, FileRequest, HeaderSyntax, Malformation, NameBehaviour, OperatorEvent,
+    OriginBehaviour, PlannedName, RandomScenario, Reader, Request, ResponseFault, ResponsePlan,
+    ServedFolder,
 };
 use super::run::{bytes_per_worker, command};
 use super::wire;
@@ -23,6 +24,7 @@ impl fmt::Display for RandomScenario {
         for fault in &self.disabled_faults {
             writeln!(f, "without {fault:?}")?;
         }
+        self.folder.iter().try_for_each(|folder| write_folder(f, folder))?;
         for (at, origin) in self.origins.iter().enumerate() {
             write!(f, "origin o{at}")?;
             if origin.behaviour != OriginBehaviour::Good {
@@ -72,12 +74,33 @@ fn write_connection(
     }
     let must_succeed = if scenario.must_succeed(connection) { ", must succeed" } else { "" };
     writeln!(f, " {:?}{must_succeed}", connection.ending)?;
-    connection.requests.iter().try_for_each(|request| write_request(f, request))
+    connection
+        .requests
+        .iter()
+        .try_for_each(|request| write_request(f, request, &scenario.target(request)))
 }
 
-fn write_request(f: &mut fmt::Formatter<'_>, request: &Request) -> fmt::Result {
-    let Request { id, method, origin, body, .. } = request;
-    write!(f, "  {method:?} /r/{id} at o{origin}")?;
+fn write_folder(f: &mut fmt::Formatter<'_>, folder: &ServedFolder) -> fmt::Result {
+    writeln!(f, "folder with {:?}", folder.faults)?;
+    for (at, PlannedName { kind, length }) in folder.names.iter().enumerate() {
+        writeln!(f, "  {} {kind:?} of {length} bytes", kind.target(at))?;
+    }
+    if let Some((name, faults)) = folder.faulty {
+        writeln!(f, "  of the name {name} {faults:?}")?;
+    }
+    folder.changes.iter().try_for_each(|change| {
+        writeln!(f, "  the name {} at {} ms {:?}", change.name, change.at_ms, change.kind)
+    })
+}
+
+fn write_request(f: &mut fmt::Formatter<'_>, request: &Request, target: &str) -> fmt::Result {
+    let Request { method, origin, body, .. } = request;
+    write!(f, "  {method:?} {target} at o{origin}")?;
+    if let Some(FileRequest { range, accept, condition, .. }) = request.file {
+        range.iter().try_for_each(|it| write!(f, " {it:?}"))?;
+        accept.iter().try_for_each(|it| write!(f, " accepts {it}"))?;
+        condition.iter().try_for_each(|it| write!(f, " {it:?}"))?;
+    }
     for (flag, word) in [(request.old, " HTTP/1.0"), (request.closes, " close")] {
         f.write_str(if flag { word } else { "" })?;
     }
@@ -137,6 +160,9 @@ fn write_response(f: &mut fmt::Formatter<'_>, response: &ResponsePlan) -> fmt::R
     }
     if response.syntax != HeaderSyntax::Strict {
         write!(f, ", {:?}", response.syntax)?;
+    }
+    if response.errors > 0 {
+        write!(f, ", {} bytes of standard error", response.errors)?;
     }
     if let Some((size, ms)) = response.drip {
         write!(f, ", {size} bytes every {ms} ms")?;

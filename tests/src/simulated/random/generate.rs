@@ -55,12 +55,15 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
         world,
         difficulty,
         proxy: generator.proxy(is_crowd),
+        folder: None,
         origins,
         connections,
         events: generator.events(),
         disabled_faults: Vec::new(),
     };
     secure(&mut scenario);
+    super::programs::generate::draw(&mut scenario);
+    super::files::generate::draw(&mut scenario);
     scenario
 }
 
@@ -146,6 +149,8 @@ impl Generator {
             secured: false,
             accepts_unknown_names: false,
             secures_origins: false,
+            fastcgi: false,
+            upload_buffer: None,
             workers: self.random.between(if is_crowd { 2 } else { 1 }, 3) as usize,
             memory_mb: starves.then_some(1),
             descriptors: short.then_some((real, assumed)),
@@ -322,6 +327,7 @@ impl Generator {
             body: self.body(method, old),
             breaks: self.breaks(60),
             malformation,
+            file: None,
             response: self.response(method),
         }
     }
@@ -419,6 +425,7 @@ impl Generator {
             early: self.draws_fault(80),
             trailers: matches!(frame, BodyFraming::Chunks(_)) && self.random.chance(200),
             syntax: HeaderSyntax::of(size + length + self.next as usize),
+            errors: 0,
             fault: wrong,
         }
     }

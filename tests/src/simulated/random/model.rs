@@ -10,9 +10,10 @@ use millrace_config::limits::Limits;
 use millrace_engine::Instant;
 use millrace_sim::{Faults, World, WorldPlan};
 
+use super::files::history::FolderHistory;
 use super::findings::Findings;
 use super::plan::{Malformation, Method, RandomScenario, Request};
-use super::wire;
+use super::{programs, wire};
 use crate::simulated::TlsFault;
 
 /// The model of one run. Clones share their state.
@@ -39,6 +40,8 @@ struct ExchangeState {
     last_progress: BTreeMap<u32, Moment>,
     /// Requests whose response, or tunnel, ends with a TLS stream whose end is not announced.
     unannounced: BTreeSet<u32>,
+    /// The versions of the files of the folder, if there is one.
+    history: Option<FolderHistory>,
 }
 
 /// The longest times for which a connection of the proxy may be silent in both directions, one for
@@ -166,12 +169,26 @@ impl ExchangeModel {
             arrived: BTreeMap::new(),
             last_progress: BTreeMap::new(),
             unannounced: BTreeSet::new(),
+            history: None,
         };
         Self { findings: Findings::default(), model: Rc::new(RefCell::new(model)) }
     }
 
     pub(super) fn scenario(&self) -> Rc<RandomScenario> {
         self.model.borrow().scenario.clone()
+    }
+
+    /// Sets the versions of the files of the folder.
+    pub(super) fn set_history(&self, history: FolderHistory) {
+        self.model.borrow_mut().history = Some(history);
+    }
+
+    /// Returns the versions of the files of the folder.
+    ///
+    /// # Panics
+    /// If the scenario has no folder.
+    pub(super) fn history(&self) -> FolderHistory {
+        self.model.borrow().history.clone().expect("the scenario has a folder")
     }
 
     /// Sets the waits once the limits are known.
@@ -236,7 +253,8 @@ impl ExchangeModel {
             *times
         };
         let retries = self.waits().retries;
-        let wrong = if request.method.word() != method || !target.ends_with(&format!("/{id}")) {
+        let end = if request.file.is_some() { format!("?{id}") } else { format!("/{id}") };
+        let wrong = if request.method.word() != method || !target.ends_with(&end) {
             Some((
                 "unasked",
                 format!("{method} {target} arrived instead of {:?} {id}", request.method),
@@ -245,6 +263,8 @@ impl ExchangeModel {
             Some(("smuggled", format!("request {id}, which is malformed, was forwarded")))
         } else if follows_malformed_request(&scenario.connections[index].requests, id) {
             Some(("smuggled", format!("request {id} was forwarded, which follows a malformed one")))
+        } else if !scenario.may_reach_origin(request) {
+            Some(("misrouted", format!("request {id} for a file arrived at origin {origin}")))
         } else if scenario.proxy.forward && request.origin != origin {
             let meant = request.origin;
             Some((
@@ -274,10 +294,14 @@ impl ExchangeModel {
     /// because an origin that left may still have received a request.
     pub(super) fn check_sent(&self, world: &World, sent: &[Vec<u8>]) {
         let mut times = BTreeMap::<u32, u64>::new();
-        for id in sent.iter().flat_map(|bytes| wire::requests_in(bytes)) {
-            *times.entry(id).or_default() += 1;
-        }
         let (scenario, retries) = (self.scenario(), self.waits().retries);
+        for bytes in sent {
+            let ids: Vec<u32> = match scenario.proxy.fastcgi {
+                true => programs::wire::requests_in(bytes).collect(),
+                false => wire::requests_in(bytes).collect(),
+            };
+            ids.into_iter().for_each(|id| *times.entry(id).or_default() += 1);
+        }
         for (id, times) in times {
             let Some((_, request)) = scenario.find(id) else { continue };
             let most = if request.method == Method::Post { 1 } else { retries + 1 };

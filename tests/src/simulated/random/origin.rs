@@ -14,6 +14,7 @@ use millrace_sim::{ActorSocket, ReadResult, World};
 use super::coverage;
 use super::model::{ExchangeModel, Moment, SilenceCheck};
 use super::plan::{Origin, OriginBehaviour, Request};
+use super::programs::reader::{RecordReader, RequestReader};
 use super::reader::{MessageReader, Side};
 use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::wire;
@@ -39,7 +40,7 @@ struct OriginConnection {
     behaviour: OriginBehaviour,
     model: ExchangeModel,
     transport: Option<Transport>,
-    reader: MessageReader,
+    reader: RequestReader,
     outgoing: SendQueue,
     state: ConnectionState,
     /// Bytes received of the payload of the request or of the tunnel.
@@ -162,7 +163,10 @@ impl RandomOrigin {
             behaviour: self.plan.behaviour,
             model: self.model.clone(),
             transport: Some(transport),
-            reader: MessageReader::new(Side::Requests),
+            reader: match self.model.scenario().proxy.fastcgi {
+                true => RequestReader::Records(RecordReader::default()),
+                false => RequestReader::Http(MessageReader::new(Side::Requests)),
+            },
             outgoing: SendQueue::default(),
             state: ConnectionState::Idle,
             got: 0,

@@ -20,11 +20,14 @@ pub fn plain_scenario(requests: Vec<Request>, ending: Ending) -> RandomScenario 
             secured: false,
             accepts_unknown_names: false,
             secures_origins: false,
+            fastcgi: false,
+            upload_buffer: None,
             workers: 1,
             memory_mb: None,
             descriptors: None,
             limits: Vec::new(),
         },
+        folder: None,
         origins: vec![Origin {
             behaviour: OriginBehaviour::Good,
             naming: NameBehaviour::Address,
@@ -56,6 +59,7 @@ pub fn plain_request(id: u32, method: Method, length: usize, answer: usize) -> R
         body: Body { length, ..Body::default() },
         breaks: None,
         malformation: None,
+        file: None,
         response: ResponsePlan {
             status: if method == Method::Upgrade { 101 } else { 200 },
             length: answer,
@@ -68,6 +72,7 @@ pub fn plain_request(id: u32, method: Method, length: usize, answer: usize) -> R
             early: false,
             trailers: false,
             syntax: HeaderSyntax::Strict,
+            errors: 0,
             fault: None,
         },
     }

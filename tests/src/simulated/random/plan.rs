@@ -5,6 +5,11 @@ use std::collections::BTreeSet;
 
 use millrace_sim::Faults;
 
+use super::files::change::SCRIPT;
+pub use super::files::plan::{
+    ChangeKind, FileCondition, FileRequest, NameKind, PlannedChange, PlannedName, RangeRequest,
+    ServedFolder,
+};
 use crate::simulated::{TlsFault, TlsPlan};
 
 /// A scenario that a seed generates.
@@ -18,6 +23,9 @@ pub struct RandomScenario {
     pub difficulty: Difficulty,
     /// The configuration of the proxy.
     pub proxy: Proxy,
+    /// The folder that the proxy serves, if any; never with a forward proxy. With origins that
+    /// speak HTTP, requests for which the folder has no file are passed on to them.
+    pub folder: Option<ServedFolder>,
     /// The origins, at least one.
     pub origins: Vec<Origin>,
     /// Client connections.
@@ -52,6 +60,10 @@ pub struct Proxy {
     pub accepts_unknown_names: bool,
     /// Origins use TLS; never with a forward proxy.
     pub secures_origins: bool,
+    /// Origins are FastCGI programs; never with a forward proxy.
+    pub fastcgi: bool,
+    /// `--upload-buffer` in bytes; `None`: the default, which is longer than each body.
+    pub upload_buffer: Option<u64>,
     /// Threads, from 1.
     pub workers: usize,
     /// Megabytes for each worker on the command line. Any value means a shortage, see
@@ -179,6 +191,8 @@ pub struct Request {
     pub breaks: Option<Break>,
     /// A malformed request to send in its place.
     pub malformation: Option<Malformation>,
+    /// The file that it requests. The response below is used only if the request is passed on.
+    pub file: Option<FileRequest>,
     /// The response.
     pub response: ResponsePlan,
 }
@@ -294,6 +308,8 @@ pub struct ResponsePlan {
     pub trailers: bool,
     /// How its headers are written.
     pub syntax: HeaderSyntax,
+    /// Bytes that a program writes to its standard error.
+    pub errors: usize,
     /// The fault in it.
     pub fault: Option<ResponseFault>,
 }
@@ -380,6 +396,27 @@ pub enum ResponseFault {
     InterimFlood,
     /// An unrequested 101.
     UnrequestedUpgrade,
+    /// A header of a program by its index in the table.
+    ProgramHeader(usize),
+    /// Records of a program by their index in the table.
+    ProgramRecords(usize),
+    /// The program ends the request after this many bytes of its output, modulo their number.
+    EarlyEnd(usize),
+}
+
+impl ResponseFault {
+    /// Returns whether nothing of the response may reach a client.
+    pub(super) fn has_bad_header(self) -> bool {
+        matches!(
+            self,
+            Self::Head(_) | Self::ProgramHeader(_) | Self::UnrequestedUpgrade | Self::InterimFlood
+        )
+    }
+
+    /// Returns whether the response may begin, and must never look complete.
+    pub(super) fn has_bad_body(self) -> bool {
+        matches!(self, Self::Chunks(_) | Self::ProgramRecords(_))
+    }
 }
 
 /// An action of the operator.
@@ -470,6 +507,7 @@ impl RandomScenario {
             && !self.events.iter().any(|event| matches!(event, OperatorEvent::Drain(_)))
             && !matches!(connection.reader, Reader::Stalls(..))
             && connection.requests.iter().all(|request| self.has_plain_exchange(request))
+            && connection.requests.iter().all(|request| self.has_plain_file(request))
             && origins.iter().all(|origin| self.has_clean_connections(*origin))
     }
 
@@ -501,10 +539,47 @@ impl RandomScenario {
 
     fn has_plain_exchange(&self, request: &Request) -> bool {
         let response = &request.response;
+        let buffer = self.proxy.upload_buffer.filter(|_| self.proxy.fastcgi);
+        let is_too_long = request.body.chunk.is_some()
+            && buffer.is_some_and(|bytes| request.body.length as u64 > bytes);
         request.breaks.is_none_or(|it| matches!(it.how, BreakKind::Pause(_)))
             && request.malformation.is_none()
-            && response.fault.is_none()
+            && !is_too_long
+            && (response.fault.is_none() || !self.may_reach_origin(request))
             && !(response.early && request.body.length > 0)
+    }
+
+    /// Returns whether a request is sent to an origin: no file is the response to it.
+    pub(super) fn may_reach_origin(&self, request: &Request) -> bool {
+        let (Some(file), Some(folder)) = (request.file, &self.folder) else { return true };
+        self.passes_on() && folder.names[file.name].kind.refusal().is_some()
+    }
+
+    /// Returns whether no fault and no change in place concerns the file of a request, if it has
+    /// one.
+    fn has_plain_file(&self, request: &Request) -> bool {
+        let (Some(file), Some(folder)) = (request.file, &self.folder) else { return true };
+        let mut changes = folder.changes.iter().filter(|change| change.name == file.name);
+        folder.faulty.is_none_or(|(faulty, _)| faulty != file.name)
+            && !changes.any(|change| change.kind.is_in_place())
+    }
+
+    /// Returns whether requests for which the folder has no file are passed on to an origin.
+    pub(super) fn passes_on(&self) -> bool {
+        self.folder.is_some() && !self.proxy.fastcgi
+    }
+
+    /// Returns the target of a request to a reverse proxy.
+    pub(super) fn target(&self, request: &Request) -> String {
+        let id = request.id;
+        match (request.file, &self.folder) {
+            // The query makes the URL unique. The folder ignores it.
+            (Some(FileRequest { name, .. }), Some(folder)) => {
+                format!("{}?{id}", folder.names[name].kind.target(name))
+            }
+            _ if self.folder.is_some() && self.proxy.fastcgi => format!("/{SCRIPT}/r/{id}"),
+            _ => format!("/r/{id}"),
+        }
     }
 
     /// Returns whether a request to an origin always finds a usable connection. Unrequested bytes

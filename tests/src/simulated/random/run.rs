@@ -9,19 +9,23 @@ use std::time::Duration;
 use millrace_config::{self as config, Config};
 use millrace_engine::{Buffer, Instant};
 use millrace_proxy::{SharedState, Worker, WorkerMessage};
-use millrace_sim::{Actor, RunOutcome, SimEngine, SimWorker, World};
+use millrace_sim::{Actor, Faults, RunOutcome, SimEngine, SimWorker, World};
 
+use super::super::file_threads::SimFileThreads;
+use super::super::folders::{SimFolders, path_of};
 use super::super::reload::WorkerMailboxes;
 use super::super::tls::{self, ProxyAddress, TlsSettings};
 use super::super::verifier::SimVerifier;
 use super::super::{RunningWorker, address_of, cache, pick_ports, run_all, start};
 use super::client::RandomClient;
 use super::coverage;
+use super::files::change::{FOLDER_NAME, FolderChanger};
+use super::files::history::FolderHistory;
 use super::findings::{Coverage, Failure};
 use super::model::{ExchangeModel, Moment, WaitLimits};
 use super::names::{PlannedNameServer, name_of};
 use super::origin::RandomOrigin;
-use super::plan::{DisabledFault, NameBehaviour, OperatorEvent, RandomScenario};
+use super::plan::{DisabledFault, NameBehaviour, OperatorEvent, RandomScenario, ServedFolder};
 
 /// The outcome of a scenario.
 #[derive(Clone, Debug)]
@@ -159,10 +163,17 @@ struct RandomActors {
     clients: Vec<RandomClient>,
     origins: Vec<RandomOrigin>,
     names: PlannedNameServer,
+    files: Option<ServedFiles>,
     operator: Operator,
     proxy: ProxyAddress,
     model: ExchangeModel,
     over: Rc<Cell<bool>>,
+}
+
+/// The folder of a run, and the threads that read it.
+struct ServedFiles {
+    changer: FolderChanger,
+    threads: SimFileThreads,
 }
 
 /// The operator, who reloads, drains and stops the workers.
@@ -258,6 +269,10 @@ impl Actor for RandomActors {
             next_wake = next_wake.into_iter().chain(origin.step(world, &changed_sockets)).min();
         }
         next_wake = next_wake.into_iter().chain(self.names.step(world)).min();
+        if let Some(files) = &mut self.files {
+            next_wake = next_wake.into_iter().chain(files.changer.step(world)).min();
+            next_wake = next_wake.into_iter().chain(files.threads.step(world)).min();
+        }
         self.over.set(over || self.model.failure().is_some());
         next_wake
     }
@@ -286,8 +301,11 @@ impl RandomRun {
             .collect();
         let ports: Vec<u16> = origins.iter().map(|(_, port)| *port).collect();
         let authorities = authorities(&scenario, &ports);
-        let config = Arc::new(configure(&scenario, world, &authorities, tls.as_deref())?);
-        let reloads = reloads(&scenario, world, &authorities, &config, tls.as_deref())?;
+        let changer = changer(&scenario, world, &model, jitter);
+        let folders = changer.as_ref().map(FolderChanger::folders);
+        let contents = (tls.as_deref(), folders.as_deref());
+        let config = Arc::new(configure(&scenario, world, &authorities, contents)?);
+        let reloads = reloads(&scenario, world, &authorities, &config, contents)?;
         let waits = |config: &Config| WaitLimits::new(&config.limits, &scenario, &plan);
         let all = reloads.iter().map(|(_, config)| waits(config));
         model.set_waits(all.fold(waits(&config), WaitLimits::or));
@@ -297,6 +315,11 @@ impl RandomRun {
         // Random scenarios have no passwords, so the verifier gets no requests.
         let servers = (names.server(), &SimVerifier::new(false));
         let (workers, mailboxes, shared) = start(&config, world, servers, assumed, tls.as_deref())?;
+        let files = changer.zip(folders).map(|(changer, folders)| {
+            let hostile = scenario.world == Faults::Hostile;
+            let threads = SimFileThreads::new(&folders, &shared, &mailboxes, world, hostile);
+            ServedFiles { changer, threads }
+        });
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
         let workers = checked_workers(workers, &ended, &model, world);
         let clients = scenario.connections.iter().enumerate();
@@ -326,6 +349,7 @@ impl RandomRun {
                 clients,
                 origins: origins.into_iter().map(|(actor, _)| actor).collect(),
                 names,
+                files,
                 operator,
                 proxy: ProxyAddress {
                     address: address_of(&config.listeners[0].address),
@@ -417,6 +441,26 @@ impl RandomRun {
     }
 }
 
+/// Creates the folder of a scenario, if it has one. The model gets its versions.
+fn changer(
+    scenario: &RandomScenario,
+    world: &World,
+    model: &ExchangeModel,
+    jitter: Duration,
+) -> Option<FolderChanger> {
+    let folder = scenario.folder.as_ref()?;
+    let slack = match scenario.world {
+        // A clock may jump, and a disk may take minutes.
+        Faults::Hostile => TIME,
+        // The threads do one job after the other.
+        Faults::None | Faults::Benign => Duration::from_millis(300) + jitter * 40,
+    };
+    let stale = Duration::from_secs(folder.check_s) + slack;
+    let history = FolderHistory::new(folder, world.now(), stale);
+    model.set_history(history.clone());
+    Some(FolderChanger::new(folder, &history, world))
+}
+
 /// Returns the authorities of the origins in the proxy's configuration, for these ports.
 fn authorities(scenario: &RandomScenario, ports: &[u16]) -> Vec<String> {
     let origins = scenario.origins.iter().zip(ports).enumerate();
@@ -461,7 +505,7 @@ fn configure(
     scenario: &RandomScenario,
     world: &World,
     authorities: &[String],
-    tls: Option<&TlsSettings>,
+    (tls, folders): (Option<&TlsSettings>, Option<&SimFolders>),
 ) -> Result<Config, String> {
     let mut config = config::from_arguments(command(scenario, authorities))
         .map_err(|wrong| wrong.to_string())?;
@@ -469,6 +513,7 @@ fn configure(
     if let Some(tls) = tls {
         tls.set_content(&mut config);
     }
+    folders.into_iter().for_each(|folders| folders.set_content(&mut config));
     if let Some(bytes) = bytes_per_worker(scenario) {
         config.memory_bytes = bytes * scenario.proxy.workers as u64;
     }
@@ -489,7 +534,7 @@ fn reloads(
     world: &World,
     authorities: &[String],
     first: &Config,
-    tls: Option<&TlsSettings>,
+    (tls, folders): (Option<&TlsSettings>, Option<&SimFolders>),
 ) -> Result<Vec<(Instant, Arc<Config>)>, String> {
     let mut reloads = Vec::new();
     for event in &scenario.events {
@@ -501,6 +546,7 @@ fn reloads(
         if let Some(tls) = tls {
             tls.set_content(&mut read);
         }
+        folders.into_iter().for_each(|folders| folders.set_content(&mut read));
         let listeners = first.listeners.clone();
         let config = Config { listeners, memory_bytes: first.memory_bytes, ..read };
         if config::check_reload("scenario", first, &config).is_ok() {
@@ -516,11 +562,32 @@ fn reloads(
     Ok(reloads)
 }
 
+/// Returns the arguments for a folder.
+fn serve_words(folder: &ServedFolder) -> Vec<String> {
+    let words = [
+        "serve",
+        &path_of(FOLDER_NAME),
+        "--file-check",
+        &format!("{}s", folder.check_s),
+        "--limit",
+        &format!("file_memory_bytes={}", folder.memory_bytes),
+    ];
+    words.map(str::to_owned).to_vec()
+}
+
 /// Returns the program's arguments.
 pub(super) fn command(scenario: &RandomScenario, authorities: &[String]) -> Vec<String> {
     let proxy = &scenario.proxy;
-    let mut details = vec![if proxy.forward { "forward" } else { "boost" }.to_owned()];
-    if !proxy.forward {
+    let mut details = match (&scenario.folder, proxy.forward) {
+        (Some(folder), _) => serve_words(folder),
+        (None, true) => vec!["forward".to_owned()],
+        (None, false) => vec!["boost".to_owned()],
+    };
+    if proxy.fastcgi {
+        authorities.iter().for_each(|it| details.extend(["--fastcgi".to_owned(), it.clone()]));
+        let buffer = proxy.upload_buffer.iter();
+        buffer.for_each(|it| details.extend(["--upload-buffer".to_owned(), it.to_string()]));
+    } else if !proxy.forward {
         let scheme = if proxy.secures_origins { "https" } else { "http" };
         let origins: Vec<String> =
             authorities.iter().map(|it| format!("{scheme}://{it}")).collect();

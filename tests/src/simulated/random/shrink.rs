@@ -3,12 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use millrace_files::SimFolderFaults;
 use millrace_sim::Faults;
 
 use super::findings::Failure;
 use super::plan::{
     Body, BodyFraming, Connection, DisabledFault, Ending, HeaderSyntax, NameBehaviour,
-    OriginBehaviour, RandomScenario, Reader, Request,
+    OriginBehaviour, RandomScenario, Reader, Request, ServedFolder,
 };
 use super::play_random;
 use crate::simulated::TlsPlan;
@@ -69,7 +70,7 @@ impl Best<'_> {
 type Pass = fn(&mut Best<'_>, Instant);
 
 /// The passes. Those that remove the largest items come first.
-const PASSES: [Pass; 6] = [connections, requests, world, proxy, origins, details];
+const PASSES: [Pass; 7] = [connections, requests, world, proxy, folder, origins, details];
 
 /// Removes ranges of connections, long ones first.
 fn connections(best: &mut Best<'_>, end: Instant) {
@@ -134,8 +135,32 @@ fn proxy(best: &mut Best<'_>, end: Instant) {
     best.attempt(end, &|scenario| scenario.proxy.unix = false);
     best.attempt(end, &|scenario| scenario.proxy.secured = false);
     best.attempt(end, &|scenario| scenario.proxy.secures_origins = false);
+    best.attempt(end, &|scenario| scenario.proxy.upload_buffer = None);
     best.attempt(end, &|scenario| scenario.proxy.memory_mb = None);
     best.attempt(end, &|scenario| scenario.proxy.descriptors = None);
+}
+
+fn folder(best: &mut Best<'_>, end: Instant) {
+    let Some(folder) = &best.scenario.folder else { return };
+    let (changes, names) = (folder.changes.len(), folder.names.len());
+    let mut attempt = |change: &dyn Fn(&mut ServedFolder)| {
+        best.attempt(end, &|scenario| scenario.folder.iter_mut().for_each(change));
+    };
+    attempt(&|folder| folder.faulty = None);
+    attempt(&|folder| folder.faults = SimFolderFaults::default());
+    for at in (0..changes).rev() {
+        attempt(&|folder| {
+            folder.changes.remove(at);
+        });
+    }
+    for at in 0..names {
+        attempt(&|folder| folder.names[at].length /= 2);
+    }
+    best.attempt(end, &|scenario| {
+        scenario.folder = None;
+        let requests = scenario.connections.iter_mut().flat_map(|it| &mut it.requests);
+        requests.for_each(|request| request.file = None);
+    });
 }
 
 fn origins(best: &mut Best<'_>, end: Instant) {
@@ -177,10 +202,13 @@ fn details(best: &mut Best<'_>, end: Instant) {
         |it| it.tls.updates_keys = false,
         |it| it.tls.old = false,
     ];
-    const REQUEST: [OfRequest; 20] = [
+    const REQUEST: [OfRequest; 23] = [
         |it| it.breaks = None,
         |it| it.malformation = None,
         |it| it.pause_ms = 0,
+        |it| it.file.iter_mut().for_each(|file| file.range = None),
+        |it| it.file.iter_mut().for_each(|file| (file.accept, file.condition) = (None, None)),
+        |it| it.response.errors = 0,
         |it| (it.old, it.closes) = (false, false),
         |it| it.body = Body::default(),
         |it| it.body.length = it.body.length.min(1),

@@ -27,6 +27,10 @@ pub(super) fn tunnel_line(id: u32) -> String {
 pub(super) struct Route<'a> {
     pub(super) authority: &'a str,
     pub(super) forward: bool,
+    /// The target at a reverse proxy.
+    pub(super) target: &'a str,
+    /// Further field lines.
+    pub(super) fields: &'a str,
 }
 
 /// Returns a request's header, and its encoded body.
@@ -36,7 +40,7 @@ pub(super) fn request(request: &Request, route: &Route<'_>) -> (Vec<u8>, Vec<u8>
     let target = match (method, route.forward) {
         (Method::Connect, _) => route.authority.to_owned(),
         (_, true) => format!("http://{}/r/{id}", route.authority),
-        (_, false) => format!("/r/{id}"),
+        (_, false) => route.target.to_owned(),
     };
     match request.malformation {
         Some(Malformation::Head(index)) => {
@@ -54,6 +58,7 @@ pub(super) fn request(request: &Request, route: &Route<'_>) -> (Vec<u8>, Vec<u8>
     let version = if request.old { "HTTP/1.0" } else { "HTTP/1.1" };
     let mut head =
         format!("{} {target} {version}\r\nHost: {host}\r\nX-Id: {id}\r\n", method.word());
+    head += route.fields;
     if *method == Method::Upgrade {
         head += "Connection: upgrade\r\nUpgrade: websocket\r\n";
     } else if request.closes {

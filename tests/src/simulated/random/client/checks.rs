@@ -73,15 +73,14 @@ impl RandomClient {
         if status == 101 && (request.method != Method::Upgrade || id.is_none()) {
             return self.fail(world, "unasked", "an unrequested 101".to_owned());
         }
+        let of_proxy = message.fields.iter().any(|field| field.is("proxy-status"));
+        if let Some(file) = request.file.filter(|_| id.is_none() && !of_proxy) {
+            return self.check_file_header(world, &request, file, message);
+        }
         if id.is_none() {
             return self.check_own_response(world, &request, message);
         }
-        if let Some(
-            wrong @ (ResponseFault::Head(_)
-            | ResponseFault::UnrequestedUpgrade
-            | ResponseFault::InterimFlood),
-        ) = request.response.fault
-        {
+        if let Some(wrong) = request.response.fault.filter(|fault| fault.has_bad_header()) {
             return self.fail(
                 world,
                 "ambiguous",
@@ -116,8 +115,12 @@ impl RandomClient {
         let why = message.fields.iter().find(|field| field.is("proxy-status"));
         let why = why.map(|field| String::from_utf8_lossy(&field.value).into_owned());
         let why = why.unwrap_or_default();
+        // The search for a file or a script waits for a disk.
+        let waits_for_disk = why.is_empty() && self.model.scenario().folder.is_some();
         let is = |reason: &&Reason| {
-            reason.status() == status && why.ends_with(&format!("; details=\"{}\"", reason.word()))
+            reason.status() == status
+                && (why.ends_with(&format!("; details=\"{}\"", reason.word()))
+                    || (waits_for_disk && **reason == Reason::FileTimedOut))
         };
         let Some(reason) = Reason::ALL.iter().find(is) else {
             let details = format!(
@@ -156,11 +159,14 @@ impl RandomClient {
     }
 
     fn check_body(&mut self, world: &World, bytes: &[u8]) {
+        if let ResponseProgress::File(_) = &self.progress {
+            return self.check_file_body(world, bytes);
+        }
         let (got, want) = match &mut self.progress {
             ResponseProgress::Origin { got, want }
             | ResponseProgress::Own { got, want }
             | ResponseProgress::Tunnel { got, want } => (got, want),
-            ResponseProgress::Head => return,
+            ResponseProgress::Head | ResponseProgress::File(_) => return,
         };
         let end = *got + bytes.len();
         let right = want.get(*got..end) == Some(bytes);
@@ -192,7 +198,7 @@ impl RandomClient {
                 return self.fail(world, "looks-whole", details);
             }
             ResponseProgress::Origin { .. }
-                if matches!(request.response.fault, Some(ResponseFault::Chunks(_))) =>
+                if request.response.fault.is_some_and(ResponseFault::has_bad_body) =>
             {
                 let details = format!("bad chunks look complete to request {}", request.id);
                 return self.fail(world, "looks-whole", details);
@@ -206,6 +212,11 @@ impl RandomClient {
                 let details =
                     format!("an incomplete response of the proxy's own to {}", request.id);
                 return self.fail(world, "looks-whole", details);
+            }
+            ResponseProgress::File(_) => {
+                if let Err((kind, details)) = self.end_of_file() {
+                    return self.fail(world, kind, details);
+                }
             }
             ResponseProgress::Own { .. } | ResponseProgress::Tunnel { .. } => {}
         }
@@ -252,6 +263,7 @@ impl RandomClient {
             (ResponseProgress::Origin { .. }, Some(_)) if !broken => {
                 self.model.cover("client: sees a response end too early");
             }
+            (ResponseProgress::File(_), Some(_)) => self.model.cover("client: sees a file cut"),
             (ResponseProgress::Tunnel { got, want }, Some(request)) if !broken => {
                 let (got, want) = (*got, want.len());
                 let may = self.may_end_early(request)
@@ -316,6 +328,7 @@ impl RandomClient {
             ResponseProgress::Head => format!("no header; {}", excerpt(self.reader.rest())),
             ResponseProgress::Origin { got, want } => format!("{got} of {} bytes", want.len()),
             ResponseProgress::Own { .. } => "a response of the proxy's own".to_owned(),
+            ResponseProgress::File(file) => file.describe(),
             ResponseProgress::Tunnel { got, want } => {
                 format!("{got} of {} bytes of a tunnel", want.len())
             }

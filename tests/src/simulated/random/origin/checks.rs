@@ -33,7 +33,7 @@ impl OriginConnection {
                 }
                 return;
             }
-            match self.reader.next(None) {
+            match self.reader.next() {
                 Ok(Some(Part::Head(message))) => self.check_header(world, &message),
                 Ok(Some(Part::Body(bytes))) => self.check_body(world, &bytes),
                 Ok(Some(Part::End)) => self.end_of_request(world),
@@ -105,7 +105,8 @@ impl OriginConnection {
         (self.got, self.request_complete, self.response_sent) = (0, false, false);
         let length = if request.method.is_tunnel() { 0 } else { request.body.length };
         self.want = wire::request_payload(id, length);
-        if request.body.expects && !request.response.early {
+        let is_program = self.model.scenario().proxy.fastcgi;
+        if request.body.expects && !request.response.early && !is_program {
             self.outgoing.add(SendStep::Bytes(wire::interim(id, 100, HeaderSyntax::Strict)));
         }
         let early = request.response.early;

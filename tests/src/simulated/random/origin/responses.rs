@@ -6,7 +6,7 @@ use super::super::coverage;
 use super::super::model::Moment;
 use super::super::plan::{BodyFraming, Break, Method, Request, ResponseFault};
 use super::super::send::SendStep;
-use super::super::wire;
+use super::super::{programs, wire};
 use super::{ConnectionState, OriginConnection};
 
 impl OriginConnection {
@@ -26,7 +26,10 @@ impl OriginConnection {
             let status = if floods { 103 } else { [103, 102, 100][count as usize % 3] };
             self.outgoing.add(SendStep::Bytes(wire::interim(request.id, status, response.syntax)));
         }
-        let mut bytes = wire::response(&request);
+        let mut bytes = match self.model.scenario().proxy.fastcgi {
+            true => programs::wire::response(&request),
+            false => wire::response(&request),
+        };
         if let Some(ResponseFault::ExtraBytes(index)) = response.fault {
             bytes.extend_from_slice(wire::UNREQUESTED_BYTES[index].as_bytes());
             self.extra_queued = true;
@@ -38,15 +41,7 @@ impl OriginConnection {
             }
             _ => self.outgoing.add(SendStep::Bytes(bytes)),
         }
-        let bad = matches!(
-            response.fault,
-            Some(
-                ResponseFault::Head(_)
-                    | ResponseFault::Chunks(_)
-                    | ResponseFault::UnrequestedUpgrade
-                    | ResponseFault::InterimFlood
-            )
-        );
+        let bad = response.fault.is_some_and(is_bad);
         self.outgoing.add(SendStep::Mark);
         let upgrades = request.method == Method::Upgrade && response.status == 101;
         if (response.closes || response.framing == BodyFraming::UntilClose) && !bad && !upgrades {
@@ -66,14 +61,7 @@ impl OriginConnection {
         (self.last_request, self.last_progress) = (request.id, Moment::now(world));
         self.state = ConnectionState::Idle;
         match request.response.fault {
-            Some(
-                ResponseFault::Head(_)
-                | ResponseFault::Chunks(_)
-                | ResponseFault::UnrequestedUpgrade
-                | ResponseFault::InterimFlood,
-            ) => {
-                self.unusable = true;
-            }
+            Some(fault) if is_bad(fault) => self.unusable = true,
             _ if request.method == Method::Upgrade && request.response.status == 101 => {
                 self.enter_tunnel(request);
                 self.check_received(world);
@@ -97,6 +85,11 @@ impl OriginConnection {
         self.model.cover("origin: in a tunnel");
         self.state = ConnectionState::Tunnel(Box::new(request));
     }
+}
+
+/// Returns whether no request may follow on the connection of a response with this fault.
+fn is_bad(fault: ResponseFault) -> bool {
+    fault.has_bad_header() || fault.has_bad_body()
 }
 
 /// Returns where the response to a request, or the payload of its tunnel, breaks off.
