@@ -9,10 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use millrace_files::SimFolderFaults;
 use millrace_sim::Faults;
 use millrace_tests::simulated::plan::{
-    BodyFraming, Break, BreakKind, Difficulty, DisabledFault, Ending, Malformation, Method,
-    NameBehaviour, RandomScenario, ResponseFault,
+    BodyFraming, Break, BreakKind, ChangeKind, Difficulty, DisabledFault, Ending, FileRequest,
+    Malformation, Method, NameBehaviour, NameKind, PlannedChange, PlannedName, RandomScenario,
+    Reader, ResponseFault, ServedFolder,
 };
 use millrace_tests::simulated::{
     Coverage, Failure, TlsFault, plain_request, plain_scenario, play_cache, play_random,
@@ -218,6 +220,135 @@ fn the_end_of_a_secured_connection_is_announced_although_the_buffer_is_full() {
     for seed in 0..50 {
         scenario.seed = seed;
         assert_eq!(fails(&scenario), None, "seed {seed}");
+    }
+}
+
+/// Returns a scenario of two clients of a FastCGI program. The second one must be served, whatever
+/// fault the response to the first one has.
+fn program_scenario(fault: ResponseFault, framing: BodyFraming) -> RandomScenario {
+    let mut first = plain_request(1, Method::Get, 0, 300);
+    (first.response.fault, first.response.framing) = (Some(fault), framing);
+    let mut scenario = plain_scenario(vec![first], Ending::Closes);
+    scenario.proxy.fastcgi = true;
+    let later = vec![plain_request(2, Method::Get, 0, 300), plain_request(3, Method::Post, 9, 9)];
+    scenario.connections.extend(plain_scenario(later, Ending::Closes).connections);
+    scenario.connections[1].client = 1;
+    assert!(scenario.must_succeed(&scenario.connections[1]));
+    scenario
+}
+
+#[test]
+fn a_program_that_dies_hurts_only_its_own_request() {
+    for framing in [BodyFraming::Length, BodyFraming::Chunks(100)] {
+        for how in [BreakKind::Finish, BreakKind::Close, BreakKind::Reset] {
+            // Before, in and after its header.
+            for at in (0..400).step_by(3) {
+                let fault = ResponseFault::Breaks(Break { at, how });
+                assert_eq!(
+                    fails(&program_scenario(fault, framing)),
+                    None,
+                    "{framing:?} {how:?} {at}"
+                );
+            }
+        }
+        let never = ResponseFault::Breaks(Break { at: 0, how: BreakKind::Stop });
+        assert_eq!(fails(&program_scenario(never, framing)), None);
+    }
+}
+
+#[test]
+fn a_program_that_sends_wrong_records_hurts_only_its_own_request() {
+    let mut faults: Vec<_> = (0..11).map(ResponseFault::ProgramRecords).collect();
+    faults.extend((0..10).map(ResponseFault::ProgramHeader));
+    faults.extend((0..340).step_by(20).map(ResponseFault::EarlyEnd));
+    for fault in faults {
+        let mut scenario = program_scenario(fault, BodyFraming::Length);
+        for errors in [0, 200_000] {
+            let responses = scenario.connections.iter_mut().flat_map(|it| &mut it.requests);
+            responses.for_each(|request| request.response.errors = errors);
+            assert_eq!(fails(&scenario), None, "{fault:?} with {errors} bytes of standard error");
+        }
+    }
+}
+
+/// Regression test: the end of an empty chunked body was sent twice.
+#[test]
+fn an_empty_chunked_body_ends_once_for_a_program() {
+    let mut post = plain_request(1, Method::Post, 0, 5);
+    post.body.chunk = Some(16);
+    let mut scenario = plain_scenario(vec![post], Ending::Closes);
+    scenario.proxy.fastcgi = true;
+    assert_eq!(fails(&scenario), None);
+}
+
+/// Returns a scenario of two clients of a folder. The second one must be served, whatever happens
+/// to the file of the first one, which reads slowly.
+fn folder_scenario(faults: SimFolderFaults, change: Option<ChangeKind>) -> RandomScenario {
+    let files = |id: u32, name: usize| -> Vec<_> {
+        let file = FileRequest { name, range: None, accept: None, condition: None };
+        let get = |id| plain_request(id, Method::Get, 0, 5);
+        let mut requests = vec![get(id), get(id + 1), get(id + 2)];
+        requests.iter_mut().for_each(|it| (it.file, it.pause_ms) = (Some(file), 2000));
+        requests
+    };
+    let mut scenario = plain_scenario(files(1, 0), Ending::Closes);
+    scenario.connections[0].reader = Reader::Slow(60_000, 100);
+    scenario.connections.extend(plain_scenario(files(4, 1), Ending::Closes).connections);
+    scenario.connections[1].client = 1;
+    let name = PlannedName { kind: NameKind::Binary, length: 900_000 };
+    scenario.folder = Some(ServedFolder {
+        names: vec![name, name],
+        changes: change
+            .into_iter()
+            .map(|kind| PlannedChange { name: 0, at_ms: 2500, kind })
+            .collect(),
+        check_s: 1,
+        clock_unit_ns: 10_000_000,
+        memory_bytes: 100_000,
+        faults: SimFolderFaults { waits: 2, short: 2, ..SimFolderFaults::default() },
+        faulty: Some((0, faults)),
+    });
+    assert!(scenario.must_succeed(&scenario.connections[1]));
+    scenario
+}
+
+#[test]
+fn a_fault_of_a_file_hurts_only_its_own_requests() {
+    let none = SimFolderFaults::default();
+    for faults in [
+        none,
+        SimFolderFaults { io_errors: 1, ..none },
+        SimFolderFaults { io_errors: 9, ..none },
+        SimFolderFaults { no_descriptors: 2, ..none },
+        SimFolderFaults { short: 1, waits: 1, ..none },
+    ] {
+        let outcome = play_random(&folder_scenario(faults, None), false);
+        assert_eq!(outcome.failure, None, "{faults:?}");
+        assert!(outcome.coverage["client: got a file"] >= 3, "{:?}", outcome.coverage);
+    }
+}
+
+#[test]
+fn a_file_that_changes_while_it_is_sent_hurts_only_its_own_requests() {
+    for memory_bytes in [0, 1 << 20] {
+        for secured in [false, true] {
+            for (change, class) in [
+                (ChangeKind::Truncate(1000), "client: sees a file cut"),
+                (ChangeKind::Rewrite(1000), "client: sees a file cut"),
+                (ChangeKind::Rewrite(900_000), "file: of several versions"),
+                (ChangeKind::Rewrite(1_000_000), "file: of several versions"),
+                (ChangeKind::Replace(1000), "client: got a file"),
+            ] {
+                let mut scenario = folder_scenario(SimFolderFaults::default(), Some(change));
+                scenario.folder.iter_mut().for_each(|folder| folder.memory_bytes = memory_bytes);
+                scenario.proxy.secured = secured;
+                let outcome = play_random(&scenario, false);
+                assert_eq!(outcome.failure, None, "{change:?}");
+                // The cache has the bytes of a short file before they change.
+                let is_seen = outcome.coverage.contains_key(class) || memory_bytes > 0;
+                assert!(is_seen, "{change:?} {:?}", outcome.coverage);
+            }
+        }
     }
 }
 

@@ -211,7 +211,7 @@ impl FileResponse<'_> {
         };
         let fits = |version: &VersionBytes| length == Some(version.len());
         let is_changing = self.history.changed_in_place(self.file.name, self.period);
-        if !versions.iter().any(fits) && !(is_changing && coding.is_empty()) {
+        if !(versions.iter().any(fits) || is_changing && coding.is_empty()) {
             let known: Vec<usize> = versions.iter().map(|version| version.len()).collect();
             let details = format!("length {length:?} of the file {}: {known:?}", self.file.name);
             return Err(("wrong-length", details));
