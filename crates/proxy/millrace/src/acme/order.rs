@@ -33,6 +33,9 @@ pub(super) struct OrderContext<'a> {
     pub(super) content: &'a AcmeContent,
     pub(super) folder: &'a StateFolder,
     pub(super) files: &'a FileNames,
+    /// Whether the order names the certificate that it replaces (RFC 9773 section 5). Authorities
+    /// can fail to find that one; it is of use to them, but not required.
+    pub(super) names_replaced: bool,
     pub(super) issuance: Issuance<'a>,
 }
 
@@ -119,7 +122,7 @@ impl OrderContext<'_> {
         old: Option<&Certificate>,
     ) -> Result<(Order, KeyPair), StepFailure> {
         let key = KeyPair::generate().map_err(|error| StepFailure::new(Step::Order, &error))?;
-        let replaced = old.and_then(renewal::identifier);
+        let replaced = old.filter(|_| self.names_replaced).and_then(renewal::identifier);
         self.issuance.check_stop(Step::Order)?;
         // On a full disk each attempt would create an order.
         let file = self.folder.reserve(&self.files.order).map_err(state)?;

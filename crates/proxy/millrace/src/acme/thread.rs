@@ -25,6 +25,9 @@ use crate::active_config::ActiveConfig;
 use crate::console;
 use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest};
 
+/// How many orders in a row name the certificate that they replace, if they fail.
+const REPLACING_ATTEMPTS: u32 = 2;
+
 /// Time between attempts to lock a state folder.
 const LOCK_INTERVAL: Duration = Duration::from_secs(1);
 /// The longest sleep, so that a clock that was set forward delays no renewal for long.
@@ -171,6 +174,7 @@ impl Worker {
             content: &job.content,
             folder,
             files: &job.files,
+            names_replaced: job.failures < REPLACING_ATTEMPTS,
             issuance: Issuance {
                 names: &job.acme.names,
                 shared: &self.shared,

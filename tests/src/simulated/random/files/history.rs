@@ -180,7 +180,7 @@ impl FolderHistory {
         let mut versions = Vec::new();
         for (number, bytes) in found {
             let key = (name, number, known.name());
-            let compress = || known.compress(&bytes, CompressionLevel::Default).into();
+            let compress = || known.compress(&[&bytes], CompressionLevel::Default).into();
             versions.push(state.compressed.entry(key).or_insert_with(compress).clone());
         }
         let is_current = history.first_change.is_none_or(|change| change >= since);
