@@ -23,7 +23,9 @@ FILES = {
 </html>
 """,
     "vite.svg": '<svg xmlns="http://www.w3.org/2000/svg" width="8" height="8"></svg>',
-    "assets/index-C0ffee12.css": "#app { color: rgb(1, 2, 3) }\n" + ".filler { color: red }\n" * 200,
+    "assets/index-C0ffee12.css": (
+        "#app { color: rgb(1, 2, 3) }\n" + ".filler { color: red }\n" * 200
+    ),
     "assets/vendor-Dq3_kL9s.js": (
         "export const show = (text) => { document.querySelector('#app').textContent = text; };\n"
         + "// filler\n" * 2000
@@ -98,8 +100,9 @@ class SinglePageApp(ChromiumCase):
         page.open("about:blank")
         page.open(f"{url}/")
         self.assertEqual(self.shown(page), "start /")
-        script = "performance.getEntriesByType('resource').filter(it => it.name.includes('/assets/'))"
-        sizes = page.evaluate(f"{script}.map(it => it.transferSize)")
+        loaded = "performance.getEntriesByType('resource')"
+        loaded += ".filter(it => it.name.includes('/assets/'))"
+        sizes = page.evaluate(f"{loaded}.map(it => it.transferSize)")
         self.assertEqual(sizes, [0] * 4, "each asset comes from the browser's cache")
         missing = "import('/assets/index-0ldHash0.js').then(() => 'loaded', () => 'failed')"
         self.assertEqual(page.evaluate(missing), "failed")

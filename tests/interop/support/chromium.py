@@ -39,7 +39,8 @@ class ChromiumCase(SecureCase):
         """Starts the browser with an empty page, which the test drives. No name has an address, so
         that the browser only finds servers of the test."""
         hosts = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-        browser, found = self.browse("about:blank", hosts), self.folder / "profile/DevToolsActivePort"
+        browser = self.browse("about:blank", hosts)
+        found = self.folder / "profile" / "DevToolsActivePort"
 
         def lines():
             return found.read_text().split() if found.exists() else []

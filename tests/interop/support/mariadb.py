@@ -57,7 +57,8 @@ class MariaDb:
             raise RuntimeError(f"{command[0]} failed: {output}")
 
     def _query(self, statement):
-        self._run("mariadb", "--no-defaults", f"--socket={self.path}", "--user=root", "-e", statement)
+        options = ["--no-defaults", f"--socket={self.path}", "--user=root"]
+        self._run("mariadb", *options, "-e", statement)
 
     def stop(self):
         self.process.terminate()
