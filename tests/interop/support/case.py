@@ -15,6 +15,7 @@ from .nginx import Nginx
 from .origin import Origin
 
 COMMAND_SECONDS_MAX = 300
+EXAMPLE_LISTEN = "0.0.0.0:8080"  # default port: the tests replace it
 # Options for tests that read the memory or descriptors of millrace. Its sandbox hides them from its
 # own user.
 INSPECTABLE = () if os.getuid() == 0 else ("--sandbox", "off")
@@ -66,7 +67,7 @@ class InteropCase(unittest.TestCase):
         """Starts millrace with a file of `examples`, in which these texts are replaced. `self.log`
         is its access log. Paths and addresses are all that a user should have to change."""
         text = (PROJECT / "examples" / name).read_text()
-        for old, new in {"0.0.0.0:8080": "127.0.0.1:0", **replaced}.items():
+        for old, new in {EXAMPLE_LISTEN: "127.0.0.1:0", **replaced}.items():
             self.assertIn(old, text)
             text = text.replace(old, str(new))
         self.folder.chmod(0o755)

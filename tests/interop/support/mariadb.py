@@ -17,7 +17,7 @@ class MariaDb:
     def __init__(self, folder):
         self.folder, self.path = folder / "mariadb", folder / "mariadb.sock"
         options = ["--no-defaults", f"--datadir={self.folder}"]
-        # As root it runs only if that is asked for.
+        # As root it runs only with this option.
         options += ["--user=root"] if os.getuid() == 0 else []
         self._run(
             "mariadb-install-db", *options, "--skip-test-db",

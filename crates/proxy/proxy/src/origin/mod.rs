@@ -9,6 +9,7 @@ pub(crate) mod fastcgi;
 pub(crate) mod h1;
 mod health;
 mod health_sync;
+mod new_connection;
 pub(crate) mod outage;
 pub(crate) mod outcome;
 mod pick;

@@ -7,36 +7,12 @@
 //! first response. If there are enough processes, new connections become rare and the others are
 //! kept.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
 use crate::exchange::Exchange;
-use crate::origin::{OriginId, Origins, close::close, fastcgi, shared_health::SharedOrigin};
-
-/// The number of connections to an origin, of all workers, that wait for their first response.
-#[derive(Debug, Default)]
-pub(super) struct NewConnections(AtomicU32);
-
-/// Counts one connection until its first response, or its end.
-#[derive(Debug)]
-pub(crate) struct NewConnection(Arc<SharedOrigin>);
-
-impl NewConnection {
-    fn new(shared: Arc<SharedOrigin>) -> Self {
-        // No other memory depends on the number, here and below.
-        shared.new_connections.0.fetch_add(1, Ordering::Relaxed);
-        Self(shared)
-    }
-}
-
-impl Drop for NewConnection {
-    fn drop(&mut self) {
-        self.0.new_connections.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+use crate::origin::new_connection::NewConnection;
+use crate::origin::{OriginId, Origins, close::close, fastcgi};
 
 impl Origins {
     /// Counts a connection of this exchange that was just opened to the origin `id`. `None` if its
@@ -59,7 +35,7 @@ impl Origins {
     pub(super) fn needs_process(&self, id: OriginId) -> bool {
         let state = self.state(id);
         let shared = state.shared.as_ref().filter(|_| state.has_processes);
-        shared.is_some_and(|it| it.new_connections.0.load(Ordering::Relaxed) > 0)
+        shared.is_some_and(|shared| shared.has_new_connections())
     }
 
     /// Notes that a connection to the origin became idle.

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,7 +19,6 @@ use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
 use crate::counters::Counter;
 use crate::origin::outage::{Notifier, SharedOutage};
-use crate::origin::programs::NewConnections;
 use crate::origin::{Ejection, HealthChange, PendingReport};
 
 pub use crate::origin::outage::{FailureCause, Outage};
@@ -44,7 +43,8 @@ pub struct SharedHealth {
 pub(crate) struct SharedOrigin {
     published: Mutex<PublishedHealth>,
     pub(crate) outage: SharedOutage,
-    pub(super) new_connections: NewConnections,
+    /// The number of new connections of all workers that occupy a process of the origin.
+    new_connections: AtomicU32,
     /// The counters of each worker, by its index.
     counters: Box<[OriginCounters]>,
 }
@@ -64,13 +64,28 @@ pub(crate) struct OriginCounters {
 impl SharedOrigin {
     fn new(workers: usize, generation: u64) -> Self {
         let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
-        let (outage, new_connections) = (SharedOutage::new(generation), NewConnections::default());
+        let (outage, new_connections) = (SharedOutage::new(generation), AtomicU32::default());
         Self { published: Mutex::default(), outage, new_connections, counters }
     }
 
     /// Returns the counters of a worker.
     pub(crate) fn counters(&self, worker: usize) -> &OriginCounters {
         &self.counters[worker]
+    }
+
+    // No other memory depends on the number of new connections.
+    pub(super) fn add_new_connection(&self) {
+        self.new_connections.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_new_connection(&self) {
+        self.new_connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Returns whether a connection of any worker waits for its first response.
+    #[inline]
+    pub(super) fn has_new_connections(&self) -> bool {
+        self.new_connections.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn published(&self) -> PublishedHealth {
