@@ -19,6 +19,7 @@ class Cgi(InteropCase):
         self.log = self.folder / "access.log"
         (self.site / "page.html").write_text("page")
         (self.site / "folder").mkdir()
+        (self.site / "folder/index.html").write_text("index")
         (self.site / ".hidden").write_text("secret")
         shown = "".join(f"{name}=${name} " for name in ENVIRONMENT.split())
         self.shell("env.sh", f'printf "\\n"; echo "{shown}"; cat')
@@ -173,7 +174,7 @@ class Cached(InteropCase):
         self.origin = self.nginx()
         config = self.folder / "millrace.toml"
         config.write_text(
-            '[[boost]]\nlisten = "127.0.0.1:0"\n[[boost.route]]\npath = "/app/"\n'
+            'workers = 1\n[[boost]]\nlisten = "127.0.0.1:0"\n[[boost.route]]\npath = "/app/"\n'
             f'fastcgi = "127.0.0.1:{self.program.port}"\n'
             f'[[boost.route]]\norigins = "{self.origin.url}"\n'
         )

@@ -326,7 +326,7 @@ fn folder_location(exchange: &Exchange) -> Vec<u8> {
     let destination = destination(&exchange.request).expect("the route stage has checked it");
     let (path, query) = path::split_query(destination.path_and_query);
     let normal = path::normalise(path);
-    if exchange.redirects.is_some() {
+    if exchange.sender.redirected.is_some() {
         let end = normal.iter().position(|&byte| byte != b'/').unwrap_or(normal.len());
         // Two slashes would begin the name of a host.
         return [b"/", &normal[end..], b"/", query].concat();

@@ -2,8 +2,9 @@
 //! which the client gets the response. The client does not see that. The request for the new path
 //! has the client's fields and passes all stages, so every rule of the service applies to it.
 
-use millrace_engine::Engine;
-use millrace_engine::Key;
+use std::rc::Rc;
+
+use millrace_engine::{Engine, Key};
 use millrace_http1::{
     FieldName, HeadLimits, HeadScan, HeaderWriter, Http1Header, Method, NameSet, RequestHead,
     destination,
@@ -11,27 +12,13 @@ use millrace_http1::{
 
 use crate::cached::{CacheContext, waiting};
 use crate::core::{Core, ExchangeParts};
+use crate::exchange::plan::ClientRequest;
 use crate::exchange::{Exchange, NextStep, Reason, RequestPlan, Stage};
 use crate::origin::{Transaction, release};
-use crate::transfer::stats::TransferStats;
 
 /// The most local redirects of one request, as of nginx and Apache httpd. The next one ends the
 /// exchange with [`Reason::TooManyRedirects`].
 pub(crate) const LOCAL_REDIRECTS_MAX: u32 = 10;
-
-/// The local redirects of an exchange.
-#[derive(Debug)]
-pub(crate) struct LocalRedirects {
-    /// The request of the client.
-    pub(crate) client_request: RequestHead,
-    count: u32,
-    /// The bytes of the client's body that an origin or a program received.
-    pub(crate) body_bytes: u64,
-    /// The statistics of the transfer of that body.
-    pub(crate) body_stats: TransferStats,
-    /// Whether a part of the client's body was not received.
-    pub(crate) has_unread_body: bool,
-}
 
 /// Fields about the body, which the new request does not have (RFC 9110 section 15.4), and `Host`,
 /// which is written anew: an absolute target has precedence over it.
@@ -61,7 +48,7 @@ pub(crate) fn follow<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     waiting::leave_cache(core, key);
     let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.upload.abandon(engine, pipes);
-    let count = exchange.redirects.as_ref().map_or(0, |redirects| redirects.count);
+    let count = exchange.sender.redirected.as_ref().map_or(0, |client| client.redirects);
     if count == LOCAL_REDIRECTS_MAX {
         return NextStep::End(Reason::TooManyRedirects);
     }
@@ -74,8 +61,7 @@ pub(crate) fn follow<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     };
     let bytes = memory_bytes(&request);
     begin_anew(exchange, request, is_complete);
-    let client_bytes = exchange.redirects.as_ref().map(|it| memory_bytes(&it.client_request));
-    let bytes = size_of::<Exchange>() + bytes + client_bytes.unwrap_or_default();
+    let bytes = size_of::<Exchange>() + bytes + memory_bytes(exchange.client_request());
     exchange.charges = [Some(engine.budget().charge(bytes)), None];
     NextStep::Return(Stage::Route)
 }
@@ -106,16 +92,18 @@ fn redirected(from: &RequestHead, target: &[u8], limits: &HeadLimits) -> Option<
 /// Resets everything that a request begins with, but the connection and the client.
 fn begin_anew(exchange: &mut Exchange, request: RequestHead, is_complete: bool) {
     let before = std::mem::replace(&mut exchange.request, request);
-    let redirects = exchange.redirects.get_or_insert_with(|| {
-        Box::new(LocalRedirects {
-            client_request: before,
-            count: 0,
-            body_bytes: exchange.upload.forwarded(),
-            body_stats: exchange.upload.stats(),
-            has_unread_body: !is_complete,
-        })
-    });
-    redirects.count += 1;
+    match &mut exchange.sender.redirected {
+        Some(client) => Rc::make_mut(client).redirects += 1,
+        none => {
+            *none = Some(Rc::new(ClientRequest {
+                head: before,
+                redirects: 1,
+                body_bytes: exchange.upload.forwarded(),
+                body_stats: exchange.upload.stats(),
+                has_unread_body: !is_complete,
+            }));
+        }
+    }
     // The rest of the body would be taken for the next request.
     exchange.is_persistent &= is_complete;
     exchange.response.clear();

@@ -23,7 +23,6 @@ use millrace_splice::Pipes;
 use crate::auth::Access;
 use crate::cached::CacheContext;
 use crate::exchange::hello_peek::HelloPeek;
-use crate::exchange::local_redirect::LocalRedirects;
 pub(crate) use crate::exchange::plan::{OwnResponse, RequestPlan, Sender};
 pub(crate) use crate::exchange::reason::{Failure, Reason};
 pub(crate) use crate::exchange::stage::{
@@ -82,8 +81,6 @@ pub(crate) struct Exchange {
     /// The state of this exchange at the files and programs of a folder; `None` until its route
     /// has some. See [`Exchange::file_mut`].
     pub(crate) file: Option<Box<FileContext>>,
-    /// The local redirects of programs, if there were any.
-    pub(crate) redirects: Option<Box<LocalRedirects>>,
 }
 
 impl Exchange {
@@ -116,7 +113,6 @@ impl Exchange {
             access,
             caching,
             file,
-            redirects,
         } = self;
         request.clear();
         response.clear();
@@ -132,17 +128,16 @@ impl Exchange {
         *access = Default::default();
         *caching = Default::default();
         *file = None;
-        *redirects = None;
     }
 
     /// Returns the request of the client, without the effect of local redirects.
     pub(crate) fn client_request(&self) -> &RequestHead {
-        self.redirects.as_ref().map_or(&self.request, |redirects| &redirects.client_request)
+        self.sender.redirected.as_ref().map_or(&self.request, |client| &client.head)
     }
 
     /// Returns the number of payload bytes of the client's body that were passed on.
     pub(crate) fn body_bytes(&self) -> u64 {
-        let before = self.redirects.as_ref().map_or(0, |redirects| redirects.body_bytes);
+        let before = self.sender.redirected.as_ref().map_or(0, |client| client.body_bytes);
         before + self.upload.forwarded()
     }
 
@@ -168,7 +163,7 @@ impl Exchange {
     /// Returns whether the whole request was received from the client.
     pub(crate) fn has_received_request(&self) -> bool {
         self.has_request
-            && self.redirects.as_ref().is_none_or(|redirects| !redirects.has_unread_body)
+            && self.sender.redirected.as_ref().is_none_or(|client| !client.has_unread_body)
             && (matches!(self.framing, Framing::None | Framing::Length(0))
                 || self.upload.has_received_all())
     }
@@ -198,7 +193,7 @@ impl Exchange {
 
     /// Returns the statistics of both transfers together.
     pub(crate) fn transfer_stats(&self) -> TransferStats {
-        let before = self.redirects.as_ref().map(|redirects| redirects.body_stats);
+        let before = self.sender.redirected.as_ref().map(|client| client.body_stats);
         self.upload.stats() + self.download.stats() + before.unwrap_or_default()
     }
 
@@ -244,7 +239,7 @@ pub(crate) fn origin_request<'a>(
     plan: RequestPlan,
     snapshot: &'a Snapshot,
 ) -> OriginRequest<'a> {
-    let &Sender { scheme, client, is_trusted, ref certificate } = sender;
+    let &Sender { scheme, client, is_trusted, ref certificate, .. } = sender;
     let forwarding = match snapshot.route_of(service, plan) {
         Some(route) => {
             Forwarding::Gateway { client, is_trusted, always_forwarded: &route.pass_fields }

@@ -3,10 +3,11 @@
 use std::net::IpAddr;
 use std::rc::Rc;
 
-use millrace_http1::{Method, Scheme};
+use millrace_http1::{Method, RequestHead, Scheme};
 
 use crate::exchange::Reason;
 use crate::secure::client_certificate::VerifiedClient;
+use crate::transfer::stats::TransferStats;
 
 /// How a request is served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -67,4 +68,20 @@ pub(crate) struct Sender {
     pub(crate) is_trusted: bool,
     /// The certificate that the client of a reverse proxy presented in the TLS handshake.
     pub(crate) certificate: Option<Rc<VerifiedClient>>,
+    /// The request that it sent, if programs have redirected that to another path.
+    pub(crate) redirected: Option<Rc<ClientRequest>>,
+}
+
+/// The request of a client that programs have redirected to another path.
+#[derive(Clone, Debug)]
+pub(crate) struct ClientRequest {
+    pub(crate) head: RequestHead,
+    /// The number of redirects; at most `LOCAL_REDIRECTS_MAX`.
+    pub(crate) redirects: u32,
+    /// The bytes of its body that were passed on or collected.
+    pub(crate) body_bytes: u64,
+    /// The statistics of the transfer of that body.
+    pub(crate) body_stats: TransferStats,
+    /// Whether a part of its body was not received.
+    pub(crate) has_unread_body: bool,
 }

@@ -58,7 +58,7 @@ pub(crate) fn write_request(
         false => AuthorizationFor::Program,
     };
     let mut environment = Environment::new(authorization);
-    if exchange.redirects.is_some() {
+    if exchange.sender.redirected.is_some() {
         let client = destination(exchange.client_request());
         let client = client.expect("the route stage has checked it before the local redirect");
         environment.set_client_target(client.path_and_query);
