@@ -182,6 +182,13 @@ impl HeldBytes {
         self.charged = charged;
     }
 
+    /// Returns the bytes, which are no longer charged.
+    pub fn into_vec(mut self) -> Vec<u8> {
+        let mut bytes = std::mem::take(&mut self.bytes);
+        bytes.drain(..self.read);
+        bytes
+    }
+
     /// Drops the first `count` bytes.
     ///
     /// # Panics
@@ -225,7 +232,8 @@ mod tests {
         held.append(b"fghij");
         assert_eq!(&held[..], b"efghij");
         assert!(budget.used() >= 6 && budget.is_exhausted());
-        drop(held);
+        held.consume(1);
+        assert_eq!(held.into_vec(), b"fghij");
         assert_eq!(budget.used(), 0);
         let charge = budget.charge(5);
         assert_eq!(budget.used(), 5);

@@ -88,6 +88,32 @@ pub fn open_file(directory: BorrowedFd<'_>, name: &str, how: OpenMode) -> Result
     rustix::io::retry_on_intr(|| rustix::fs::openat(directory, name, how, Mode::RUSR | Mode::WUSR))
 }
 
+/// Creates a file without a name in a directory, for reading and writing; closed on exec. It is
+/// gone when its last descriptor is closed. A file system without such files (O_TMPFILE) gets one
+/// with the name `name`, which is removed at once.
+///
+/// # Errors
+/// Those of open(2) and unlink(2): ENOSPC, EDQUOT, EMFILE.
+pub fn create_unnamed_file(directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+    // With O_EXCL, no link can give it a name.
+    let how = OFlags::RDWR | OFlags::TMPFILE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    match rustix::io::retry_on_intr(|| rustix::fs::openat(directory, ".", how, mode)) {
+        // EISDIR: the kernel or the file system does not know the flag.
+        Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL) => create_and_remove(directory, name),
+        created => created,
+    }
+}
+
+fn create_and_remove(directory: BorrowedFd<'_>, name: &str) -> Result<OwnedFd> {
+    let file = open_file(directory, name, OpenMode::New)?;
+    match remove_file(directory, name) {
+        // Another process has removed it as a leftover.
+        Ok(()) | Err(Errno::NOENT) => Ok(file),
+        Err(error) => Err(error),
+    }
+}
+
 /// Returns the status of an open file or directory.
 ///
 /// # Errors
@@ -194,6 +220,22 @@ pub fn rename_file(directory: BorrowedFd<'_>, from: &str, to: &str) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unnamed_file_is_in_no_directory() {
+        let path = std::env::temp_dir().join(format!("millrace-unnamed-{}", std::process::id()));
+        assert!(create_directory(&path).unwrap());
+        let directory = open_directory(&path).unwrap();
+        let directory = directory.as_fd();
+        for create in [create_unnamed_file, create_and_remove] {
+            let file = create(directory, "a").unwrap();
+            assert_eq!(write_parts_at(file.as_fd(), &[IoSlice::new(b"one")], 0), Ok(3));
+            let status = file_status(file.as_fd()).unwrap();
+            assert!(status.is_file && (status.bytes, status.mode) == (3, 0o600), "{status:?}");
+            assert!(list_directory(directory).unwrap().is_empty());
+        }
+        std::fs::remove_dir(path).unwrap();
+    }
 
     #[test]
     fn files_live_in_their_directory() {

@@ -38,9 +38,9 @@ pub use congestion::{
 };
 pub use credentials::{PeerCredentials, effective_user, peer_credentials};
 pub use directory::{
-    FileStatus, OpenMode, WRITE_PARTS_MAX, create_directory, file_status, list_directory,
-    lock_file, open_directory, open_file, read_at, remove_file, rename_file, sync_directory,
-    sync_file, truncate_file, write_parts_at,
+    FileStatus, OpenMode, WRITE_PARTS_MAX, create_directory, create_unnamed_file, file_status,
+    list_directory, lock_file, open_directory, open_file, read_at, remove_file, rename_file,
+    sync_directory, sync_file, truncate_file, write_parts_at,
 };
 pub use handover::{
     BoundAddress, DESCRIPTORS_PER_MESSAGE_MAX, listening_address, receive_with_descriptors,

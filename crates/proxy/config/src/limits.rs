@@ -221,6 +221,13 @@ limits! {
     /// Files of served folders that the process keeps open; divided among the workers. With more,
     /// those that were not used for longest are closed, and opened again for the next request.
     open_files: 2048 in 64..=1000000 "files";
+    /// Size of a request body for a program that is received into a file in the folder of a `disk`
+    /// before the program gets it, if it is longer than `upload-buffer`. A longer body is sent
+    /// while it arrives; if it is chunked, the client gets a 413 response.
+    upload_file_bytes: 1073741824 in 0..=1099511627776 "bytes";
+    /// Size of all such files of the process together, besides the size of the disk. With more, the
+    /// client gets a 507 response.
+    upload_disk_bytes: 8589934592 in 0..=17592186044416 "bytes";
     /// CGI programs that run at the same time. Further requests wait in the origin queue, as for
     /// `origin_connections`, or get a 503 response.
     cgi_programs: 64 in 1..=4096 "programs";

@@ -220,8 +220,9 @@ impl OptionRow {
         )
         .summary("Receive request bodies of up to this size before a FastCGI server gets them")
         .detail(
-            "So no program waits for a slow client. A longer body is sent while it arrives; if it \
-             is chunked, the client gets a 413 response.",
+            "So no program waits for a slow client. A longer body is received into a file without \
+             a name in the folder of a disk, up to the limit upload_file_bytes. Without a disk, it \
+             is sent while it arrives; if it is chunked, the client gets a 413 response.",
         ),
         row(
             Route,

@@ -43,6 +43,7 @@ mod supervisor_requests;
 mod systemd;
 mod takeover;
 mod threads;
+mod uploads;
 mod uselectd_watch;
 mod users;
 mod verifier;

@@ -43,7 +43,8 @@ use crate::startup::collect_inherited;
 use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest, SupervisorRequests};
 use crate::worker_pool::WorkerPool;
 use crate::{
-    cache, certificates, console, hot_bodies, outages, panics, splice_thresholds, uselectd_watch,
+    cache, certificates, console, hot_bodies, outages, panics, splice_thresholds, uploads,
+    uselectd_watch,
 };
 use certificate_watch::CertificateWatch;
 use succession::Succession;
@@ -127,6 +128,7 @@ impl Running {
         shared.files.connect(Pool::new(FILE_THREADS_MAX, FILE_JOBS_MAX), waker.clone());
         let disks = Disks::open(&active_config.config(), cache, &waker, takeover.is_some())
             .inspect_err(|_| active_config.close_listeners())?;
+        uploads::open(&active_config.config(), &shared);
         let rings = std::mem::take(&mut engine.rings);
         let worker_options = (engine.engine, rings, thresholds.thresholds);
         let started =

@@ -1,9 +1,10 @@
 //! The state that the workers of a process share.
 
 use std::fmt::Arguments;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, OnceLock};
 
+use millrace_files::UploadFolders;
 use millrace_store::Cache;
 use millrace_tls::{Aead, Provider};
 
@@ -44,6 +45,9 @@ pub struct SharedState {
     pub challenges: SharedChallenges,
     /// The threads that open and read files.
     pub files: FileThreads,
+    /// The folders for bodies of requests that are too long for memory. Set at most once, before
+    /// the first worker runs.
+    pub uploads: OnceLock<Arc<UploadFolders>>,
     pub(crate) all_clients: SharedClientCounts,
     /// Whether the operator was informed that accepting pauses.
     pub(crate) pause_reported: AtomicBool,
@@ -72,6 +76,7 @@ impl SharedState {
             ticket_keys: SharedTicketKeys::default(),
             challenges: SharedChallenges::default(),
             files: FileThreads::default(),
+            uploads: OnceLock::new(),
             all_clients: SharedClientCounts::default(),
             pause_reported: AtomicBool::new(false),
         })

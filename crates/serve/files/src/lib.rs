@@ -37,6 +37,7 @@ mod resolve;
 mod rules;
 mod sim_folder;
 mod try_file;
+mod upload_file;
 
 pub use millrace_sys::Errno;
 
@@ -59,3 +60,4 @@ pub use resolve::{FoundFile, FoundScript, Resolution, resolve};
 pub use rules::FolderRules;
 pub use sim_folder::{SimFolder, SimFolderFaults};
 pub use try_file::{BadTryFile, TryFile};
+pub use upload_file::{CloseFile, UploadFile, UploadFolders};

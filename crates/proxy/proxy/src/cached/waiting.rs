@@ -1,9 +1,25 @@
 //! Exchanges that wait for another exchange's fetch of the same response, or for a file.
 
+use std::time::Duration;
+
 use millrace_engine::{Engine, Instant, Key, TokenKind};
 use millrace_store::FetchLease;
 
 use crate::core::Core;
+use crate::exchange::NextStep;
+use crate::files::FileWork;
+
+/// Waits for the work of a thread, at most `response_ms`.
+pub(crate) fn wait_for_file<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
+    let Core { engine, exchanges, cached, .. } = core;
+    let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
+    exchange.file_mut().work = Some(work);
+    let limit = Duration::from_millis(exchange.snapshot().limits().response_ms);
+    let due = engine.now() + limit;
+    exchange.caching.wait.until = Some(due);
+    cached.collapsed.insert((due, key));
+    NextStep::Wait
+}
 
 /// Ends the exchange's wait. Returns false if it did not wait.
 pub(crate) fn end_wait<E: Engine>(core: &mut Core<E>, key: Key) -> bool {

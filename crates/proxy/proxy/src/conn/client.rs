@@ -8,7 +8,7 @@ use millrace_tls::TlsErrorKind;
 
 use crate::conn::{Conn, ConnState, wire::ReceiveResult};
 use crate::core::{Core, ExchangeParts};
-use crate::exchange::{Event, EventTarget, Reason};
+use crate::exchange::{Event, EventTarget, Exchange, Reason};
 use crate::origin::pinned;
 use crate::secure::failure;
 use crate::transfer::{TransferState, meets_rate};
@@ -175,9 +175,8 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
     let ExchangeParts { engine, timers, exchange, client, .. } = core.parts_with_client(key);
     let limits = exchange.snapshot().limits();
     let rate = limits.rate_bytes_per_second;
-    let [tunnel_idle, body, send, response] =
-        [limits.tunnel_idle_ms, limits.body_ms, limits.send_ms, limits.response_ms]
-            .map(Duration::from_millis);
+    let [tunnel_idle, send, response] =
+        [limits.tunnel_idle_ms, limits.send_ms, limits.response_ms].map(Duration::from_millis);
     let mut next = latest;
     if exchange.is_tunnel {
         let deadline = exchange.upload.since().max(exchange.download.since()) + tunnel_idle;
@@ -198,11 +197,12 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
         return None;
     }
     let unsent = client.wire.unsent(engine) + exchange.download.bytes_in_pipe();
+    let awaits_disk = exchange.file.as_ref().is_some_and(|file| file.work.is_some());
     if exchange.upload.state() == TransferState::AwaitingSource && !exchange.awaits_continue() {
-        if !exchange.upload.check_pace(now, body, rate, 0) {
-            return Some(Event::End(Reason::BodyTimedOut));
+        match check_upload(exchange, awaits_disk, now) {
+            Ok(deadline) => next = next.min(deadline),
+            Err(reason) => return Some(Event::End(reason)),
         }
-        next = next.min(exchange.upload.deadline(body));
     }
     if exchange.download.state() == TransferState::AwaitingSink {
         if !exchange.download.check_pace(now, send, rate, unsent) {
@@ -225,9 +225,7 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
             return Some(Event::TimedOut);
         }
         next = next.min(deadline);
-    } else if exchange.file.as_ref().is_some_and(|file| file.work.is_some())
-        && exchange.download.state() == TransferState::AwaitingSource
-    {
+    } else if awaits_disk && exchange.download.state() == TransferState::AwaitingSource {
         let deadline = exchange.download.since() + response;
         if deadline <= now {
             return Some(Event::End(Reason::FileTimedOut));
@@ -236,6 +234,27 @@ fn check_pace<E: Engine>(core: &mut Core<E>, key: Key, now: Instant) -> Option<E
     }
     timers.set(client.timer, next);
     None
+}
+
+/// Checks whether an exchange has waited too long for bytes of the request's body: from the client,
+/// or with `awaits_disk` for a thread that writes or reads its file. Returns the time of the next
+/// check, or the reason to end the exchange.
+fn check_upload(
+    exchange: &mut Exchange,
+    awaits_disk: bool,
+    now: Instant,
+) -> Result<Instant, Reason> {
+    let limits = exchange.snapshot().limits();
+    let [body, response] = [limits.body_ms, limits.response_ms].map(Duration::from_millis);
+    let rate = limits.rate_bytes_per_second;
+    if awaits_disk {
+        let deadline = exchange.upload.since() + response;
+        return if deadline <= now { Err(Reason::FileTimedOut) } else { Ok(deadline) };
+    }
+    match exchange.upload.check_pace(now, body, rate, 0) {
+        true => Ok(exchange.upload.deadline(body)),
+        false => Err(Reason::BodyTimedOut),
+    }
 }
 
 /// Stops sending, and discards received bytes until the client ends its stream, so that no reset

@@ -165,7 +165,8 @@ impl Exchange {
         self.has_request
             && self.sender.redirected.as_ref().is_none_or(|client| !client.has_unread_body)
             && (matches!(self.framing, Framing::None | Framing::Length(0))
-                || self.upload.has_received_all())
+                || self.upload.has_received_all()
+                || self.file.as_ref().is_some_and(|file| file.stored.is_some()))
     }
 
     /// Returns whether the request has a body that is not completely sent to the origin, as far as

@@ -50,7 +50,7 @@ reasons! {
     /// The header is longer than `request_head_bytes`, or has more than `fields` fields.
     HeadTooLarge = 431 "head-too-large" "The request header is too large.";
     /// The length of the body is unknown, it is for a program, and it is longer than
-    /// `upload-buffer`.
+    /// `upload-buffer` or, with a disk, `upload_file_bytes`.
     BodyTooLong = 413 "body-too-long"
         "The chunked request body is too long; send it with a Content-Length.";
     /// An unknown transfer coding (RFC 9112 section 6.1).
@@ -166,6 +166,10 @@ reasons! {
     Overloaded = 503 "overloaded" "This proxy is out of resources; try again soon.";
     /// The file could not be read, or ended early.
     FileFailed = 500 "file-failed" "The file could not be read.";
+    /// The file of a long request body could not be written or read.
+    UploadFailed = 500 "upload-failed" "The request body could not be stored.";
+    /// The disk for long request bodies has no space, or they have `upload_disk_bytes` together.
+    UploadDiskFull = 507 "upload-disk-full" "There is no space for the request body.";
     /// The programs of this server have redirected the request more than ten times.
     TooManyRedirects = 500 "too-many-redirects"
         "The programs of this server have redirected the request too often.";
@@ -256,7 +260,8 @@ impl Reason {
                 Failure::Body
             }
             FileFailed | FileTimedOut => Failure::File,
-            Overloaded | OriginBusy | AuthBusy | TooManyRedirects => Failure::Proxy,
+            Overloaded | OriginBusy | AuthBusy | TooManyRedirects | UploadFailed
+            | UploadDiskFull => Failure::Proxy,
             MalformedHead | MalformedFraming | MalformedBody | AmbiguousPath | MalformedTarget
             | TargetTooLong | HeadTooLarge | BodyTooLong | CodingUnknown | VersionUnsupported
             | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut | ClientDenied
@@ -366,6 +371,7 @@ pub const fn phrase(status: u16) -> &'static str {
         503 => "Service Unavailable",
         504 => "Gateway Timeout",
         505 => "HTTP Version Not Supported",
+        507 => "Insufficient Storage",
         508 => "Loop Detected",
         _ => "",
     }

@@ -4,8 +4,9 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use millrace_config::FolderRoute;
-use millrace_engine::HeldBytes;
-use millrace_files::{Errno, FoundScript, Resolution};
+use millrace_engine::{Charge, HeldBytes};
+use millrace_fastcgi::CONTENT_BYTES_MAX;
+use millrace_files::{Errno, FoundScript, Resolution, UploadFile};
 
 use super::kept_bytes::Loaded;
 use super::reader::FileReader;
@@ -32,6 +33,12 @@ pub(crate) struct FileContext {
     pub(crate) script: Option<Rc<FoundScript>>,
     /// The body of a request for a program, if it is received before the request is sent.
     pub(crate) body: Option<HeldBytes>,
+    /// The file into which that body is received.
+    pub(crate) receiving: Option<UploadFile>,
+    /// That body, if it is in a file.
+    pub(crate) stored: Option<Arc<UploadFile>>,
+    /// The reader that sends it to the program.
+    pub(crate) upload: Option<Box<FileReader>>,
     /// The work of a thread that the exchange waits for.
     pub(crate) work: Option<FileWork>,
 }
@@ -51,11 +58,29 @@ pub(crate) enum FileWork {
     Resolve(PendingWork<Resolution>),
     /// Reads it into the cache.
     Load(PendingWork<Loaded>, LoadGuard),
-    /// Reads a part of it into the page cache.
+    /// Reads a part of it, or of a stored body, into the page cache.
     Read(PendingWork<()>),
+    /// Writes bytes of a body to its file. Their memory is charged meanwhile.
+    Store(PendingWork<UploadFile>, Charge),
 }
 
+/// The bytes of a stored body that one step sends: the longest record of FastCGI, in whole pages.
+const UPLOAD_STEP_BYTES: usize = CONTENT_BYTES_MAX / 4096 * 4096;
+
 impl FileContext {
+    /// Begins to send the body of the request, if it is in a file, from its first byte on.
+    pub(crate) fn begin_upload(&mut self) {
+        let reader = |file: &Arc<UploadFile>| {
+            Box::new(FileReader::of_body(file.clone(), file.bytes(), UPLOAD_STEP_BYTES))
+        };
+        self.upload = self.stored.as_ref().map(reader);
+    }
+
+    /// Returns whether the upload waits for a thread, which reads bytes of a stored body.
+    pub(crate) fn upload_waits(&self) -> bool {
+        self.upload.is_some() && matches!(self.work, Some(FileWork::Read(_)))
+    }
+
     /// Takes the result of a read by a thread. Returns `None` if it is not done.
     pub(crate) fn take_read(&mut self) -> Option<Result<(), Errno>> {
         let Some(FileWork::Read(work)) = &self.work else { return Some(Ok(())) };

@@ -57,6 +57,13 @@ impl FileReader {
         Self { file, rest: 0..0, parts, memory, awaited: None, fetched: 0..0, has_failed: false }
     }
 
+    /// Creates a reader of a whole file of `bytes` bytes, which are read into memory in steps of
+    /// `step_bytes`.
+    pub(crate) fn of_body(file: Arc<dyn FileRead>, bytes: u64, step_bytes: usize) -> Self {
+        let (rest, parts, memory) = (0..bytes, VecDeque::new(), vec![0; step_bytes]);
+        Self { file, rest, parts, memory, awaited: None, fetched: 0..0, has_failed: false }
+    }
+
     /// Returns the next step. The bytes of [`FileStep::Bytes`] and [`FileStep::Copied`] count as
     /// delivered.
     pub(crate) fn next(&mut self) -> FileStep<'_> {

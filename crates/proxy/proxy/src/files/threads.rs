@@ -33,6 +33,15 @@ impl FileThreads {
         self.0.get().is_some_and(|connected| connected.pool.run_once())
     }
 
+    /// Has a thread drop a value, which may wait for a disk. If too much work waits, the caller
+    /// drops it.
+    pub fn drop_later(&self, value: impl Send + 'static) {
+        if let Some(connected) = self.0.get() {
+            // A full pool drops the job, and with it the value.
+            let _ = connected.pool.run(Box::new(move || drop(value)));
+        }
+    }
+
     /// Has a thread do `work`, and then wakes the waiter.
     ///
     /// # Errors

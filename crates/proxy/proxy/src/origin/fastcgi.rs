@@ -28,17 +28,26 @@ pub(crate) fn occupies_process(exchange: &Exchange) -> bool {
 /// Returns whether the body of a request is received before the request is sent. A longer body is
 /// sent while it arrives, if its length is known.
 #[inline]
-pub(crate) fn receives_body_first(exchange: &Exchange) -> bool {
+pub(crate) fn receives_body_first<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    let has_folders = core.shared.uploads.get().is_some();
+    let exchange = core.exchange(key);
     let has_body = !matches!(exchange.framing, Framing::None | Framing::Length(0));
     has_body
         && is_used(exchange)
         && match exchange.framing {
-            Framing::Length(length) => length <= buffer_bytes(exchange),
+            Framing::Length(length) => length <= received_bytes_max(exchange, has_folders),
             _ => true,
         }
 }
 
-/// Returns the most bytes of a body that is received before its request is sent.
+/// Returns the most bytes of a body that is received before its request is sent: in memory, or in
+/// a file if there are folders for such files.
+pub(crate) fn received_bytes_max(exchange: &Exchange, has_folders: bool) -> u64 {
+    let in_file = if has_folders { exchange.snapshot().limits().upload_file_bytes } else { 0 };
+    buffer_bytes(exchange).max(in_file)
+}
+
+/// Returns the most bytes of a body that is received into memory.
 pub(crate) fn buffer_bytes(exchange: &Exchange) -> u64 {
     let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
     route.map_or(0, |route| route.upload_buffer_bytes)

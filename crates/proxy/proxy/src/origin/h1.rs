@@ -50,7 +50,9 @@ pub(crate) fn classify_header(exchange: &mut Exchange) -> Result<HeaderOutcome, 
 /// It may not if the response is ambiguous either, because the origin may regard the bytes after
 /// its header as a part of the header.
 pub(crate) fn is_persistent(exchange: &Exchange) -> bool {
-    exchange.has_received_request()
+    let has_no_body = matches!(exchange.framing, Framing::None | Framing::Length(0));
+    // Bytes of a body in a file may still be unsent although all were received from the client.
+    (has_no_body || exchange.upload.has_received_all())
         && exchange.transaction.early_bytes == 0
         && exchange.transaction.framing != Framing::UntilClose
         && !exchange.transaction.is_ambiguous

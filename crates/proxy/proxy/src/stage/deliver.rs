@@ -35,6 +35,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
             progress => progress,
         },
         Event::ClientSpliced(count) => download::handle_spliced(core, key, count),
+        Event::Woken if upload::awaits_disk(core, key) => upload::pump(core, key, false),
         Event::OriginReadable | Event::Woken => match core.exchange(key).download.state() {
             TransferState::AwaitingSource => download::pump(core, key, false),
             _ => TransferProgress::Waiting,

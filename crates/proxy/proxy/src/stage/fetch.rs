@@ -43,6 +43,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         Event::ClientReadable => upload::pump(core, key, false),
         Event::ClientEnded => upload::handle_client_end(core, key),
         Event::ClientFailed => return NextStep::End(Reason::ClientClosed),
+        Event::Woken if upload::awaits_disk(core, key) => upload::pump(core, key, false),
         event => return resume(core, key, event),
     };
     next_step(progress)
@@ -302,6 +303,9 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     exchange.upload.start(exchange.framing, exchange.framing == Framing::Chunked, now);
     if is_fastcgi {
         exchange.upload.send_records();
+        if let Some(file) = &mut exchange.file {
+            file.begin_upload();
+        }
     }
     next_step(upload::pump(core, key, true))
 }

@@ -95,7 +95,7 @@ fn find<E: Engine>(
             let work = move || resolve(&*opened, &folder.rules, &path, accepted, OpenMode::Waiting);
             let waiter = core.waiter(key, TokenKind::Exchange);
             match core.shared.files.run(waiter, work) {
-                Ok(pending) => wait(core, key, FileWork::Resolve(pending)),
+                Ok(pending) => waiting::wait_for_file(core, key, FileWork::Resolve(pending)),
                 Err(_) => NextStep::End(Reason::Overloaded),
             }
         }
@@ -149,18 +149,6 @@ fn respond(exchange: &mut Exchange, own: OwnResponse) -> NextStep {
     NextStep::Advance(Stage::Deliver)
 }
 
-/// Waits for the work of a thread.
-fn wait<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
-    let Core { engine, exchanges, cached, .. } = core;
-    let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
-    exchange.file_mut().work = Some(work);
-    let limit = Duration::from_millis(exchange.snapshot().limits().response_ms);
-    let due = engine.now() + limit;
-    exchange.caching.wait.until = Some(due);
-    cached.collapsed.insert((due, key));
-    NextStep::Wait
-}
-
 /// Continues an exchange that a thread has woken.
 fn resume<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     match core.exchange(key).file_mut().work.take() {
@@ -178,7 +166,9 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             }
             None => keep_waiting(core, key, FileWork::Load(work, guard)),
         },
-        Some(FileWork::Read(_)) | None => unreachable!("the stage waits for other work"),
+        Some(FileWork::Read(_) | FileWork::Store(..)) | None => {
+            unreachable!("the stage waits for other work")
+        }
     }
 }
 
@@ -297,7 +287,7 @@ fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> 
     }
     let (cache, waiter) = (cache.clone(), core.waiter(key, TokenKind::Exchange));
     match core.shared.files.run(waiter, move || load.run(&cache, true)) {
-        Ok(pending) => wait(core, key, FileWork::Load(pending, guard)),
+        Ok(pending) => waiting::wait_for_file(core, key, FileWork::Load(pending, guard)),
         Err(_) => NextStep::End(Reason::Overloaded),
     }
 }

@@ -1,22 +1,38 @@
-//! Stage receive: receives the body of a request for a program into memory. So a slow client does
-//! not occupy the program, and the program gets the length of a chunked body.
+//! Stage receive: receives the body of a request for a program, into memory or, if it is long, into
+//! a file. So a slow client does not occupy the program, and the program gets the length of a
+//! chunked body. Threads write the file; meanwhile nothing is received.
 
-use millrace_engine::{Buffer, Engine, HeldBytes, Key};
+use std::sync::Arc;
+
+use millrace_engine::{Buffer, Engine, HeldBytes, Key, TokenKind};
+use millrace_files::Errno;
 use millrace_http1::{Expectation, Framing, HeaderWriter, Version, expectation};
 
+use crate::cached::waiting;
 use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
+use crate::files::FileWork;
 use crate::origin::fastcgi;
 use crate::transfer::sink::TransferSink;
+
+/// The bytes that are written to a file at once. Memory for one such piece is enough for a body of
+/// any length.
+const WRITE_BYTES: u64 = 256 * 1024;
 
 /// Handles an event of an exchange in this stage.
 #[inline]
 pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match event {
         Event::Enter => begin(core, key),
+        Event::ClientReadable | Event::ClientEnded if is_writing(core, key) => NextStep::Wait,
         Event::ClientReadable => collect(core, key),
+        Event::Woken if is_writing(core, key) => finish_write(core, key),
+        Event::TimedOut => {
+            waiting::end_wait(core, key);
+            NextStep::End(Reason::FileTimedOut)
+        }
         Event::ClientEnded => NextStep::End(Reason::BodyCut),
         Event::ClientFailed => NextStep::End(Reason::ClientClosed),
         Event::End(reason) => NextStep::End(reason),
@@ -27,7 +43,6 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { engine, exchange, client, out, .. } = core.parts_with_client(key);
     exchange.upload.start(exchange.framing, false, engine.now());
-    exchange.file_mut().body = Some(HeldBytes::copy(engine.budget(), &[]));
     let expects_continue = expectation(&exchange.request) == Expectation::Continue;
     if expects_continue && exchange.request.version() == Version::Http11 && client.may_send(key) {
         out.clear();
@@ -39,20 +54,35 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     collect(core, key)
 }
 
-/// Moves the received bytes of the body to the exchange.
+/// Returns whether a thread writes received bytes to a file.
+fn is_writing<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    core.exchange(key).file_mut().work.is_some()
+}
+
+/// Moves the received bytes of the body to the exchange, and from there to a file if they are many.
 fn collect<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
-    let most = fastcgi::buffer_bytes(exchange);
-    let file = exchange.file.as_mut().expect("created when the stage begins");
-    let body = file.body.as_mut().expect("created when the stage begins");
+    let ExchangeParts { engine, exchange, client, shared, .. } = core.parts_with_client(key);
+    let has_folders = shared.uploads.get().is_some();
+    let in_memory = fastcgi::buffer_bytes(exchange);
+    let most = fastcgi::received_bytes_max(exchange, has_folders);
+    let file = exchange.file.get_or_insert_default();
+    let body = file.body.get_or_insert_with(|| HeldBytes::copy(engine.budget(), &[]));
     let Ok(is_whole) = exchange.upload.collect(&mut client.wire, body, engine.now()) else {
         return NextStep::End(Reason::MalformedBody);
     };
-    let length = body.len() as u64;
+    let (length, received) = (exchange.upload.forwarded(), body.len() as u64);
     if length > most {
         return NextStep::End(Reason::BodyTooLong);
     }
+    let is_long = matches!(exchange.framing, Framing::Length(whole) if whole > in_memory);
+    let is_stored = is_long || length > in_memory || file.receiving.is_some();
+    if is_stored && received > 0 && (is_whole || received >= WRITE_BYTES) {
+        return write(core, key);
+    }
     if is_whole {
+        if let Some(receiving) = file.receiving.take() {
+            (file.body, file.stored) = (None, Some(Arc::new(receiving)));
+        }
         exchange.framing = Framing::Length(length);
         return NextStep::Advance(Stage::Fetch);
     }
@@ -61,4 +91,53 @@ fn collect<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
     client.wire.receive_body(engine, Buffer::SIZE, exchange.upload.expected_bytes(), false);
     NextStep::Wait
+}
+
+/// Has a thread write the received bytes to the file of the body.
+fn write<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let waiter = core.waiter(key, TokenKind::Exchange);
+    let ExchangeParts { engine, exchange, shared, .. } = core.parts_with_client(key);
+    let all_max = exchange.snapshot().limits().upload_disk_bytes;
+    let folders = shared.uploads.get().expect("without folders, no body is as long");
+    let file = exchange.file_mut();
+    let mut receiving = file.receiving.take().unwrap_or_else(|| folders.begin());
+    let bytes = file.body.take().expect("there are bytes to write").into_vec();
+    let charge = engine.budget().charge(bytes.capacity());
+    let work = move || receiving.append(&bytes, all_max).map(|()| receiving);
+    match shared.files.run(waiter, work) {
+        Ok(pending) => waiting::wait_for_file(core, key, FileWork::Store(pending, charge)),
+        Err(_) => NextStep::End(Reason::Overloaded),
+    }
+}
+
+/// Continues with the client when a thread has written the bytes.
+fn finish_write<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let now = core.engine.now();
+    let exchange = core.exchange(key);
+    let file = exchange.file_mut();
+    let Some(FileWork::Store(work, charge)) = file.work.take() else {
+        unreachable!("the stage waits for no other work")
+    };
+    let Some(written) = work.take() else {
+        file.work = Some(FileWork::Store(work, charge));
+        return NextStep::Wait;
+    };
+    match written {
+        Ok(receiving) => file.receiving = Some(receiving),
+        Err(error) => {
+            waiting::end_wait(core, key);
+            return NextStep::End(reason_of(error));
+        }
+    }
+    exchange.upload.skip_wait(now);
+    waiting::end_wait(core, key);
+    collect(core, key)
+}
+
+fn reason_of(error: Errno) -> Reason {
+    match error {
+        Errno::NOSPC | Errno::DQUOT | Errno::FBIG => Reason::UploadDiskFull,
+        Errno::MFILE | Errno::NFILE => Reason::Overloaded,
+        _ => Reason::UploadFailed,
+    }
 }

@@ -219,6 +219,11 @@ impl Transfer {
         }
     }
 
+    /// Ends a wait for a disk, which does not count as one for the source.
+    pub(crate) fn skip_wait(&mut self, now: Instant) {
+        self.since = now;
+    }
+
     /// Returns whether the transfer waits for its source by a watch instead of a receive.
     pub(crate) fn is_watching(&self) -> bool {
         self.is_watching && self.state == TransferState::AwaitingSource
@@ -430,7 +435,7 @@ impl Transfer {
         Ok(self.state)
     }
 
-    /// Sends bytes of a file: by reference, or copied to a secured sink.
+    /// Sends bytes of a file: by reference, or copied to a secured sink or into records.
     #[inline(never)]
     fn pump_file<E: Engine>(
         &mut self,
@@ -459,7 +464,13 @@ impl Transfer {
         };
         self.body.skip(payload.len() as u64);
         if !payload.is_empty() || !header.is_empty() {
-            SendParts { header, payload, ..SendParts::default() }.send(engine, sink, None);
+            let ends = !payload.is_empty() && self.body.is_complete();
+            let (framing, trailers) = match self.framing {
+                SendFraming::Records => (SendFraming::Records, ends.then_some(&[][..])),
+                SendFraming::Bare | SendFraming::Chunks => (SendFraming::Bare, None),
+            };
+            let parts = SendParts { header, payload, framing, trailers, ..SendParts::default() };
+            parts.send(engine, sink, None);
             self.stats.note_sent(payload.len(), 0, !header.is_empty());
             self.note_forwarded(engine, sink, payload.len());
         } else {

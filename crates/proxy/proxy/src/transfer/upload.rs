@@ -1,12 +1,13 @@
 //! The upload of an exchange: moves the request body, or the client's direction of a tunnel, to the
 //! origin.
 
-use millrace_engine::{Buffer, Engine, Key};
+use millrace_engine::{Buffer, Engine, Key, TokenKind};
 use millrace_http1::Framing;
 
 use crate::conn::client;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
+use crate::files::FileWork;
 use crate::origin::{Phase, events};
 use crate::transfer::source::TransferSource;
 use crate::transfer::{TransferProgress, TransferState};
@@ -15,6 +16,9 @@ use crate::transfer::{TransferProgress, TransferState};
 /// first.
 #[inline(never)]
 pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
+    if is_from_file(core, key) {
+        return pump_file(core, key, with_header);
+    }
     let ExchangeParts { engine, pipes, counters, out, exchange, client, origin, .. } =
         core.parts(key);
     // A refresh has no client, and sends only its header.
@@ -48,13 +52,67 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
     }
 }
 
+/// Returns whether bytes of a body in a file are being read from a disk.
+#[inline]
+pub(crate) fn awaits_disk<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    core.exchange(key).file.as_ref().is_some_and(|file| file.upload_waits())
+}
+
+/// Returns whether the body comes from a file.
+#[inline]
+fn is_from_file<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    core.exchange(key).file.as_ref().is_some_and(|file| file.upload.is_some())
+}
+
+/// Moves bytes of a stored body to the origin. Bytes that are no longer in the page cache are read
+/// by a thread first.
+#[inline(never)]
+fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
+    let waiter = core.waiter(key, TokenKind::Exchange);
+    let ExchangeParts { engine, pipes, counters, out, exchange, client, origin, shared, .. } =
+        core.parts_with_client(key);
+    let Some(origin) = origin else { return TransferProgress::Waiting };
+    let file = exchange.file.as_mut().expect("the caller has checked it");
+    let Some(read) = file.take_read() else { return TransferProgress::Waiting };
+    let reader = file.upload.as_mut().expect("the caller has checked it");
+    if read.is_err() {
+        reader.fail();
+    }
+    let header = if with_header { &out[..] } else { &[] };
+    let (before, source) = (exchange.upload.forwarded(), TransferSource::File(reader));
+    let result = exchange.upload.pump((engine, pipes), source, &mut origin.wire, header);
+    counters.uploaded_bytes.add(exchange.upload.forwarded() - before);
+    match result {
+        Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,
+        Ok(TransferState::AwaitingSource) => {
+            let work = reader.take_awaited().expect("a reader waits only for bytes of a disk");
+            match shared.files.run(waiter, work) {
+                Ok(pending) => {
+                    file.work = Some(FileWork::Read(pending));
+                    TransferProgress::Waiting
+                }
+                Err(_) => TransferProgress::Failed(Reason::Overloaded),
+            }
+        }
+        Ok(TransferState::Off | TransferState::Ended) => {
+            exchange.transaction.awaiting_since = engine.now();
+            client::receive_ahead(engine, client);
+            TransferProgress::Ended
+        }
+        Err(_) => TransferProgress::Failed(Reason::UploadFailed),
+    }
+}
+
 /// Handles the end of the client's stream during a request body or a tunnel. That of a tunnel is
 /// passed on to the origin.
 #[inline(never)]
 pub(crate) fn handle_client_end<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let ExchangeParts { engine, exchange, client, origin, .. } = core.parts_with_client(key);
     if !exchange.is_tunnel {
-        return TransferProgress::Failed(Reason::BodyCut);
+        return match exchange.has_received_request() {
+            true => TransferProgress::Waiting,
+            false => TransferProgress::Failed(Reason::BodyCut),
+        };
     }
     if client.wire.is_cut() {
         return TransferProgress::Failed(Reason::ClientClosed);
