@@ -231,7 +231,9 @@ class Log(Case):
             self.get(proxy, target)
         lines = lambda: log.read_text().splitlines() if log.exists() else []
         self.wait_until("both records", lambda: len(lines()) == 2)
-        found, missing = map(json.loads, lines())
+        # Records of different workers are in any order.
+        records = sorted(map(json.loads, lines()), key=lambda record: record["target"])
+        found, missing = records
         self.assertEqual((found["file"], found["cache"]), (f"{self.site}/dir/index.html", "file"))
         self.assertEqual((missing["reason"], "file" in missing), ("file-missing", False))
 
