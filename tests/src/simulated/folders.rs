@@ -13,6 +13,9 @@ use crate::scenario::{EntryKind, FileChange, Placeholders, Scenario, Tolerance};
 /// The age of the files of a new world: they count as left alone.
 pub(super) const AGE: Duration = Duration::from_secs(86_400);
 
+/// The unit of the times of files: the tick of a slow kernel.
+const CLOCK_UNIT_NS: u32 = 10_000_000;
+
 /// The folders of a world.
 pub(super) struct SimFolders {
     /// The folders by name.
@@ -37,6 +40,7 @@ impl SimFolders {
         let mut folders = Vec::new();
         for plan in &scenario.folders {
             let folder = SimFolder::new(random.next_u64());
+            folder.set_clock_unit_ns(CLOCK_UNIT_NS);
             folder.set_now(file_time(world.time_of_day() - AGE));
             for entry in &plan.entries {
                 match &entry.kind {
