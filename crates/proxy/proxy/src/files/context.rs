@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use millrace_config::FolderRoute;
-use millrace_engine::{Charge, HeldBytes};
+use millrace_engine::{Charge, HeldBytes, Instant};
 use millrace_fastcgi::CONTENT_BYTES_MAX;
 use millrace_files::{Errno, FoundScript, Resolution, UploadFile};
 
@@ -19,6 +19,8 @@ use super::threads::PendingWork;
 pub(crate) struct FileContext {
     /// The name of the request in the worker's table.
     pub(crate) name: FileName,
+    /// When the search for the file began.
+    pub(crate) searched: Instant,
     /// The file that the response of an origin names. Then it is looked for, not that of the
     /// request.
     pub(crate) named: Option<NamedFile>,

@@ -81,7 +81,8 @@ fn find<E: Engine>(
     let name = core.files.name(&mut core.engine, folder, path, accepted);
     // The file of an earlier search may be gone.
     let context = core.exchange(key).file_mut();
-    *context = FileContext { name, named: context.named.take(), ..FileContext::default() };
+    let named = context.named.take();
+    *context = FileContext { name, searched: now, named, ..FileContext::default() };
     if let Some(finding) = core.files.find(name, now, check) {
         return act(core, key, finding);
     }
@@ -179,12 +180,12 @@ fn keep_waiting<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> Next
 
 /// Keeps what was found in the worker's table, and acts on it.
 fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno>) -> NextStep {
-    let (now, now_ms) = (core.engine.now(), now_ms(&core.engine));
+    let now_ms = now_ms(&core.engine);
     let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
     let folder = &folder_of(exchange, route).clone();
-    let name = exchange.file_mut().name;
+    let FileContext { name, searched, .. } = *exchange.file_mut();
     let finding = match found {
         Ok(Resolution::File(found)) => {
             let hash = core.shared.cache.as_ref().map(|cache| *cache.hash());
@@ -214,7 +215,8 @@ fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno
         Err(Errno::MFILE | Errno::NFILE) => return NextStep::End(Reason::Overloaded),
         Err(_) => return NextStep::End(Reason::FileFailed),
     };
-    core.files.insert(name, finding.clone(), folder, now);
+    // A thread may have found it long ago.
+    core.files.insert(name, finding.clone(), folder, searched);
     act(core, key, finding)
 }
 
