@@ -1,6 +1,7 @@
 //! A client connection of a random scenario: sends its requests, and checks every received byte.
 
 mod checks;
+mod file_progress;
 mod files;
 
 use std::collections::BTreeSet;
@@ -19,7 +20,7 @@ use super::send::{NextWake, SendOutcome, SendQueue, SendStep};
 use super::wire::{self, Route};
 use crate::simulated::tls::ProxyAddress;
 use crate::simulated::transport::Transport;
-use files::FileProgress;
+use file_progress::FileProgress;
 
 /// Progress of the next response.
 #[derive(Debug)]
@@ -36,6 +37,13 @@ enum ResponseProgress {
     Tunnel { got: usize, want: Vec<u8> },
 }
 
+/// A request that was queued for sending.
+struct QueuedRequest {
+    at: Instant,
+    /// The entity tag that was known for its file.
+    known_tag: Option<String>,
+}
+
 /// A client connection.
 pub(super) struct RandomClient {
     plan: Connection,
@@ -43,8 +51,6 @@ pub(super) struct RandomClient {
     /// For each request, the authority of its origin.
     authorities: Vec<String>,
     must_succeed: bool,
-    /// The connection uses a Unix socket, which has no resets.
-    is_unix_socket: bool,
     model: ExchangeModel,
     begins: Instant,
     transport: Option<Transport>,
@@ -57,10 +63,7 @@ pub(super) struct RandomClient {
     sent: usize,
     /// Bytes sent before the last queued request.
     sent_before: u64,
-    /// When each request was queued.
-    queued_at: Vec<Instant>,
-    /// The entity tag that was known for the file of each queued request.
-    sent_tags: Vec<Option<String>>,
+    queued: Vec<QueuedRequest>,
     /// Requests whose responses are complete.
     completed: usize,
     reader: MessageReader,
@@ -80,6 +83,11 @@ pub(super) struct RandomClient {
 }
 
 impl RandomClient {
+    /// Returns whether the connection uses a Unix socket, which has no resets.
+    fn is_unix_socket(&self) -> bool {
+        self.model.scenario().proxy.unix
+    }
+
     pub(super) fn new(
         plan: &Connection,
         number: usize,
@@ -91,7 +99,6 @@ impl RandomClient {
         Self {
             name: format!("client {}.{}", plan.client, number),
             authorities: plan.requests.iter().map(of).collect(),
-            is_unix_socket: model.scenario().proxy.unix,
             must_succeed: model.scenario().must_succeed(plan),
             model: model.clone(),
             begins: world.now() + Duration::from_millis(plan.begins_ms),
@@ -102,8 +109,7 @@ impl RandomClient {
             outgoing: SendQueue::default(),
             sent: 0,
             sent_before: 0,
-            queued_at: Vec::new(),
-            sent_tags: Vec::new(),
+            queued: Vec::new(),
             completed: 0,
             reader: MessageReader::new(Side::Responses),
             progress: ResponseProgress::Head,
@@ -265,12 +271,13 @@ impl RandomClient {
         let request = request.clone();
         let scenario = self.model.scenario();
         let authority = self.authorities[self.sent].clone();
-        let (target, fields) = (scenario.target(&request), self.file_fields(&request));
+        let (fields, known_tag) = self.file_fields(&request);
+        let target = scenario.target(&request);
         let forward = scenario.proxy.forward;
         let route = Route { authority: &authority, forward, target: &target, fields: &fields };
         let (check_header, check_body) = wire::request(&request, &route);
         self.sent += 1;
-        self.queued_at.push(now);
+        self.queued.push(QueuedRequest { at: now, known_tag });
         self.sent_before = self.outgoing.total;
         if request.pause_ms > 0 {
             self.outgoing.add(SendStep::Pause(request.pause_ms));

@@ -307,34 +307,29 @@ impl RandomRun {
         let config = Arc::new(configure(&scenario, world, &authorities, contents)?);
         let reloads = reloads(&scenario, world, &authorities, &config, contents)?;
         let waits = |config: &Config| WaitLimits::new(&config.limits, &scenario, &plan);
-        let all = reloads.iter().map(|(_, config)| waits(config));
-        model.set_waits(all.fold(waits(&config), WaitLimits::or));
+        let all = reloads.iter().fold(waits(&config), |all, (_, config)| all.or(waits(config)));
+        model.set_waits(all);
         let names = PlannedNameServer::new(world, &scenario.origins, &model);
         let (real, assumed) = scenario.proxy.descriptors.unwrap_or((usize::MAX, 1000));
         world.set_descriptors_max(real);
         // Random scenarios have no passwords, so the verifier gets no requests.
         let servers = (names.server(), &SimVerifier::new(false));
         let (workers, mailboxes, shared) = start(&config, world, servers, assumed, tls.as_deref())?;
-        let files = changer.zip(folders).map(|(changer, folders)| {
-            let hostile = scenario.world == Faults::Hostile;
+        let hostile = scenario.world == Faults::Hostile;
+        let served = |(changer, folders): (_, Rc<_>)| {
             let threads = SimFileThreads::new(&folders, &shared, &mailboxes, world, hostile);
             ServedFiles { changer, threads }
-        });
+        };
+        let files = changer.zip(folders).map(served);
         let ended: Vec<Rc<Cell<bool>>> = workers.iter().map(|_| Rc::default()).collect();
         let workers = checked_workers(workers, &ended, &model, world);
         let clients = scenario.connections.iter().enumerate();
-        let clients = clients
-            .map(|(at, plan)| RandomClient::new(plan, at, &authorities, &model, world))
-            .collect();
-        let drain_at = scenario.events.iter().filter_map(|event| match event {
-            OperatorEvent::Drain(ms) => Some(world.now() + Duration::from_millis(*ms)),
-            OperatorEvent::Reload(..) => None,
-        });
+        let client = |(at, plan)| RandomClient::new(plan, at, &authorities, &model, world);
         let operator = Operator {
             mailboxes,
             ended,
             reloads,
-            drain_at: drain_at.min(),
+            drain_at: drain_at(&scenario, world),
             stop_at: None,
             stopped: None,
             patience: STOP + jitter * 100,
@@ -346,7 +341,7 @@ impl RandomRun {
             workers,
             shared,
             actors: RandomActors {
-                clients,
+                clients: clients.map(client).collect(),
                 origins: origins.into_iter().map(|(actor, _)| actor).collect(),
                 names,
                 files,
@@ -439,6 +434,15 @@ impl RandomRun {
         let clients: Vec<String> = self.actors.clients.iter().map(RandomClient::state).collect();
         Failure { kind, details: format!("{details}\n{}", clients.join("\n")) }
     }
+}
+
+/// Returns when the operator first drains the workers.
+fn drain_at(scenario: &RandomScenario, world: &World) -> Option<Instant> {
+    let times = scenario.events.iter().filter_map(|event| match event {
+        OperatorEvent::Drain(ms) => Some(world.now() + Duration::from_millis(*ms)),
+        OperatorEvent::Reload(..) => None,
+    });
+    times.min()
 }
 
 /// Creates the folder of a scenario, if it has one. The model gets its versions.

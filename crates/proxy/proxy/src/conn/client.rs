@@ -11,7 +11,8 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Event, EventTarget, Exchange, Reason};
 use crate::origin::pinned;
 use crate::secure::failure;
-use crate::transfer::{TransferState, meets_rate};
+use crate::transfer::TransferState;
+use crate::transfer::pace::meets_rate;
 
 /// Handles a completion of a client connection. Returns the event for the object that waits for it,
 /// if any does.

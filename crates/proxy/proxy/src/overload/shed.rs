@@ -21,7 +21,8 @@ use crate::origin::close::close;
 use crate::overload::capacity::{self, client_connections, descriptors_used, is_short_of_memory};
 use crate::overload::{PATIENCE_SERVED, UnmetDemand};
 use crate::secure::failure;
-use crate::transfer::{TransferState, meets_rate};
+use crate::transfer::TransferState;
+use crate::transfer::pace::meets_rate;
 
 /// An iteration over the clients to shed, one after the other.
 ///

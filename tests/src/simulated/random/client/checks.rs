@@ -245,7 +245,7 @@ impl RandomClient {
         let request = self.current_request().cloned();
         match (&self.progress, &request) {
             (ResponseProgress::Origin { got, want }, Some(_))
-                if by_close && self.is_unix_socket && *got < want.len() => {}
+                if by_close && self.is_unix_socket() && *got < want.len() => {}
             (ResponseProgress::Origin { got, want }, Some(request)) if by_close => {
                 let (got, want) = (*got, want.len());
                 // RFC 9112 section 8: a body that ends with its connection may have been cut, and
@@ -267,7 +267,7 @@ impl RandomClient {
             (ResponseProgress::Tunnel { got, want }, Some(request)) if !broken => {
                 let (got, want) = (*got, want.len());
                 let may = self.may_end_early(request)
-                    || self.is_unix_socket
+                    || self.is_unix_socket()
                     || self.closes_at_once(request);
                 if (got < want && !may) || self.is_cut(request) {
                     let details =
@@ -315,7 +315,7 @@ impl RandomClient {
     fn is_cut(&self, request: &Request) -> bool {
         let in_tunnel = matches!(self.progress, ResponseProgress::Tunnel { .. });
         self.model.is_unannounced(request.id)
-            && !self.is_unix_socket
+            && !self.is_unix_socket()
             && (in_tunnel || ends_with_stream(request))
     }
 

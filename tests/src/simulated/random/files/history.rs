@@ -21,10 +21,10 @@ pub(in super::super) struct FolderHistory(Rc<RefCell<HistoryState>>);
 
 struct HistoryState {
     folder: ServedFolder,
-    /// For how long before a request what the proxy knows about a file may have changed.
+    /// How old the proxy's knowledge of a file may be.
     stale: Duration,
     names: Vec<NameHistory>,
-    /// What clients received with each strong entity tag.
+    /// The bytes that clients received with each strong entity tag.
     tags: BTreeMap<String, (usize, VersionBytes)>,
     /// The entity tag that clients received last for each name.
     known: BTreeMap<usize, String>,

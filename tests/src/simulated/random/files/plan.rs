@@ -32,7 +32,7 @@ pub struct PlannedName {
     pub length: usize,
 }
 
-/// What a name leads to.
+/// The place to which a name leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NameKind {
     /// A text, which can be compressed.
