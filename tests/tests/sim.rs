@@ -242,7 +242,7 @@ fn a_program_that_dies_hurts_only_its_own_request() {
     for framing in [BodyFraming::Length, BodyFraming::Chunks(100)] {
         for how in [BreakKind::Finish, BreakKind::Close, BreakKind::Reset] {
             // Before, in and after its header.
-            for at in (0..400).step_by(3) {
+            for at in (0..400).step_by(9) {
                 let fault = ResponseFault::Breaks(Break { at, how });
                 assert_eq!(
                     fails(&program_scenario(fault, framing)),
