@@ -69,6 +69,10 @@ pub(crate) fn follow<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// Returns a request for `target` with the fields of another request, or `None` if a client could
 /// not send it.
 fn redirected(from: &RequestHead, target: &[u8], limits: &HeadLimits) -> Option<RequestHead> {
+    // It would end the request line.
+    if target.iter().any(|byte| byte.is_ascii_control() || *byte == b' ') {
+        return None;
+    }
     let method = match from.method() {
         Method::Head => "HEAD",
         _ => "GET",
