@@ -216,7 +216,7 @@ class Schema(InteropCase):
             users=users, certificate=certificate, key=key, tickets=tickets, folder=self.folder
         )
         # The folders of the examples.
-        for path in ("www", "app/dist/assets"):
+        for path in ("www", "dokuwiki", "app/dist/assets"):
             (self.folder / path).mkdir(parents=True)
         examples = sorted((PROJECT / "examples").glob("*.toml"))
         corpus = sorted((PROJECT / "fuzz" / "corpus" / "configuration").iterdir())
