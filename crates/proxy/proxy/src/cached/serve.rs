@@ -110,7 +110,7 @@ pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress
 ///
 /// # Errors
 /// If its beginning was discarded.
-#[inline]
+#[inline(always)]
 fn start_object(
     exchange: &mut Exchange,
     object: &Object,

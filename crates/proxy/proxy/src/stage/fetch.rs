@@ -361,7 +361,7 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 }
                 let exchange = core.exchange(key);
                 exchange.transaction.names_file =
-                    sendfile::may_name_file(&exchange.response) && exchange.permits_sendfile();
+                    exchange.permits_sendfile() && sendfile::may_name_file(&exchange.response);
                 return handle_response(core, key);
             }
             Err(reason) => return NextStep::End(reason),
