@@ -200,11 +200,17 @@ impl Reader {
     ///
     /// # Panics
     /// If `max` is 0.
+    #[inline(always)]
     pub fn read(&mut self, max: usize, waiter: WaiterId) -> (BodyRead, Option<WaiterId>) {
         assert!(max > 0, "max must not be 0");
         if let Some(whole) = self.body.whole.get() {
             return (read_whole(whole, &mut self.at, max), None);
         }
+        self.read_arriving(max, waiter)
+    }
+
+    #[inline(never)]
+    fn read_arriving(&mut self, max: usize, waiter: WaiterId) -> (BodyRead, Option<WaiterId>) {
         let mut state = self.body.lock();
         // The body may have become whole before the lock was taken.
         if let Some(whole) = self.body.whole.get() {
@@ -270,6 +276,7 @@ impl Drop for Reader {
     }
 }
 
+#[inline(always)]
 fn read_whole(whole: &Aggregate, at: &mut u64, max: usize) -> BodyRead {
     let Some((slice, from)) = whole.at(*at) else { return BodyRead::End(BodyEnd::Whole) };
     let count = (slice.len() - from).min(max);

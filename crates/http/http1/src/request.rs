@@ -230,6 +230,7 @@ impl StartLine for RequestLine {
         Ok(true)
     }
 
+    #[inline]
     fn finish(&mut self, fields: &mut Fields) {
         if self.is_raw {
             self.encode_target(&mut fields.bytes);

@@ -229,6 +229,7 @@ pub fn push_escape(out: &mut Vec<u8>, byte: u8) {
 
 /// Determines the result of [`destination`](crate::destination()) once a header is complete. It may
 /// append a path to the bytes of the header.
+#[inline(always)]
 pub(crate) fn locate_destination(
     fields: &mut Fields,
     (method, form, version): (Method, TargetForm, Version),

@@ -14,7 +14,7 @@ use millrace_http1::{OriginRequest, destination};
 use millrace_store::{Cache, FetchLease, Object, WaiterId};
 
 use crate::cached::reader::CachedReader;
-use crate::coded::coder::BodyCoders;
+use crate::coded::coder::{BodyCoder, BodyCoders};
 use crate::coded::derived::DerivedForms;
 
 /// A worker's objects that wait for the cache, its number of refreshes, and the compression of
@@ -69,6 +69,9 @@ pub(crate) struct CacheContext {
     /// The reader of the response's body. Until the response is sent, it keeps the beginning of the
     /// body from being discarded.
     pub(crate) reader: Option<CachedReader>,
+    /// The coder of the response's body, also of one that is not cached. `None` unless the body is
+    /// compressed while it passes.
+    pub(crate) coder: Option<Box<BodyCoder>>,
     /// The cache's part in the exchange, for reports.
     pub(crate) report: CacheReport,
 }

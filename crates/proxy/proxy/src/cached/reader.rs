@@ -53,6 +53,7 @@ pub(crate) enum NextChunk {
 impl CachedReader {
     /// Creates a reader of a whole body or of one range. Returns `None` if the beginning was
     /// discarded already.
+    #[inline(always)]
     pub(crate) fn new(
         body: &Arc<Body>,
         range: Option<ByteRange>,
@@ -96,6 +97,7 @@ impl CachedReader {
     }
 
     /// Returns the next chunk. A slice of the body has at most `max` bytes.
+    #[inline(always)]
     pub(crate) fn next(&mut self, max: u64) -> NextChunk {
         while self.remaining == 0 {
             match self.parts.pop_front() {

@@ -15,7 +15,7 @@ use millrace_store::{Cache, Object, WaiterId};
 use crate::cached::now_ms;
 use crate::cached::reader::{CachedReader, ResponsePart};
 use crate::coded::choice::{self, StoredForm};
-use crate::conn::h1;
+use crate::conn::{Conn, h1};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Reason, headers};
 use crate::files::reader::FileReader;
@@ -34,76 +34,167 @@ enum ResponseForm {
     Unsatisfiable,
 }
 
+/// The response of which a form is sent.
+struct SentResponse<'a> {
+    header: &'a CachedHeader,
+    /// The length of the body, if it is known.
+    length: Option<u64>,
+    /// Whether the whole body is at hand.
+    is_whole: bool,
+    /// Whether this is a file, and the proxy is its origin server.
+    is_file: bool,
+    /// Whether the response may be compressed for other clients, and does not say so.
+    adds_vary: bool,
+}
+
 /// Writes the header and starts the body.
+#[inline(never)]
 pub(crate) fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    let waiter = core.waiter(key, TokenKind::Exchange);
+    let parts = core.parts_with_client(key);
+    let exchange = &*parts.exchange;
+    if exchange.file.as_ref().is_some_and(|file| file.served.is_some()) {
+        return begin_file(core, key);
+    }
+    if choice::rules(exchange).is_some() {
+        return begin_coded(core, key);
+    }
+    let object = exchange.caching.object.clone();
+    let object = object.expect("the response is set before it is served");
+    let started = start_stored(parts, waiter, &object, None);
+    send(core, key, started)
+}
+
+/// Sends a stored response on a route that compresses.
+#[inline(never)]
+fn begin_coded<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
+    let object = core.exchange(key).caching.object.clone();
+    let object = object.expect("the response is set before it is served");
+    let mut coded = choice::stored_form(core, key, &object);
+    let derived = coded.as_mut().and_then(|coded| coded.derived.take());
+    core.exchange(key).caching.coder = coded.as_mut().and_then(|coded| coded.coder.take());
+    let waiter = core.waiter(key, TokenKind::Exchange);
+    let parts = core.parts_with_client(key);
+    let started = start_stored(parts, waiter, &derived.unwrap_or(object), coded.as_deref());
+    send(core, key, started)
+}
+
+/// Writes the header of a stored response, in a coding if `coded` says so, and starts the body.
+/// Returns the waiter to wake.
+///
+/// # Errors
+/// If the beginning of the body was discarded.
+#[inline(always)]
+fn start_stored<E: Engine>(
+    mut parts: ExchangeParts<'_, E, &mut Conn>,
+    waiter: WaiterId,
+    object: &Object,
+    coded: Option<&StoredForm>,
+) -> Result<Option<WaiterId>, Reason> {
+    let is_passing = coded.is_some_and(|coded| coded.is_passing);
+    let response = SentResponse {
+        header: coded.and_then(|coded| coded.header.as_ref()).unwrap_or(&object.stored),
+        length: object.length().filter(|_| !is_passing),
+        is_whole: object.body.bytes().is_some(),
+        is_file: false,
+        adds_vary: coded.is_some_and(|coded| coded.adds_vary),
+    };
+    let cache = parts.shared.cache.as_deref();
+    let hash = cache.expect("a stored response is in the cache").hash();
+    let (form, framing, chunked) = write_header(&mut parts, response, hash);
+    let ExchangeParts { engine, exchange, client, .. } = parts;
+    let received = match exchange.caching.coder {
+        Some(_) => object.length().map_or(Framing::UntilClose, Framing::Length),
+        None => framing,
+    };
+    exchange.download.start(received, chunked, engine.now());
+    let is_secured = client.wire.tls().is_some();
+    start_object(exchange, object, (form, framing), (cache, waiter, is_secured))
+}
+
+/// Sends the header and the first bytes of the body that was started.
+#[inline(always)]
+fn send<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    started: Result<Option<WaiterId>, Reason>,
+) -> TransferProgress {
+    match started {
+        Ok(None) => download::pump(core, key, true),
+        Ok(woken) => {
+            core.wake(woken);
+            download::pump(core, key, true)
+        }
+        Err(reason) => {
+            core.exchange(key).status = 0;
+            TransferProgress::Failed(reason)
+        }
+    }
+}
+
+/// Sends a file, whose bytes may be in the cache.
+#[inline(never)]
+fn begin_file<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
     let waiter = core.waiter(key, TokenKind::Exchange);
     let hash = match &core.shared.cache {
         Some(cache) => *cache.hash(),
         None => core.files.hash(&mut core.engine),
     };
-    let exchange = core.exchange(key);
+    let mut parts = core.parts_with_client(key);
+    let exchange = &mut *parts.exchange;
     let object = exchange.caching.object.clone();
-    let file = exchange.file.as_ref().and_then(|file| file.served.clone());
-    let mut coded = match (&file, &object) {
-        (None, Some(object)) if choice::rules(exchange).is_some() => {
-            choice::stored_form(core, key, object)
-        }
-        _ => None,
+    let file = exchange.file_mut().served.clone().expect("the caller has checked it");
+    let response = SentResponse {
+        header: &file.header,
+        length: object.as_ref().map_or(Some(file.length), |object| object.length()),
+        is_whole: true,
+        is_file: true,
+        adds_vary: false,
     };
-    let object = coded.as_mut().and_then(|coded| coded.derived.take()).or(object);
-    let parts = core.parts_with_client(key);
-    let must_close = parts.must_close();
-    let ExchangeParts { engine, out, log, exchange, client, shared, .. } = parts;
+    let (form, framing, chunked) = write_header(&mut parts, response, &hash);
+    let ExchangeParts { engine, exchange, client, shared, .. } = parts;
+    exchange.download.start(framing, chunked, engine.now());
     let is_secured = client.wire.tls().is_some();
-    let (now, now_ms) = (engine.now(), now_ms(engine));
-    let (stored, length, is_whole) = match (&file, &object) {
-        (Some(file), Some(object)) => (&file.header, object.length(), true),
-        (Some(file), None) => (&file.header, Some(file.length), true),
-        (None, Some(object)) => coded_header(object, coded.as_deref()),
-        (None, None) => unreachable!("the response is set before it is served"),
-    };
-    let adds_vary = coded.as_ref().is_some_and(|coded| coded.adds_vary);
-    let mut header =
-        StoredHeaderWriter { out: h1::header(out), stored, length, is_whole, now_ms, adds_vary };
-    let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
-    let form = header.form(exchange, &hash, random);
-    let framing = header.write_stored_fields(exchange, &form);
-    let (chunked, ends_by_close) = h1::outgoing_framing(exchange, framing);
-    exchange.is_persistent &= !ends_by_close && !must_close && exchange.has_received_request();
-    match file.is_some() {
-        true => {
-            header.write_server_fields(exchange, log.dates.at(engine.time_of_day()).http_date())
-        }
-        false => header.write_proxy_fields(exchange),
-    }
-    header.write_framing(exchange, framing, chunked);
-    exchange.download.start(framing, chunked, now);
-    if let (Some(file), None) = (&file, &object) {
+    if let Some(object) = object {
+        let cache = shared.cache.as_deref();
+        let started = start_object(exchange, &object, (form, framing), (cache, waiter, is_secured));
+        core.wake(started.expect("the whole body is in the cache"));
+    } else {
         let context = exchange.file_mut();
         context.reader = file_parts(file.length, form).map(|parts| {
             let source = context.source.as_ref().expect("set unless the cache has the bytes");
             let copies = is_secured || file.is_copied();
             Box::new(FileReader::new(source.reader(), parts, copies))
         });
-        return download::pump(core, key, true);
     }
-    let object = object.expect("the body is in the cache or in a file");
-    if let Some(coder) = coded.and_then(|coded| coded.coder) {
-        let framing = object.length().map_or(Framing::UntilClose, Framing::Length);
-        exchange.download.start(framing, chunked, now);
-        exchange.download.compress(coder);
-    }
-    let cache = shared.cache.as_deref();
-    match start_object(exchange, &object, (form, framing), (cache, waiter, is_secured)) {
-        Ok(woken) => {
-            core.wake(woken);
-            download::pump(core, key, true)
+    download::pump(core, key, true)
+}
+
+/// Writes the header of a response in the form that the request needs. Returns that form, the
+/// framing of its body, and whether the body is sent in chunks.
+#[inline(always)]
+fn write_header<E: Engine>(
+    parts: &mut ExchangeParts<'_, E, &mut Conn>,
+    response: SentResponse<'_>,
+    hash: &HashKey,
+) -> (ResponseForm, Framing, bool) {
+    let must_close = parts.must_close();
+    let ExchangeParts { engine, out, log, exchange, .. } = parts;
+    let is_file = response.is_file;
+    let mut header = StoredHeaderWriter { out: h1::header(out), response, now_ms: now_ms(*engine) };
+    let random = || u128::from(engine.random()) << 64 | u128::from(engine.random());
+    let form = header.form(exchange, hash, random);
+    let framing = header.write_stored_fields(exchange, &form);
+    let (chunked, ends_by_close) = h1::outgoing_framing(exchange, framing);
+    exchange.is_persistent &= !ends_by_close && !must_close && exchange.has_received_request();
+    match is_file {
+        true => {
+            header.write_server_fields(exchange, log.dates.at(engine.time_of_day()).http_date())
         }
-        Err(reason) => {
-            exchange.status = 0;
-            TransferProgress::Failed(reason)
-        }
+        false => header.write_proxy_fields(exchange),
     }
+    header.write_framing(exchange, framing, chunked);
+    (form, framing, chunked)
 }
 
 /// Starts the body of a stored response. Returns the waiter to wake.
@@ -142,20 +233,8 @@ fn start_object(
     Ok(before.and_then(CachedReader::close))
 }
 
-/// Returns the header of a stored response, the length of its body if it is sent, and whether the
-/// whole body is at hand.
-#[inline]
-fn coded_header<'a>(
-    object: &'a Object,
-    coded: Option<&'a StoredForm>,
-) -> (&'a CachedHeader, Option<u64>, bool) {
-    let header = coded.and_then(|coded| coded.header.as_ref()).unwrap_or(&object.stored);
-    let is_passing = coded.is_some_and(|coded| coded.is_passing);
-    (header, object.length().filter(|_| !is_passing), object.body.bytes().is_some())
-}
-
 /// Returns a reader of the bytes of a stored response that this form has; `None` if it has none.
-#[inline]
+#[inline(always)]
 fn object_reader(object: &Object, form: ResponseForm, waiter: WaiterId) -> Option<CachedReader> {
     match form {
         ResponseForm::NotModified | ResponseForm::Head | ResponseForm::Unsatisfiable => None,
@@ -191,24 +270,20 @@ fn is_hsts(line: &StoredFieldLine<'_>) -> bool {
 /// The writer of a stored response's header.
 struct StoredHeaderWriter<'a, W> {
     out: W,
-    stored: &'a CachedHeader,
-    /// The length of the body, if it is known.
-    length: Option<u64>,
-    /// Whether the whole body is at hand.
-    is_whole: bool,
+    response: SentResponse<'a>,
     now_ms: u64,
-    /// Whether the response may be compressed for other clients, and does not say so.
-    adds_vary: bool,
 }
 
 impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
+    /// Returns the form that the request needs.
+    #[inline(always)]
     fn form(
         &self,
         exchange: &Exchange,
         hash: &HashKey,
         random: impl FnOnce() -> u128,
     ) -> ResponseForm {
-        let (request, stored) = (&exchange.request, self.stored);
+        let (request, stored) = (&exchange.request, self.response.header);
         // A file that an origin names is the response to any method.
         let is_read = matches!(request.method(), Method::Get | Method::Head);
         if is_not_modified(request, stored) && is_read {
@@ -217,7 +292,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         if request.method() == Method::Head {
             return ResponseForm::Head;
         }
-        let (meta, length) = (&stored.meta, self.length);
+        let (meta, length) = (&stored.meta, self.response.length);
         let selection = match (request.find(FieldName::Range), length, meta.stored_range) {
             (Some(_), Some(length), _) => select_ranges(request, stored, length, hash),
             (Some(_), None, Some(_)) => select_ranges(request, stored, 0, hash),
@@ -225,7 +300,7 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         };
         match selection {
             Selection::Part(range) => ResponseForm::Part(range),
-            Selection::Parts(ranges) if self.is_whole => {
+            Selection::Parts(ranges) if self.response.is_whole => {
                 let kind = stored
                     .lines()
                     .find(|line| line.known == FieldName::ContentType)
@@ -250,11 +325,12 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     }
 
     /// Writes the status and the stored fields. Returns the framing of the body.
+    #[inline(always)]
     fn write_stored_fields(&mut self, exchange: &mut Exchange, form: &ResponseForm) -> Framing {
-        let (meta, length) = (&self.stored.meta, self.length);
+        let (meta, length) = (&self.response.header.meta, self.response.length);
         let replaces_hsts = headers::hsts_s(exchange).is_some();
-        let without_hsts = replaces_hsts.then(|| header_without_hsts(self.stored));
-        let head = without_hsts.as_deref().unwrap_or(&self.stored.head);
+        let without_hsts = replaces_hsts.then(|| header_without_hsts(self.response.header));
+        let head = without_hsts.as_deref().unwrap_or(&self.response.header.head);
         let lines = &head[meta.lines_at as usize..];
         let out = &mut self.out;
         let (status, framing) = match form {
@@ -271,7 +347,9 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
         exchange.status = status;
         match form {
             ResponseForm::NotModified => {
-                write_not_modified(out, self.stored, |line| !(replaces_hsts && is_hsts(line)));
+                write_not_modified(out, self.response.header, |line| {
+                    !(replaces_hsts && is_hsts(line))
+                });
             }
             ResponseForm::Head | ResponseForm::Whole => {
                 out.stored_response(meta.status, head, meta.lines_at as usize);
@@ -306,15 +384,15 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     }
 
     /// Writes the fields that a proxy adds to a response of an origin.
-    #[inline]
+    #[inline(always)]
     fn write_proxy_fields(&mut self, exchange: &Exchange) {
-        let meta = &self.stored.meta;
+        let meta = &self.response.header.meta;
         let caching = &exchange.caching;
         let snapshot = exchange.snapshot();
         let age_s = meta.age_s(self.now_ms);
         let out = &mut self.out;
         headers::write_hsts(out, headers::hsts_s(exchange));
-        if self.adds_vary {
+        if self.response.adds_vary {
             out.field(b"Vary", b"Accept-Encoding");
         }
         if caching.report.forward.is_none() || age_s > 0 {
@@ -346,14 +424,14 @@ impl<W: HeaderWriter> StoredHeaderWriter<'_, W> {
     }
 
     /// Writes how the body is delimited, and ends the header.
-    #[inline]
+    #[inline(always)]
     fn write_framing(&mut self, exchange: &Exchange, framing: Framing, chunked: bool) {
         let out = &mut self.out;
         let has_length = !matches!(exchange.status, 204 | 304);
         match framing {
             Framing::None if exchange.status == 416 => out.number(b"Content-Length", 0),
             Framing::None => {
-                if let Some(length) = self.length.filter(|_| has_length) {
+                if let Some(length) = self.response.length.filter(|_| has_length) {
                     out.number(b"Content-Length", length);
                 }
             }

@@ -19,19 +19,15 @@ use crate::exchange::Exchange;
 /// Returns how the responses of the exchange's origins are compressed; `None` if they are not.
 #[inline]
 pub(crate) fn rules(exchange: &Exchange) -> Option<&Compression> {
-    let route = exchange.snapshot().route_of(exchange.service, exchange.plan)?;
-    route.compression.as_deref()
+    exchange.snapshot().compression(exchange.service, exchange.plan)
 }
 
-/// Returns the coding for the response of an origin, and the coder of its body. The header of the
-/// response is about to be sent.
+/// Returns the coding for the response of an origin, and sets the coder of its body. The header of
+/// the response is about to be sent.
 #[inline(never)]
-pub(crate) fn begin_response<E: Engine>(
-    core: &mut Core<E>,
-    key: Key,
-) -> (ResponseCoding, Option<BodyCoder>) {
+pub(crate) fn begin_response<E: Engine>(core: &mut Core<E>, key: Key) -> ResponseCoding {
     let Core { exchanges, cached, .. } = core;
-    let exchange = exchanges.get(key).expect("the caller's exchange is in the table");
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is in the table");
     let rules = rules(exchange).expect("the caller has checked it");
     let response = &exchange.response;
     let length = match exchange.transaction.framing {
@@ -47,12 +43,12 @@ pub(crate) fn begin_response<E: Engine>(
         return Default::default();
     };
     let mut coding = passing_coding(&exchange.request);
-    let mut coder = None;
     if coding.is_some() && exchange.transaction.framing != Framing::None {
-        coder = cached.coders.acquire(rules.level);
+        let coder = cached.coders.acquire(rules.level);
         coding = coding.filter(|_| coder.is_some());
+        exchange.caching.coder = coder;
     }
-    (ResponseCoding { coding, adds_vary: found.adds_vary }, coder)
+    ResponseCoding { coding, adds_vary: found.adds_vary }
 }
 
 /// The form in which a stored response is sent on a route that compresses.
@@ -67,7 +63,7 @@ pub(crate) struct StoredForm {
     /// Whether the header is that of a body that is compressed while it passes.
     pub(crate) is_passing: bool,
     /// The coder of that body. `None` if it is not sent.
-    pub(crate) coder: Option<BodyCoder>,
+    pub(crate) coder: Option<Box<BodyCoder>>,
 }
 
 /// Returns the form in which a stored response is sent; `None` if it is that of the object. A form

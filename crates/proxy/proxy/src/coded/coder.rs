@@ -31,10 +31,17 @@ pub(crate) struct BodyCoders(Rc<()>);
 
 impl BodyCoders {
     /// Returns a coder; `None` if there are too many.
-    pub(crate) fn acquire(&self, level: CompressionLevel) -> Option<BodyCoder> {
+    pub(crate) fn acquire(&self, level: CompressionLevel) -> Option<Box<BodyCoder>> {
         let is_free = Rc::strong_count(&self.0) <= CODERS_MAX;
-        is_free.then(|| BodyCoder { stream: GzipStream::new(level), _slot: self.0.clone() })
+        let coder = || BodyCoder { stream: GzipStream::new(level), _slot: self.0.clone() };
+        is_free.then(|| Box::new(coder()))
     }
+}
+
+/// Takes the coder of a body that has ended, and returns the last compressed bytes; none if the
+/// body is not compressed.
+pub(crate) fn finish(coder: &mut Option<Box<BodyCoder>>) -> Vec<u8> {
+    coder.take().map_or_else(Vec::new, |coder| coder.stream.finish())
 }
 
 #[cfg(test)]

@@ -91,9 +91,14 @@ pub(crate) fn handle_completion<E: Engine>(
 fn sent_event(sent: Result<(), Error>) -> Event {
     match sent {
         Ok(()) => Event::ClientSent,
-        Err(error) if error.is_of_file() => Event::End(Reason::FileFailed),
-        Err(_) => Event::ClientFailed,
+        Err(error) => failed_event(error),
     }
+}
+
+#[cold]
+#[inline(never)]
+fn failed_event(error: Error) -> Event {
+    if error.is_of_file() { Event::End(Reason::FileFailed) } else { Event::ClientFailed }
 }
 
 /// Continues the end of a connection whose own bytes were sent.

@@ -219,6 +219,7 @@ fn refuse<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> NextStep {
     let ExchangeParts { engine, pipes, exchange, .. } = core.parts(key);
     exchange.plan = RequestPlan::Respond(OwnResponse::Refusal(reason));
     exchange.caching.source = ResponseSource::Origin;
+    exchange.caching.coder = None;
     exchange.reason = Some(reason);
     // The header of the refusal announces whether the connection stays open. If it does, the bytes
     // after this request are read as the next request.

@@ -115,10 +115,16 @@ fn write_host(host: &mut Vec<u8>, address: &OriginAddress, default_port: u16) {
 #[inline]
 fn upgrade_to_send(exchange: &Exchange) -> bool {
     let request = &exchange.request;
-    let mut protocols = upgrade_protocols(request).peekable();
-    exchange.framing == Framing::None
+    request.find(FieldName::Upgrade).is_some()
+        && exchange.framing == Framing::None
         && request.version() == Version::Http11
-        && protocols.peek().is_some()
+        && offers_permitted_upgrade(request)
+}
+
+#[inline(never)]
+fn offers_permitted_upgrade(request: &RequestHead) -> bool {
+    let mut protocols = upgrade_protocols(request).peekable();
+    protocols.peek().is_some()
         && protocols.all(|protocol| {
             let is = |prefix: &[u8]| {
                 protocol.get(..prefix.len()).is_some_and(|it| it.eq_ignore_ascii_case(prefix))

@@ -37,8 +37,6 @@ const OMITTED: NameSet = NameSet::new(&[
 ]);
 
 /// Makes the path in the response of the program the target of the exchange, which begins anew.
-#[cold]
-#[inline(never)]
 pub(crate) fn follow<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let is_complete = core.exchange(key).has_received_request();
     release::finish_transaction(core, key);

@@ -127,7 +127,9 @@ impl Exchange {
         *charges = Default::default();
         *access = Default::default();
         *caching = Default::default();
-        *file = None;
+        if file.is_some() {
+            *file = None;
+        }
     }
 
     /// Returns the request of the client, without the effect of local redirects.
@@ -214,6 +216,7 @@ impl Exchange {
     }
 
     /// Returns whether the route permits its origins to name files.
+    #[inline]
     pub(crate) fn permits_sendfile(&self) -> bool {
         let route = self.snapshot().route_of(self.service, self.plan);
         route.is_some_and(|route| route.sendfile.is_some())

@@ -32,11 +32,15 @@ const OF_FILE: NameSet = NameSet::new(&[
     FieldName::Trailer,
 ]);
 
-/// Returns whether the final response names a file, if its route permits that.
+/// Returns whether the final response names a file, and the route permits that.
 #[inline]
-pub(crate) fn may_name_file(response: &ResponseHead) -> bool {
-    field_of(response).is_some() && response.status() == 200
+pub(crate) fn names_file(exchange: &Exchange) -> bool {
+    let response = &exchange.response;
+    response.has_any(&FIELDS) && response.status() == 200 && exchange.permits_sendfile()
 }
+
+/// The fields that name a file.
+const FIELDS: NameSet = NameSet::new(&[FieldName::XSendfile, FieldName::XAccelRedirect]);
 
 fn field_of(response: &ResponseHead) -> Option<(FieldName, &[u8])> {
     [FieldName::XSendfile, FieldName::XAccelRedirect].into_iter().find_map(|name| {
@@ -89,8 +93,6 @@ fn below_route<'a>(
 }
 
 /// Makes the file that the response names the response.
-#[cold]
-#[inline(never)]
 pub(crate) fn follow<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let exchange = core.exchange(key);
     let is_complete = exchange.has_received_request();

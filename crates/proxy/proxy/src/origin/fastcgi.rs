@@ -6,16 +6,18 @@ use millrace_config::OriginProtocol;
 use millrace_engine::{Engine, Key};
 use millrace_fastcgi::{AuthorizationFor, CGI_FOLDER_VARIABLE, Environment, write_input_header};
 use millrace_http1::format::{write_normalised_authority, write_number};
-use millrace_http1::{Authority, Framing, Scheme, destination, path};
+use millrace_http1::{Authority, Framing, Method, Scheme, destination, path};
 
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, headers};
-use crate::origin::OriginAddress;
+use crate::origin::{OriginAddress, OriginId, events};
+use crate::transfer::sink::TransferSink;
+use crate::transfer::{TransferProgress, upload};
 
 /// Returns whether the origins of the exchange's route speak FastCGI.
+#[inline]
 pub(crate) fn is_used(exchange: &Exchange) -> bool {
-    let route = exchange.snapshot().route_of(exchange.service, exchange.plan);
-    route.is_some_and(|route| route.protocol == OriginProtocol::FastCgi)
+    exchange.snapshot().uses_fastcgi(exchange.service, exchange.plan)
 }
 
 /// Returns whether a connection to the origins of the exchange's route occupies a process there,
@@ -27,17 +29,19 @@ pub(crate) fn occupies_process(exchange: &Exchange) -> bool {
 
 /// Returns whether the body of a request is received before the request is sent. A longer body is
 /// sent while it arrives, if its length is known.
-#[inline]
+#[inline(always)]
 pub(crate) fn receives_body_first<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
-    let has_folders = core.shared.uploads.get().is_some();
     let exchange = core.exchange(key);
     let has_body = !matches!(exchange.framing, Framing::None | Framing::Length(0));
-    has_body
-        && is_used(exchange)
-        && match exchange.framing {
-            Framing::Length(length) => length <= received_bytes_max(exchange, has_folders),
-            _ => true,
-        }
+    if !has_body || !is_used(exchange) {
+        return false;
+    }
+    let has_folders = core.shared.uploads.get().is_some();
+    let exchange = core.exchange(key);
+    match exchange.framing {
+        Framing::Length(length) => length <= received_bytes_max(exchange, has_folders),
+        _ => true,
+    }
 }
 
 /// Returns the most bytes of a body that is received before its request is sent: in memory, or in
@@ -53,9 +57,46 @@ pub(crate) fn buffer_bytes(exchange: &Exchange) -> u64 {
     route.map_or(0, |route| route.upload_buffer_bytes)
 }
 
+/// Sends the request to the program at `id`, over the connection that the exchange has now.
+#[inline(never)]
+pub(crate) fn send_request<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    id: OriginId,
+) -> TransferProgress {
+    // Those of the request before, which followed its header.
+    report_errors(core, key);
+    let Core { engine, exchanges, origins, conns, out, .. } = core;
+    let exchange = exchanges.get_mut(key).expect("the exchange has a connection");
+    let client = exchange.conn.and_then(|conn| conns.get(conn));
+    let peer = client.and_then(|client| client.client_address);
+    let local = client.and_then(|client| client.wire.local_address(engine));
+    out.clear();
+    let origin = (origins.address(id), origins.default_port(id));
+    write_request(out, exchange, origin, [peer, local]);
+    let ExchangeParts { exchange, origin, .. } = core.parts(key);
+    let is_head = exchange.request.method() == Method::Head;
+    let header_max = exchange.snapshot().response_limits.bytes_max;
+    origin.expect("the request has its connection").wire.begin_records(is_head, header_max);
+    events::receive(core, key);
+    let ExchangeParts { engine, exchange, client, origin, out, .. } = core.parts(key);
+    if client.is_none() {
+        // A refresh has no body.
+        exchange.upload = Default::default();
+        origin.expect("the request has its connection").wire.send(engine, &[out]);
+        return TransferProgress::Waiting;
+    }
+    exchange.upload.start(exchange.framing, false, engine.now());
+    exchange.upload.send_records();
+    if let Some(file) = &mut exchange.file {
+        file.begin_upload();
+    }
+    upload::pump(core, key, true)
+}
+
 /// Writes a request to the program at `origin`: its environment, with the fields that an origin of
 /// HTTP receives too, and the end of its body if it has none.
-pub(crate) fn write_request(
+fn write_request(
     out: &mut Vec<u8>,
     exchange: &mut Exchange,
     origin: (&OriginAddress, u16),

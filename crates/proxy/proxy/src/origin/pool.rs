@@ -139,6 +139,7 @@ impl Origins {
 
     /// Ends the use of a connection, which becomes idle. Returns the client connection that it is
     /// pinned to, if any. The caller enforces the limits with [`Origins::surplus_idle`].
+    #[inline(always)]
     pub(crate) fn make_idle(&mut self, key: Key, now: Instant) -> Option<Key> {
         let connection = self.connections.get_mut(key).expect("the caller holds it open");
         connection.end_use();

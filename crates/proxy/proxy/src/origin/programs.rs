@@ -37,11 +37,6 @@ impl Origins {
         let shared = state.shared.as_ref().filter(|_| state.has_processes);
         shared.is_some_and(|shared| shared.has_new_connections())
     }
-
-    /// Notes that a connection to the origin became idle.
-    pub(super) fn note_idle_process(&mut self, id: OriginId) {
-        self.has_idle_processes |= self.state(id).has_processes;
-    }
 }
 
 /// Closes the idle connections that may keep others waiting.

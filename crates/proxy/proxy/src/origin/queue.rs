@@ -211,6 +211,7 @@ impl Origins {
     }
 
     /// Records that the origin may have another connection, or has another idle one.
+    #[inline]
     pub(super) fn note_capacity(&mut self, id: OriginId) {
         if self.has_queue(id) && self.gained_capacity.last() != Some(&id) {
             self.gained_capacity.push(id);

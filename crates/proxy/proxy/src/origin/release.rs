@@ -32,13 +32,15 @@ pub(crate) fn release<E: Engine>(
     let Core { engine, origins, .. } = core;
     let is_clean =
         origins.connections.get(slot).is_some_and(|connection| connection.wire.is_clean());
-    let may_be_kept = may_be_kept && is_clean && origins.state(id).is_in_force;
-    if may_be_kept && !core.drain.is_draining && !origins.needs_process(id) {
+    let state = origins.state(id);
+    let may_be_kept = may_be_kept && is_clean && state.is_in_force && !core.drain.is_draining;
+    let has_processes = state.has_processes;
+    if may_be_kept && !(has_processes && origins.needs_process(id)) {
         let now = engine.now();
         if let Some(client) = origins.make_idle(slot, now) {
             pinned::note_idle(origins, slot, client);
         }
-        origins.note_idle_process(id);
+        origins.has_idle_processes |= has_processes;
         let header_max = origins.header_receive_max(id);
         if let Some(connection) = origins.connections.get_mut(slot) {
             connection.wire.receive(engine, header_max);

@@ -166,6 +166,7 @@ impl Origins {
         self.states[id.0 as usize].as_ref().expect("an origin in use is in the table")
     }
 
+    #[inline]
     pub(super) fn state_mut(&mut self, id: OriginId) -> &mut OriginState {
         self.states[id.0 as usize].as_mut().expect("an origin in use is in the table")
     }
@@ -179,6 +180,7 @@ impl Origins {
     /// spliced; a small body is copied anyway and should arrive by the same receive as the header.
     /// The next body is assumed to be like the last. A wrong assumption costs a copy of at most
     /// this many bytes, or another receive.
+    #[inline]
     pub(crate) fn header_receive_max(&self, id: OriginId) -> usize {
         if !self.state(id).has_small_bodies {
             return HEADER_RECEIVE_MAX;

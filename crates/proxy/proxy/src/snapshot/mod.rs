@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use millrace_engine::Instant;
+use millrace_files::Compression;
 use millrace_http1::{HeadLimits, Http1Header};
 use millrace_tls::{Clock, ServerOptions, ServerSettings, TicketKeys};
 
@@ -21,8 +22,8 @@ use crate::origin::{ConnectRules, ConnectRulesId, OriginId, Origins, RetryBudget
 use crate::secure::client_settings;
 use crate::shared::SharedState;
 use millrace_config::{
-    Balance, CacheRoute, Config, Listener, Origin, OriginTls, RetryOn, Route, SendProxy, Service,
-    ServiceRole, Tls, limits::Limits,
+    Balance, CacheRoute, Config, Listener, Origin, OriginProtocol, OriginTls, RetryOn, Route,
+    SendProxy, Service, ServiceRole, Tls, limits::Limits,
 };
 
 /// A numbered configuration with the state that a worker derives from it.
@@ -54,6 +55,10 @@ pub(crate) struct Snapshot {
     sends_proxy_status: bool,
     /// Whether any route begins its connections with a PROXY header.
     pub(crate) sends_proxy: bool,
+    /// Whether any route compresses the responses of its origins.
+    compresses: bool,
+    /// Whether the origins of any route speak FastCGI.
+    speaks_fastcgi: bool,
 }
 
 /// The state that a worker derives from one service.
@@ -179,24 +184,22 @@ impl Snapshot {
             };
             let requests = shared.requests.of(service.name.as_str(), shared.counters.len());
             let tls = service.tls.as_ref().map(|tls| server_settings(tls, shared, clock));
-            let state =
-                ServiceState { requests, congestion, routes, target_filter, fetch_rules, tls };
-            (plain, state)
+            (plain, ServiceState { requests, congestion, routes, target_filter, fetch_rules, tls })
         };
         let (rules, services): (Vec<_>, Vec<_>) = config.services.iter().map(derive).unzip();
-        let mut routes = config.services.iter().flat_map(Service::routes);
+        let has_route =
+            |which: fn(&Route) -> bool| config.services.iter().flat_map(Service::routes).any(which);
         let limits = &config.limits;
-        let head_limits = |bytes: u64, fields: u64| HeadLimits {
-            bytes_max: bytes as usize,
-            fields_max: fields as usize,
-            target_bytes_max: limits.target_bytes as usize,
-        };
         let snapshot = Self {
             listeners: by_number(&config.listeners),
             rules: rules.into(),
             services: services.into(),
-            request_limits: head_limits(limits.request_head_bytes, limits.fields),
-            response_limits: head_limits(limits.response_head_bytes, limits.response_fields),
+            request_limits: head_limits(limits, limits.request_head_bytes, limits.fields),
+            response_limits: head_limits(
+                limits,
+                limits.response_head_bytes,
+                limits.response_fields,
+            ),
             client_timer_max: client_timer_max(limits),
             origin_timer_max: shortest(&[
                 limits.first_byte_ms,
@@ -208,7 +211,9 @@ impl Snapshot {
             pseudonym: shared.pseudonym.clone(),
             own_addresses: own,
             sends_proxy_status: config.services.iter().any(|service| service.proxy_status),
-            sends_proxy: routes.any(|route| route.send_proxy != SendProxy::Off),
+            sends_proxy: has_route(|route| route.send_proxy != SendProxy::Off),
+            compresses: has_route(|route| route.compression.is_some()),
+            speaks_fastcgi: has_route(|route| route.protocol == OriginProtocol::FastCgi),
             config,
         };
         snapshot.set_ticket_keys(&shared.ticket_keys.keys());
@@ -306,10 +311,28 @@ impl Snapshot {
     }
 
     /// Returns the route of the plan; `None` if the plan is not a route.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn route_of(&self, service: u16, plan: RequestPlan) -> Option<&Route> {
         let RequestPlan::Route(index) = plan else { return None };
         self.service(service).routes().get(index as usize)
+    }
+
+    /// Returns how the responses of the plan's origins are compressed; `None` if they are not.
+    #[inline]
+    pub(crate) fn compression(&self, service: u16, plan: RequestPlan) -> Option<&Compression> {
+        if !self.compresses {
+            return None;
+        }
+        self.route_of(service, plan)?.compression.as_deref()
+    }
+
+    /// Returns whether the plan's origins speak FastCGI.
+    #[inline]
+    pub(crate) fn uses_fastcgi(&self, service: u16, plan: RequestPlan) -> bool {
+        self.speaks_fastcgi
+            && self
+                .route_of(service, plan)
+                .is_some_and(|route| route.protocol == OriginProtocol::FastCgi)
     }
 
     /// Returns the cache settings of the plan's route, or of the service for a requested target;
@@ -325,6 +348,14 @@ impl Snapshot {
 
     pub(crate) fn service(&self, index: u16) -> &Service {
         &self.config.services[index as usize]
+    }
+}
+
+fn head_limits(limits: &Limits, bytes: u64, fields: u64) -> HeadLimits {
+    HeadLimits {
+        bytes_max: bytes as usize,
+        fields_max: fields as usize,
+        target_bytes_max: limits.target_bytes as usize,
     }
 }
 

@@ -6,6 +6,7 @@ use millrace_http1::{Expectation, Framing, expectation};
 
 use crate::cached::{self, ResponseSource};
 use crate::coded::choice;
+use crate::coded::coder::ResponseCoding;
 use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::end;
@@ -112,12 +113,14 @@ fn send_own<E: Engine>(core: &mut Core<E>, key: Key, own: OwnResponse) -> Transf
     download::send_from_memory(core, key, &body)
 }
 
+#[inline(never)]
 fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
-    let (coding, coder) = match choice::rules(core.exchange(key)) {
-        None => Default::default(),
-        Some(_) => choice::begin_response(core, key),
-    };
-    let parts = core.parts_with_client(key);
+    let mut parts = core.parts_with_client(key);
+    let mut coding = ResponseCoding::default();
+    if choice::rules(parts.exchange).is_some() {
+        coding = choice::begin_response(core, key);
+        parts = core.parts_with_client(key);
+    }
     let must_close = parts.must_close();
     let ExchangeParts { engine, out, log, exchange, .. } = parts;
     let is_filled = exchange.caching.source == ResponseSource::Filled;
@@ -126,7 +129,7 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
         Framing::Chunked if is_filled => Framing::UntilClose,
         framing => framing,
     };
-    let sent = if coder.is_some() { Framing::Chunked } else { framing };
+    let sent = if exchange.caching.coder.is_some() { Framing::Chunked } else { framing };
     let (chunked, ends_by_close) = h1::outgoing_framing(exchange, sent);
     exchange.is_persistent &= !ends_by_close && !must_close && exchange.has_received_request();
     exchange.status = exchange.response.status();
@@ -137,9 +140,6 @@ fn send_response<E: Engine>(core: &mut Core<E>, key: Key) -> TransferProgress {
         return tunnel::begin(core, key);
     }
     exchange.download.start(framing, chunked, engine.now());
-    if let Some(coder) = coder {
-        exchange.download.compress(coder);
-    }
     download::pump(core, key, true)
 }
 

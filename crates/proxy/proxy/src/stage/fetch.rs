@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use millrace_engine::{Engine, Key};
-use millrace_http1::{Authority, Framing, HeadScan, Method, Scheme, Version, destination};
+use millrace_http1::{Authority, Framing, HeadScan, Scheme, Version, destination};
 
 use crate::cached::now_ms;
 use crate::cached::store_outcome;
@@ -259,39 +259,22 @@ fn continue_handshake<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 
 /// Sends the request over the connection that the exchange has now.
 fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    let Core { engine, exchanges, origins, conns, out, .. } = core;
+    let Core { engine, exchanges, origins, out, .. } = core;
     let now = engine.now();
     let exchange = exchanges.get_mut(key).expect("the exchange has a connection");
     exchange.caching.request_ms = now_ms(engine);
-    let id =
-        exchange.transaction.origin.expect("the origin is picked before a connection is opened");
-    out.clear();
-    let origin = (origins.address(id), origins.default_port(id));
-    let is_fastcgi = fastcgi::is_used(exchange);
-    let upgrade = match is_fastcgi {
-        true => {
-            let conn = exchange.conn.and_then(|conn| conns.get(conn));
-            let peer = conn.and_then(|conn| conn.client_address);
-            let local = conn.and_then(|conn| conn.wire.local_address(engine));
-            fastcgi::write_request(out, exchange, origin, [peer, local]);
-            false
-        }
-        false => headers::write_request(&mut h1::header(out), exchange, origin),
-    };
     let transaction = &mut exchange.transaction;
-    transaction.upgrade_sent = upgrade;
     transaction.phase = Phase::Requesting;
     transaction.awaiting_since = now;
     transaction.scan = HeadScan::default();
-    if is_fastcgi {
-        // Those of the request before, which followed its header.
-        fastcgi::report_errors(core, key);
-        let ExchangeParts { exchange, origin, .. } = core.parts(key);
-        let is_head = exchange.request.method() == Method::Head;
-        let header_max = exchange.snapshot().response_limits.bytes_max;
-        let origin = origin.expect("the request has its connection");
-        origin.wire.begin_records(is_head, header_max);
+    let id = transaction.origin.expect("the origin is picked before a connection is opened");
+    if fastcgi::is_used(exchange) {
+        return next_step(fastcgi::send_request(core, key, id));
     }
+    out.clear();
+    let origin = (origins.address(id), origins.default_port(id));
+    exchange.transaction.upgrade_sent =
+        headers::write_request(&mut h1::header(out), exchange, origin);
     events::receive(core, key);
     let ExchangeParts { engine, exchange, client, origin, out, .. } = core.parts(key);
     if client.is_none() {
@@ -301,12 +284,6 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         return NextStep::Wait;
     }
     exchange.upload.start(exchange.framing, exchange.framing == Framing::Chunked, now);
-    if is_fastcgi {
-        exchange.upload.send_records();
-        if let Some(file) = &mut exchange.file {
-            file.begin_upload();
-        }
-    }
     next_step(upload::pump(core, key, true))
 }
 
@@ -354,14 +331,12 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 transaction.responded_at = Some(engine.now());
                 let memory_bytes = header_memory_bytes(exchange);
                 exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
+                exchange.transaction.names_file = sendfile::names_file(exchange);
                 origin.is_new = None;
                 if origin.wire.has_records() {
                     exchange.transaction.is_local_redirect = origin.wire.is_local_redirect();
                     fastcgi::report_errors(core, key);
                 }
-                let exchange = core.exchange(key);
-                exchange.transaction.names_file =
-                    exchange.permits_sendfile() && sendfile::may_name_file(&exchange.response);
                 return handle_response(core, key);
             }
             Err(reason) => return NextStep::End(reason),
@@ -376,20 +351,30 @@ fn header_memory_bytes(exchange: &Exchange) -> usize {
 /// Handles the header of the final response.
 fn handle_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     origin::outcome::record_response(core, key);
-    if core.exchange(key).response.status() >= 502
+    let exchange = core.exchange(key);
+    let transaction = &exchange.transaction;
+    let names_other = transaction.is_local_redirect || transaction.names_file;
+    if exchange.response.status() >= 502
         && let Some(step) = end::retry_on_status(core, key)
     {
         return step;
     }
-    if store_outcome::process_response(core, key) {
-        let transaction = &core.exchange(key).transaction;
-        match (transaction.is_local_redirect, transaction.names_file) {
-            (true, _) => local_redirect::follow(core, key),
-            (_, true) => sendfile::follow(core, key),
-            _ => NextStep::Advance(Stage::Deliver),
-        }
-    } else {
-        repeat_without_conditions(core, key)
+    if !store_outcome::process_response(core, key) {
+        return repeat_without_conditions(core, key);
+    }
+    match names_other {
+        true => follow(core, key),
+        false => NextStep::Advance(Stage::Deliver),
+    }
+}
+
+/// Continues with the path or the file that the response names.
+#[cold]
+#[inline(never)]
+fn follow<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    match core.exchange(key).transaction.is_local_redirect {
+        true => local_redirect::follow(core, key),
+        false => sendfile::follow(core, key),
     }
 }
 

@@ -94,7 +94,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 }
 
 /// Advances to the fetch, or first to the receipt of the request's body.
-#[inline]
+#[inline(always)]
 fn advance<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let receives_body = origin::fastcgi::receives_body_first(core, key);
     NextStep::Advance(if receives_body { Stage::Receive } else { Stage::Fetch })

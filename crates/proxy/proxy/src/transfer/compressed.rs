@@ -1,10 +1,11 @@
 //! Transfers that compress the payload while it passes.
 
+use iolite::GzipStream;
 use millrace_engine::{Engine, SharedBytes};
 use millrace_store::BodyEnd;
 
 use crate::cached::reader::NextChunk;
-use crate::coded::coder::BodyCoder;
+use crate::coded::coder::{self, BodyCoder};
 use crate::transfer::body_progress::BodyProgress;
 use crate::transfer::send_parts::{SendFraming, SendParts};
 use crate::transfer::sink::TransferSink;
@@ -16,31 +17,32 @@ const STEP_BYTES_MAX: u64 = 16 * 1024;
 
 impl Transfer {
     /// Sends the bytes at hand compressed. All of them can be decoded at once, so that a client
-    /// does not wait for bytes that have arrived.
+    /// does not wait for bytes that have arrived. Counts of forwarded and accepted bytes are those
+    /// of compressed ones. `coder` is taken with the last byte.
     ///
     /// # Errors
     /// If the body cannot be transferred to its end. Then this step has sent nothing.
     #[cold]
     #[inline(never)]
-    pub(super) fn pump_compressed<E: Engine>(
+    pub(crate) fn pump_compressed<E: Engine>(
         &mut self,
         engine: &mut E,
         source: TransferSource<'_>,
+        coder: &mut Option<Box<BodyCoder>>,
         sink: &mut impl TransferSink<E>,
         header: &[u8],
     ) -> Result<TransferState, BodyError> {
-        let mut coder = self.coder.take().expect("the caller has checked it");
+        debug_assert!(self.framing == SendFraming::Chunks, "the length is unknown");
         self.is_watching = false;
+        let stream = &mut coder.as_mut().expect("the caller has checked it").stream;
         let mut payload =
-            self.compress_available(&mut coder, source).map_err(|error| self.fail(error))?;
+            self.compress_available(stream, source).map_err(|error| self.fail(error))?;
         let is_last = self.body.is_complete();
         let mut trailers = Vec::new();
         if is_last {
             trailers.extend_from_slice(self.body.trailers());
-            payload.append(&mut coder.stream.finish());
+            payload.append(&mut coder::finish(coder));
             self.body = BodyProgress::Complete;
-        } else {
-            self.coder = Some(coder);
         }
         if payload.is_empty() && header.is_empty() {
             self.stats.calls += 1;
@@ -63,7 +65,7 @@ impl Transfer {
     /// Takes bytes of the body from the source, and returns them compressed.
     fn compress_available(
         &mut self,
-        coder: &mut BodyCoder,
+        stream: &mut GzipStream,
         source: TransferSource<'_>,
     ) -> Result<Vec<u8>, BodyError> {
         match source {
@@ -74,7 +76,7 @@ impl Transfer {
                 if self.body.is_malformed() {
                     return Err(BodyError::Malformed);
                 }
-                let compressed = coder.stream.append(&bytes[payload]);
+                let compressed = stream.append(&bytes[payload]);
                 wire.recv_buffer.consume(consumed);
                 Ok(compressed)
             }
@@ -83,7 +85,7 @@ impl Transfer {
                 match reader.next(certain.min(STEP_BYTES_MAX)) {
                     NextChunk::Slice(slice) => {
                         self.body.skip(slice.bytes().len() as u64);
-                        Ok(coder.stream.append(slice.bytes()))
+                        Ok(stream.append(slice.bytes()))
                     }
                     NextChunk::Wait => Ok(Vec::new()),
                     NextChunk::End(BodyEnd::Whole) if self.is_delimited_by_end() => {

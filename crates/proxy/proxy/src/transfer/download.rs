@@ -3,6 +3,7 @@
 
 use millrace_engine::{Engine, Key, TokenKind};
 
+use crate::coded::coder;
 use crate::conn::Conn;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Exchange;
@@ -31,7 +32,11 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
         (None, None) => TransferSource::Memory(&[]),
     };
     let header = if with_header { &out[..] } else { &[] };
-    let result = download.pump((engine, pipes), source, &mut client.wire, header);
+    let (coder, sink) = (&mut caching.coder, &mut client.wire);
+    let result = match coder.is_some() {
+        true => download.pump_compressed(engine, source, coder, sink, header),
+        false => download.pump((engine, pipes), source, sink, header),
+    };
     counters.downloaded_bytes.add(download.take_newly_accepted());
     if let Some(reader) = &mut caching.reader {
         let woken = reader.take_fill_waiter();
@@ -162,7 +167,9 @@ pub(crate) fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
         // The response was received whole, but the rest of the request can no longer be sent.
         return TransferProgress::Failed(Reason::ResponseCut);
     }
-    match exchange.download.handle_source_end(engine, &mut client.wire) {
+    let Exchange { download, caching, .. } = exchange;
+    let last = coder::finish(&mut caching.coder);
+    match download.handle_source_end(engine, &mut client.wire, &last) {
         Ok(_) => {
             exchange.upload.abandon(engine, pipes);
             release::abandon_transaction(core, key);
@@ -178,7 +185,7 @@ fn half_close<E: Engine>(
     exchange: &mut Exchange,
     client: &mut Conn,
 ) -> TransferProgress {
-    let ended = exchange.download.handle_source_end(engine, &mut client.wire);
+    let ended = exchange.download.handle_source_end(engine, &mut client.wire, &[]);
     assert_eq!(ended, Ok(TransferState::Ended), "a tunnel ends without a last chunk");
     client.wire.shutdown(engine);
     TransferProgress::Ended

@@ -29,7 +29,6 @@ use millrace_splice::{ArrivalPattern, FillResult, MoveMethod, Pipe, Pipes};
 use millrace_store::{BodyEnd, COPIED_BYTES};
 
 use crate::cached::reader::{CachedReader, NextChunk};
-use crate::coded::coder::BodyCoder;
 use crate::conn::wire::Wire;
 use crate::exchange::reason::Reason;
 use crate::files::reader::{FileReader, FileStep};
@@ -116,9 +115,6 @@ pub(crate) struct Transfer {
     /// The source's socket had no bytes for a pipe, so the transfer waits for a watch instead of a
     /// receive.
     is_watching: bool,
-    /// Compresses the payload, which is sent in chunks. Counts of forwarded and accepted bytes are
-    /// those of compressed ones.
-    coder: Option<Box<BodyCoder>>,
 }
 
 impl Transfer {
@@ -141,17 +137,6 @@ impl Transfer {
     /// Frames the payload as records of FastCGI. Called right after [`Transfer::start`].
     pub(crate) fn send_records(&mut self) {
         self.framing = SendFraming::Records;
-    }
-
-    /// Compresses the payload. Called right after [`Transfer::start`], with chunks.
-    pub(crate) fn compress(&mut self, coder: BodyCoder) {
-        debug_assert!(self.framing == SendFraming::Chunks, "the length is unknown");
-        self.coder = Some(Box::new(coder));
-    }
-
-    /// Returns whether the payload is compressed.
-    pub(crate) fn is_compressed(&self) -> bool {
-        self.coder.is_some()
     }
 
     pub(crate) fn state(&self) -> TransferState {
@@ -309,9 +294,6 @@ impl Transfer {
         sink: &mut impl TransferSink<E>,
         header: &[u8],
     ) -> Result<TransferState, BodyError> {
-        if self.coder.is_some() {
-            return self.pump_compressed(engine, TransferSource::Wire(source), sink, header);
-        }
         let had_rest = !matches!(self.body, BodyProgress::Complete);
         let bytes = source.recv_buffer.bytes_mut();
         let received = bytes.len();
@@ -375,9 +357,6 @@ impl Transfer {
         sink: &mut impl TransferSink<E>,
         header: &[u8],
     ) -> Result<TransferState, BodyError> {
-        if self.coder.is_some() {
-            return self.pump_compressed(engine, TransferSource::Cached(reader), sink, header);
-        }
         let next = match self.body.certain_payload() {
             Some(0) => NextChunk::End(BodyEnd::Whole),
             known => reader.next(known.unwrap_or(u64::MAX)),
@@ -633,7 +612,8 @@ impl Transfer {
         false
     }
 
-    /// Handles the end of the source's stream. Passes the end on if it delimits the body.
+    /// Handles the end of the source's stream. Passes the end on if it delimits the body, after
+    /// the payload `last`.
     ///
     /// # Errors
     /// [`BodyError::Cut`] if more of the body should have followed.
@@ -641,6 +621,7 @@ impl Transfer {
         &mut self,
         engine: &mut E,
         sink: &mut impl TransferSink<E>,
+        last: &[u8],
     ) -> Result<TransferState, BodyError> {
         assert_eq!(self.state, TransferState::AwaitingSource, "the transfer awaits its source");
         if !matches!(self.body, BodyProgress::UntilClose) {
@@ -649,10 +630,9 @@ impl Transfer {
         self.body = BodyProgress::Complete;
         if self.framing == SendFraming::Chunks {
             let owed = std::mem::take(&mut self.owes_line_end);
-            let last = self.coder.take().map_or_else(Vec::new, |coder| coder.stream.finish());
             let parts = SendParts {
                 owes_line_end: owed,
-                payload: &last,
+                payload: last,
                 framing: self.framing,
                 trailers: Some(&[]),
                 ..SendParts::default()
@@ -678,7 +658,6 @@ impl Transfer {
         if let Some(pipe) = self.pipe.take() {
             pipes.release(engine, pipe);
         }
-        self.coder = None;
         if self.state != TransferState::Off {
             self.state = TransferState::Ended;
         }

@@ -118,7 +118,7 @@ pub(crate) fn handle_client_end<E: Engine>(core: &mut Core<E>, key: Key) -> Tran
         return TransferProgress::Failed(Reason::ClientClosed);
     }
     let origin = origin.expect("a tunnel has both connections");
-    let ended = exchange.upload.handle_source_end(engine, &mut origin.wire);
+    let ended = exchange.upload.handle_source_end(engine, &mut origin.wire, &[]);
     assert_eq!(ended, Ok(TransferState::Ended), "a tunnel ends without a last chunk");
     origin.wire.shutdown(engine);
     TransferProgress::Ended

@@ -75,7 +75,7 @@ impl Leader {
         if !filling.is_kept()
             || filling.reader_count() != 1
             || !reader.reads_whole_body()
-            || exchange.download.is_compressed()
+            || exchange.caching.coder.is_some()
         {
             return FillSource::Direct;
         }
