@@ -4,12 +4,18 @@ the cache. curl decodes them."""
 import gzip
 import http.client
 import http.server
+import random
 import threading
 import zlib
 
 from support.case import InteropCase
 
 PAGE = b"".join(b"<p>Paragraph %d of a page of text.</p>\n" % number for number in range(3000))
+
+
+def own_page(path):
+    """Returns a page that no other path has. Half of its length remains when it is compressed."""
+    return random.Random(path).randbytes(7500).hex().encode()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -19,14 +25,20 @@ class Handler(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
+        if self.headers.get("If-None-Match"):
+            self.send_response(304)
+            self.send_header("ETag", '"page"')
+            self.end_headers()
+            return
         self.send_response(200)
         self.send_header("Content-Type", "text/html")
         self.send_header("ETag", '"page"')
-        if self.path == "/stored":
+        if self.path.startswith("/stored"):
+            page = own_page(self.path) if "?" in self.path else PAGE
             self.send_header("Cache-Control", "max-age=600")
-            self.send_header("Content-Length", str(len(PAGE)))
+            self.send_header("Content-Length", str(len(page)))
             self.end_headers()
-            self.wfile.write(PAGE)
+            self.wfile.write(page)
             return
         self.send_header("Cache-Control", "no-store")
         self.send_header("Transfer-Encoding", "chunked")
@@ -75,6 +87,35 @@ class Compression(InteropCase):
         text += decoder.decompress(response.read())
         self.assertTrue(decoder.eof)
         self.assertEqual(text, b"the first piece and the second")
+
+    def test_a_304_fits_the_compressed_response(self):
+        response = self.get("/pieces", Accept_Encoding="gzip", If_None_Match='W/"page"')
+        self.assertEqual((response.status, response.getheader("ETag")), (304, 'W/"page"'))
+        self.assertEqual(response.getheader("Vary"), "Accept-Encoding")
+        response = self.get("/pieces", If_None_Match='"page"')
+        self.assertEqual((response.status, response.getheader("ETag")), (304, '"page"'))
+
+    def test_evicted_forms_free_their_memory(self):
+        origin = f"http://127.0.0.1:{self.server.server_port}"
+        options = ("--compress", "on", "--cache-memory", "4M", "--workers", "1")
+        self.proxy = self.boost(origin, *options)
+        connection = http.client.HTTPConnection(*self.proxy.address, timeout=60)
+        self.addCleanup(connection.close)
+
+        def get(number):
+            path = f"/stored?{number}"
+            connection.request("GET", path, headers={"Accept-Encoding": "gzip"})
+            response = connection.getresponse()
+            self.assertEqual(gzip.decompress(response.read()), own_page(path))
+            return response.getheader("Age") is not None
+
+        # Far more than the memory holds, each stored and then compressed.
+        for number in range(600):
+            get(number)
+            get(number)
+        for number in range(600, 620):
+            get(number)
+        self.assertEqual([get(number) for number in range(600, 620)], [True] * 20)
 
     def test_a_stored_response_is_compressed_once(self):
         for coding in ("br", "zstd", "gzip"):

@@ -9,6 +9,7 @@ import urllib.parse
 from support.case import InteropCase
 
 BYTES = bytes(range(256)) * 1000
+TEXT = b"a line of text\n" * 1000
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -49,6 +50,7 @@ class Sendfile(InteropCase):
         self.folder.chmod(0o755)
         (self.private / "a b.bin").write_bytes(BYTES)
         (self.private / "sub" / "b.txt").write_bytes(b"text")
+        (self.private / "sub" / "c.txt").write_bytes(TEXT)
         (self.private / "c.php").write_bytes(b"source")
         (self.folder / "outside").write_bytes(b"outside")
         os.symlink("../outside", self.private / "link")
@@ -61,6 +63,7 @@ listen = ["127.0.0.1:0"]
 path = "/files/"
 folder = "{self.private}/sub"
 internal = true
+compress = "files"
 [[boost.route]]
 path = "/etc/"
 folder = "/etc"
@@ -121,6 +124,22 @@ sendfile-path = "{self.private}"
         self.assertEqual(self.sent("/etc/hostname", name="X-Accel-Redirect").status, 502)
         for path in ("/plain/a", "files/b.txt", "/files/../files/b.txt", "//files/b.txt"):
             self.assertEqual(self.sent(path, name="X-Accel-Redirect").status, 502, path)
+
+    def test_a_file_is_coded_only_if_the_response_permits_it(self):
+        for field, value in (("", ""), ("Cache-Control", "no-transform"), ("Content-MD5", "x"),
+                             ("Repr-Digest", "sha-256=:x:"), ("Content-Type", "image/png"),
+                             ("Content-Encoding", "x-own")):
+            more = f"&{field}={value}" if field else ""
+            response = self.sent(
+                "/files/c.txt", name="X-Accel-Redirect", more=more, Accept_Encoding="br"
+            )
+            codings = response.headers.get_all("Content-Encoding")
+            if field == "":
+                self.assertEqual(codings, ["br"])
+                self.assertLess(len(response.content), len(TEXT))
+            else:
+                self.assertEqual(codings, ["x-own"] if value == "x-own" else None, field)
+                self.assertEqual(response.content, TEXT, field)
 
     def test_only_files_inside_are_sent(self):
         for path, status in (("link", 404), ("no", 404), ("c.php", 404), ("sub", 404),

@@ -152,6 +152,13 @@ class Files(Case):
         self.assertNotIn("<script>", page)
         self.assertNotIn("hidden", page)
         self.assertEqual(self.get(proxy, "/dir").fields["location"], "dir/")
+        # A script might respond to POST.
+        proxy = self.serve("--listing", "--fastcgi", "127.0.0.1:1")
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            connection.send(b"POST /dir/ HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
+            self.assertEqual(connection.read_response().status, 405)
+        self.assertEqual(self.get(proxy, "/dir/").status, 200)
 
     def test_encoded_forms(self):
         text = b"text " * 1000

@@ -119,6 +119,12 @@ class Stored(Uploads):
         slow.get("/b")
         self.assertEqual(slow.read_response().status, 200)
 
+    def test_malformed_chunks(self):
+        proxy = self.start()
+        connection = self.begin(proxy)
+        connection.send(b"5\r\nhello\r\nZZ")
+        self.assertEqual(connection.read_response().status, 400)
+
     def test_expectations(self):
         proxy = self.start()
         body = b"".join(pattern.blocks(2_000_000))

@@ -37,13 +37,13 @@ impl CachedHeader {
     }
 
     /// Returns the header of the same response in a content coding, for bytes that are kept. Its
-    /// entity tag gets a suffix, because the bytes are others (RFC 9110 section 8.8.3.3). With
-    /// several entity tags, there is none. The response has no content coding yet.
+    /// entity tag gets a dash and a suffix, because the bytes are others (RFC 9110 section
+    /// 8.8.3.3). With several entity tags, there is none. The response has no content coding yet.
     #[must_use]
-    pub fn in_coding(&self, coding: &str) -> Self {
+    pub fn in_coding(&self, coding: &str, tag_suffix: &str) -> Self {
         let write_tag = |head: &mut Vec<u8>, tag: &[u8]| {
             let opaque = tag.strip_suffix(b"\"").unwrap_or(tag);
-            for part in [opaque, b"-", coding.as_bytes(), b"\""] {
+            for part in [opaque, b"-", tag_suffix.as_bytes(), b"\""] {
                 head.extend_from_slice(part);
             }
         };
@@ -145,7 +145,7 @@ mod tests {
     fn a_coded_response_has_a_tag_of_its_own() {
         for (etag, expected) in [("\"a\"", "\"a-br\""), ("W/\"a\"", "W/\"a-br\"")] {
             let plain = header(Some(etag.as_bytes()));
-            let coded = plain.in_coding("br");
+            let coded = plain.in_coding("br", "br");
             assert_eq!(coded.etag_bytes(), Some(expected.as_bytes()));
             assert_eq!(coded.etag().unwrap().is_strong(), plain.etag().unwrap().is_strong());
             let text = String::from_utf8(coded.head.clone()).unwrap();
@@ -155,7 +155,7 @@ mod tests {
         let passing = header(Some(b"\"a\"")).in_passing_coding("gzip");
         assert_eq!(passing.etag_bytes(), Some(&b"W/\"a\""[..]));
         assert!(!passing.etag().unwrap().is_strong());
-        let (plain, coded) = (header(None), header(None).in_coding("gzip"));
+        let (plain, coded) = (header(None), header(None).in_coding("gzip", "gzip"));
         assert!(plain.meta.flags.contains(Flags::MODIFIED_IS_STRONG));
         assert!(!coded.meta.flags.contains(Flags::MODIFIED_IS_STRONG));
         assert_eq!(coded.etag_bytes(), None);

@@ -2,6 +2,7 @@
 
 use std::hash::Hasher;
 
+use iolite::CompressionLevel;
 use millrace_http_cache::{CachedHeader, Flags, OwnResponse};
 use siphasher::sip::SipHasher13;
 
@@ -23,6 +24,7 @@ pub fn file_header(
     now_ms: u64,
 ) -> CachedHeader {
     let status = &found.opened.status;
+    let level = rules.compression.as_ref().map(|rules| rules.level).unwrap_or_default();
     let mut fields: Vec<(&str, &[u8])> = vec![("Content-Type", found.content_type.as_bytes())];
     if let Some(coding) = found.coding.or(compressed) {
         fields.push(("Content-Encoding", coding.name().as_bytes()));
@@ -36,7 +38,7 @@ pub fn file_header(
     let second = u64::try_from(status.modified.seconds).ok().filter(|second| *second > 1);
     let mut header = OwnResponse {
         fields: &fields,
-        etag: Some(entity_tag(status, compressed, now_ms).as_bytes()),
+        etag: Some(entity_tag(status, compressed.map(|coding| (coding, level)), now_ms).as_bytes()),
         last_modified_s: second,
         // Another client may get another form, also of a file that has none yet.
         vary: if rules.has_codings() { b"Accept-Encoding" } else { b"" },
@@ -69,21 +71,29 @@ pub fn listing_header(rules: &FolderRules, now_ms: u64) -> CachedHeader {
 }
 
 /// Returns the entity tag of a file: its size, and a hash of its inode and times, in hexadecimal,
-/// and the coding if it is compressed.
-/// The time of the last change counts besides that of the last modification, which a writer can
+/// and the coding if it is compressed. Another level or another version of this program may compress
+/// it to other bytes, so the hash has these too. The time of the last change counts besides that of the last modification, which a writer can
 /// set back.
 ///
 /// RFC 9110 section 8.8.1: the tag is weak while another change could get the same time, because
 /// the kernel takes times from its tick.
-pub fn entity_tag(status: &FileStatus, compressed: Option<Coding>, now_ms: u64) -> String {
+pub fn entity_tag(
+    status: &FileStatus,
+    compressed: Option<(Coding, CompressionLevel)>,
+    now_ms: u64,
+) -> String {
     let mut hasher = SipHasher13::new();
     hasher.write_u64(status.inode);
     for time in [status.modified, status.changed] {
         hasher.write_i64(time.seconds);
         hasher.write_u32(time.nanoseconds);
     }
+    if let Some((_, level)) = compressed {
+        hasher.write_u8(level as u8);
+        hasher.write(env!("CARGO_PKG_VERSION").as_bytes());
+    }
     let weak = if is_settled(status.changed, now_ms) { "" } else { "W/" };
-    let coding = compressed.map_or("", Coding::suffix).replace('.', "-");
+    let coding = compressed.map_or("", |(coding, _)| coding.suffix()).replace('.', "-");
     format!("{weak}\"{:x}-{:x}{coding}\"", status.bytes, hasher.finish())
 }
 
@@ -130,7 +140,9 @@ mod tests {
         assert!(tag.starts_with("\"ff-") && tag.ends_with('"') && tag.len() <= 22, "{tag}");
         assert_eq!(tag, entity_tag(&FileStatus { device: 9, ..status() }, None, NOW_MS));
         let later = FileTime { nanoseconds: 2, ..status().modified };
-        let coded = entity_tag(&status(), Some(Coding::Brotli), NOW_MS);
+        let compressed = |level| entity_tag(&status(), Some((Coding::Brotli, level)), NOW_MS);
+        let coded = compressed(CompressionLevel::Default);
+        assert_ne!(coded, compressed(CompressionLevel::Best), "other bytes");
         assert_eq!(coded, tag[..tag.len() - 1].to_owned() + "-br\"");
         for other in [
             FileStatus { bytes: 256, ..status() },

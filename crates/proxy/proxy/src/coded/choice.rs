@@ -6,7 +6,7 @@ use millrace_engine::{Engine, Key, TokenKind};
 use millrace_files::{AcceptedCodings, Coding, Compression, CompressionLevel};
 use millrace_http_cache::{CachedHeader, Key as CacheKey, is_not_modified};
 use millrace_http1::{
-    FieldName, Framing, Method, RequestHead, Version, declared_length, has_token,
+    FieldName, Framing, Method, RequestHead, ResponseHead, Version, declared_length, has_token,
 };
 use millrace_store::{Object, WaiterId};
 
@@ -36,9 +36,14 @@ pub(crate) fn begin_response<E: Engine>(core: &mut Core<E>, key: Key) -> Respons
         Framing::None => declared_length(response).ok().flatten(),
         Framing::Chunked | Framing::UntilClose => None,
     };
-    let fields = response.fields().iter();
-    let fields =
-        fields.map(|field| (field.known, response.name_of(field), response.value_of(field)));
+    let fields = || {
+        let fields = response.fields().iter();
+        fields.map(|field| (field.known, response.name_of(field), response.value_of(field)))
+    };
+    if matches!(response.status(), 206 | 304) {
+        return coding_of_part(&exchange.request, response.status(), fields());
+    }
+    let fields = fields();
     let Some(found) = compressible(rules, response.status(), length, fields) else {
         return Default::default();
     };
@@ -48,7 +53,31 @@ pub(crate) fn begin_response<E: Engine>(core: &mut Core<E>, key: Key) -> Respons
         coding = coding.filter(|_| coder.is_some());
         exchange.caching.coder = coder;
     }
-    ResponseCoding { coding, adds_vary: found.adds_vary }
+    ResponseCoding { coding, weakens_tag: coding.is_some(), adds_vary: found.adds_vary }
+}
+
+/// Returns how a 206 or a 304 is sent. It has no bytes to compress, but its fields fit those of the
+/// whole response (RFC 9110 section 15.4.5), which another client may have got compressed.
+fn coding_of_part<'a>(
+    request: &RequestHead,
+    status: u16,
+    mut fields: impl Iterator<Item = (FieldName, &'a [u8], &'a [u8])>,
+) -> ResponseCoding {
+    let mut adds_vary = true;
+    let is_fixed = fields.any(|(known, name, value)| {
+        adds_vary &= !varies(known, value);
+        known != FieldName::ContentRange && forbids_coding(known, name, value)
+    });
+    if is_fixed {
+        return ResponseCoding::default();
+    }
+    let weakens_tag = status == 304 && passing_coding(request).is_some();
+    ResponseCoding { coding: None, weakens_tag, adds_vary }
+}
+
+/// Returns whether a field says that the response varies with `Accept-Encoding`.
+fn varies(known: FieldName, value: &[u8]) -> bool {
+    known == FieldName::Vary && (has_token(value, b"accept-encoding") || has_token(value, b"*"))
 }
 
 /// The form in which a stored response is sent on a route that compresses.
@@ -92,7 +121,7 @@ pub(crate) fn stored_form<E: Engine>(
         core.exchange(key).caching.key = Some(derived_key);
         let has_header = derived::has_header_of(&derived, object);
         let header = if has_header { &derived.stored } else { &object.stored };
-        let header = (!has_header).then(|| header.in_coding(coding.name()));
+        let header = (!has_header).then(|| derived::coded_header(header, (coding, level)));
         return Some(Box::new(StoredForm { header, derived: Some(derived), ..*plain }));
     }
     let Some(coding) = passing else { return Some(plain) };
@@ -113,14 +142,17 @@ fn find_kept<E: Engine>(
     (coding, level): (Coding, CompressionLevel),
 ) -> Option<(CacheKey, Arc<Object>)> {
     let cache = core.cache().clone();
-    let key = derived::key_of(cache.hash(), object, coding)?;
+    let key = derived::key_of(cache.hash(), object, (coding, level))?;
     if let Some(found) = cache.find(key) {
         return Some((key, found));
     }
     if core.cached.derived.begin(key) {
         let (object, now_ms) = (object.clone(), now_ms(&core.engine));
         let make = move || derived::make(&cache, key, &object, (coding, level), now_ms);
-        core.cached.derived.set_running(key, core.shared.files.run(waiter, make).ok());
+        // If the threads have too much work, a later request begins.
+        if let Ok(running) = core.shared.files.run(waiter, make) {
+            core.cached.derived.set_running(key, running);
+        }
     }
     None
 }
@@ -155,16 +187,10 @@ fn compressible<'a>(
     }
     let (mut kind, mut adds_vary) = (None, true);
     for (known, name, value) in fields {
+        adds_vary &= !varies(known, value);
         match known {
             FieldName::ContentType => kind = Some(value),
-            FieldName::ContentEncoding | FieldName::ContentRange => return None,
-            FieldName::CacheControl if has_token(value, b"no-transform") => return None,
-            FieldName::Vary => {
-                adds_vary &= !has_token(value, b"accept-encoding") && !has_token(value, b"*");
-            }
-            FieldName::Other if DIGESTS.iter().any(|it| name.eq_ignore_ascii_case(it)) => {
-                return None;
-            }
+            _ if forbids_coding(known, name, value) => return None,
             _ => {}
         }
     }
@@ -173,6 +199,30 @@ fn compressible<'a>(
     let is_event_stream = is_event_stream.is_some_and(|it| it.eq_ignore_ascii_case(EVENT_STREAM));
     let applies = !is_event_stream && rules.applies_to(kind, length.unwrap_or(u64::MAX));
     applies.then_some(Compressible { adds_vary })
+}
+
+/// Returns whether a response with this field must not be coded.
+fn forbids_coding(known: FieldName, name: &[u8], value: &[u8]) -> bool {
+    match known {
+        FieldName::ContentEncoding | FieldName::ContentRange => true,
+        FieldName::CacheControl => has_token(value, b"no-transform"),
+        FieldName::Other => DIGESTS.iter().any(|it| name.eq_ignore_ascii_case(it)),
+        _ => false,
+    }
+}
+
+/// Returns whether a file may be sent in a coding with the fields of the response that names it.
+pub(crate) fn permits_coded_file(response: &ResponseHead, rules: Option<&Compression>) -> bool {
+    let fields = response.fields().iter();
+    let mut fields =
+        fields.map(|field| (field.known, response.name_of(field), response.value_of(field)));
+    fields.all(|(known, name, value)| match known {
+        // The length is that of the file, and is checked there.
+        FieldName::ContentType => rules.is_none_or(|rules| {
+            str::from_utf8(value).is_ok_and(|kind| rules.applies_to(kind, u64::MAX))
+        }),
+        _ => !forbids_coding(known, name, value),
+    })
 }
 
 /// Its events would wait for each other in the buffers of clients.

@@ -10,6 +10,9 @@ use millrace_files::{Coding, CompressionLevel};
 pub(crate) struct ResponseCoding {
     /// The coding; `None` if the bytes are sent as they are.
     pub(crate) coding: Option<Coding>,
+    /// Whether the entity tag becomes weak: that of coded bytes, or of a 304 for a client that may
+    /// have got coded bytes.
+    pub(crate) weakens_tag: bool,
     /// Whether the response has to say that it varies with `Accept-Encoding`.
     pub(crate) adds_vary: bool,
 }

@@ -151,7 +151,8 @@ pub(crate) fn write_response(
     } else {
         let is_kept = |field: &FieldLine| match field.known {
             FieldName::StrictTransportSecurity => hsts_s.is_none(),
-            FieldName::Etag | FieldName::AcceptRanges => coding.coding.is_none(),
+            FieldName::Etag => !coding.weakens_tag,
+            FieldName::AcceptRanges => coding.coding.is_none(),
             _ => true,
         };
         forwarded_runs(response, is_kept).for_each(|run| out.field_run(run));
@@ -203,6 +204,8 @@ pub(crate) fn write_response(
 fn write_coding(out: &mut impl HeaderWriter, response: &ResponseHead, coding: ResponseCoding) {
     if let Some(name) = coding.coding.map(Coding::name) {
         out.field(b"Content-Encoding", name.as_bytes());
+    }
+    if coding.weakens_tag {
         for tag in response.values(FieldName::Etag) {
             out.field_with(b"ETag", |value| Etag::write_weak(value, tag));
         }

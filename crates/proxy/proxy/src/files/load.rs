@@ -161,7 +161,10 @@ mod tests {
         assert!(matches!(load.run(&cache, true), Ok(Loaded::Incompressible)));
         assert!(served.instead().is_none());
         served.note_incompressible();
-        assert!(served.instead().expect("the plain form").compressed.is_none());
+        let plain = served.instead().expect("the plain form");
+        assert!(plain.compressed.is_none());
+        plain.close();
+        assert!(served.source().is_none(), "both forms have one open file");
         let other = folder.serve("a.css");
         for _ in 0..3 {
             assert!(other.instead().is_none());

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use millrace_engine::FileRead;
 use millrace_files::{
-    Coding, Entries, Errno, FileStatus, FolderRules, FoundFile, OpenFile, file_header,
-    listing_header, write_listing,
+    Coding, CompressionLevel, Entries, Errno, FileStatus, FolderRules, FoundFile, OpenFile,
+    file_header, listing_header, write_listing,
 };
 use millrace_http_cache::{CachedHeader, HashKey, Key};
 
@@ -28,8 +28,8 @@ pub(crate) struct ServedFile {
     pub(crate) compressed: Option<(Coding, Rc<ServedFile>)>,
     /// How often it may still be compressed, if the cache does not keep the result.
     compressions_left: Cell<u8>,
-    /// The open file. `None` once the cache has its bytes.
-    source: RefCell<Option<FileSource>>,
+    /// The open file, which all its forms have. `None` once the cache has its bytes.
+    source: Rc<RefCell<Option<FileSource>>>,
     /// Whether its bytes are being read into the cache: see [`LoadGuard`].
     is_loading: Cell<bool>,
 }
@@ -101,17 +101,19 @@ impl ServedFile {
         let is_kept = (1..=kept_bytes_max).contains(&status.bytes) && is_settled(&status, now_ms);
         let hash = hash.filter(|_| is_kept);
         let source = FileSource::File { file: found.opened.file.clone(), _guard: Rc::new(guard) };
+        let source = Rc::new(RefCell::new(Some(source)));
+        let level = rules.compression.as_ref().map(|rules| rules.level).unwrap_or_default();
         let form = |compressed: Option<(Coding, Rc<Self>)>| {
             let coding = compressed.as_ref().map(|(coding, _)| *coding);
             Rc::new(Self {
                 header: file_header(&found, rules, coding, now_ms),
                 length: status.bytes,
-                key: hash.map(|hash| key_of(hash, &status, coding)),
+                key: hash.map(|hash| key_of(hash, &status, coding.map(|coding| (coding, level)))),
                 path: found.path.clone(),
                 status: Some(status),
                 compressed,
                 compressions_left: Cell::new(COMPRESSIONS_MAX),
-                source: RefCell::new(Some(source.clone())),
+                source: source.clone(),
                 is_loading: Cell::new(false),
             })
         };
@@ -208,12 +210,7 @@ impl ServedFile {
 
     /// Closes the file, because the cache has its bytes.
     pub(crate) fn close(&self) {
-        if self.source.borrow().is_some() {
-            self.source.take();
-        }
-        if let Some((_, plain)) = &self.compressed {
-            plain.close();
-        }
+        self.source.take();
     }
 }
 
@@ -235,7 +232,7 @@ pub(crate) fn listing(
         key: None,
         compressed: None,
         compressions_left: Cell::new(0),
-        source: RefCell::new(Some(FileSource::Text(Arc::new(Text(page))))),
+        source: Rc::new(RefCell::new(Some(FileSource::Text(Arc::new(Text(page)))))),
         is_loading: Cell::new(false),
     }
 }
@@ -258,10 +255,16 @@ impl FileRead for Text {
 }
 
 /// Returns the key of a file's bytes, in a coding if they are compressed. It changes with the file.
-fn key_of(hash: &HashKey, status: &FileStatus, compressed: Option<Coding>) -> Key {
+fn key_of(
+    hash: &HashKey,
+    status: &FileStatus,
+    compressed: Option<(Coding, CompressionLevel)>,
+) -> Key {
     let FileStatus { device, inode, bytes, modified, changed, .. } = *status;
     let mut text = b"file ".to_vec();
-    text.extend(compressed.map(|coding| coding as u8));
+    for (coding, level) in compressed {
+        text.extend_from_slice(&[coding as u8, level as u8]);
+    }
     for number in [device, inode, bytes, modified.seconds as u64, changed.seconds as u64] {
         text.extend_from_slice(&number.to_ne_bytes());
     }

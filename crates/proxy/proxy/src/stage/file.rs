@@ -13,6 +13,7 @@ use millrace_http1::{FieldName, Method, destination, path};
 use millrace_store::Object;
 
 use crate::cached::{ResponseSource, now_ms, waiting};
+use crate::coded::choice;
 use crate::core::Core;
 use crate::exchange::reason::Reason;
 use crate::exchange::sendfile;
@@ -73,7 +74,11 @@ fn find<E: Engine>(
     path: &[u8],
 ) -> NextStep {
     let exchange = core.exchange(key);
-    let accepted = match folder.rules.has_codings() {
+    let permits_coding =
+        |response| choice::permits_coded_file(response, folder.rules.compression.as_ref());
+    let may_be_coded = folder.rules.has_codings()
+        && (named(exchange).is_none() || permits_coding(&exchange.response));
+    let accepted = match may_be_coded {
         true => AcceptedCodings::parse(exchange.request.values(FieldName::AcceptEncoding)),
         false => AcceptedCodings::NONE,
     };
@@ -195,11 +200,11 @@ fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno
                 None => return NextStep::End(Reason::Overloaded),
             }
         }
-        Ok(Resolution::Listing(_))
-            if passes_on(route) || !is_read(exchange) || named(exchange).is_some() =>
-        {
-            Finding::Missing
+        // A finding that depends on the request is not kept for others.
+        Ok(Resolution::Listing(_)) if passes_on(route) || named(exchange).is_some() => {
+            return act(core, key, Finding::Missing);
         }
+        Ok(Resolution::Listing(_)) if !is_read(exchange) => return refuse_method(exchange),
         Ok(Resolution::Listing(entries)) => {
             let destination = destination(&exchange.request).expect("it was read before");
             let (path, query) = path::split_query(destination.path_and_query);

@@ -479,6 +479,9 @@ impl Transfer {
         self.forwarded += payload.len() as u64;
         memory.append(&bytes[payload]);
         source.recv_buffer.consume(consumed);
+        if self.body.is_malformed() {
+            return Err(BodyError::Malformed);
+        }
         let is_whole = self.body.is_complete();
         if is_whole {
             self.body = BodyProgress::Complete;
