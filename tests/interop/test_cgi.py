@@ -92,7 +92,7 @@ class Programs(InteropCase):
             self.wait_until(f"{process} has ended", lambda process=process: not alive(process))
 
     def children(self, proxy):
-        """Returns the processes that millrace started: guard and launcher, or only the launcher."""
+        """Returns the processes that millrace started: the guard and its launchers."""
         found = subprocess.run(
             ["ps", "-eo", "pid=,ppid=,args="], check=True, capture_output=True, text=True
         ).stdout
@@ -274,16 +274,82 @@ class Requests(Programs):
         proxy = self.millrace("run", config)
         self.assertEqual(self.get(proxy, "/run/a.sh/x").body, b"/run/a.sh /x")
         self.assertEqual(self.get(proxy, "/page.html").body, b"page")
-        config.write_text(table.format(self.site, self.site))
-        proxy.process.send_signal(signal.SIGHUP)
-        self.wait_until(
-            "the reload is refused",
-            lambda: any("reload refused" in line and "restart" in line for line in proxy.lines),
-        )
+        before = self.children(proxy)
         config.write_text(table.format(self.site, self.cgi) + "[limits]\nidle_ms = 9000\n")
-        proxy.process.send_signal(signal.SIGHUP)
-        self.wait_until("the reload", lambda: any("2 is in force" in it for it in proxy.lines))
+        self.reload(proxy, "2 is in force")
         self.assertEqual(self.get(proxy, "/run/a.sh").body, b"/run/a.sh ")
+        self.assertEqual(self.children(proxy), before, "the folders are the same")
+
+    def reload(self, proxy, line):
+        """Reloads the configuration, and waits for a line of the log."""
+        proxy.process.send_signal(signal.SIGHUP)
+        self.wait_until(line, lambda: any(line in it for it in proxy.lines))
+
+    def test_a_reload_that_changes_the_folders(self):
+        config = self.folder / "millrace.toml"
+        first = f'[[serve]]\nlisten = "{{}}"\n[[serve.route]]\npath = "/a/"\ncgi = "{self.cgi}"\n'
+        other = self.folder / "other"
+        other.mkdir()
+        second = f'[[serve.route]]\npath = "/b/"\ncgi = "{other}"\n'
+        self.shell("name.sh", "printf '\\nfirst'")
+        (other / "name.sh").write_text("#!/bin/sh\nprintf '\\nsecond'\n")
+        (other / "name.sh").chmod(0o755)
+        self.shell(
+            "slow.sh",
+            f"printf '\\nbegun'; echo $$ > {self.notes}/slow; while [ -e {self.notes}/slow ]; do"
+            " sleep 0.05; done; printf ' and ended'",
+        )
+        config.write_text(first.format("127.0.0.1:0"))
+        proxy = self.millrace("run", config)
+        launcher = self.launcher(proxy)
+        slow = wire.Connection(proxy.address)
+        slow.get("/a/slow.sh", extra="Connection: close\r\n")
+        self.noted("slow")
+        with self.subTest("a folder is added"):
+            config.write_text(first.format("127.0.0.1:0") + second)
+            self.reload(proxy, "2 is in force")
+            self.assertEqual(self.get(proxy, "/a/name.sh").body, b"first")
+            self.assertEqual(self.get(proxy, "/b/name.sh").body, b"second")
+        with self.subTest("a program of before is completed, then its launcher ends"):
+            self.assertTrue(alive(launcher))
+            (self.notes / "slow").unlink()
+            self.assertEqual(slow.read_response().body, b"begun and ended")
+            slow.socket.close()
+            self.wait_gone(launcher)
+        with self.subTest("a launcher that ended is replaced"):
+            launcher = self.launcher(proxy)
+            os.kill(launcher, signal.SIGKILL)
+            self.wait_until(
+                "its end is reported",
+                lambda: any("reload to start another" in line for line in proxy.lines),
+            )
+            self.reload(proxy, "3 is in force")
+            self.assertEqual(self.get(proxy, "/b/name.sh").body, b"second")
+        with self.subTest("without programs there is no launcher"):
+            launcher = self.launcher(proxy)
+            config.write_text(f'[[serve]]\nlisten = "127.0.0.1:0"\nfolder = "{self.site}"\n')
+            self.reload(proxy, "4 is in force")
+            self.wait_gone(launcher)
+            self.assertEqual(len(self.children(proxy)), 1, "the guard stays")
+        with self.subTest("programs are added again"):
+            config.write_text(first.format("127.0.0.1:0"))
+            self.reload(proxy, "5 is in force")
+            self.assertEqual(self.get(proxy, "/a/name.sh").body, b"first")
+        with self.subTest("a folder that is missing"):
+            config.write_text(first.format("127.0.0.1:0") + second.replace("other", "missing"))
+            self.reload(proxy, "reload refused")
+            self.assertEqual(self.get(proxy, "/a/name.sh").body, b"first")
+        processes = self.children(proxy)
+        self.assertEqual(proxy.stop(), 0)
+        self.wait_gone(*processes)
+
+    def test_a_reload_that_adds_the_first_folder(self):
+        config = self.folder / "millrace.toml"
+        config.write_text(f'[[serve]]\nlisten = "127.0.0.1:0"\nfolder = "{self.site}"\n')
+        proxy = self.millrace("run", config)
+        route = f'[[serve.route]]\npath = "/a/"\ncgi = "{self.cgi}"\n'
+        config.write_text(config.read_text() + route)
+        self.reload(proxy, "this process was started without cgi (restart or upgrade to use it)")
 
 
 class Misbehaviour(Programs):
@@ -429,7 +495,7 @@ class Launcher(Programs):
         groups = [
             path
             for process in processes
-            for path in pathlib.Path("/sys/fs/cgroup").rglob(f"millrace-cgi-{process}")
+            for path in pathlib.Path("/sys/fs/cgroup").rglob(f"millrace-cgi-{process}-*")
         ]
         self.assertEqual(proxy.stop(), 0)
         self.wait_gone(*processes)

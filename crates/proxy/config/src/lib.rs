@@ -57,7 +57,7 @@ pub use arguments::Command;
 pub use build::{from_raw, process_from_raw};
 pub use cache::{CacheRoute, CacheSend, CacheSettings, Disk};
 pub use cache_command::{AdminRequest, LIST_OBJECTS_MAX};
-pub use cgi::CgiRoute;
+pub use cgi::{CgiRoute, LauncherHandle};
 pub use error::{ConfigError, printable};
 pub use file::FILE_BYTES_MAX;
 pub use folder::{FolderHandle, FolderRoute, SymlinkRule};

@@ -18,7 +18,7 @@ use millrace_engine::{LogFile, LogSink};
 use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sys::Errno;
 
-use crate::cgi::{self, Launcher};
+use crate::cgi::{Launcher, Programs};
 use crate::config_source::ConfigSource;
 use crate::engines::Engine;
 use crate::inherited_sockets::{InheritedSockets, ListeningSocket};
@@ -49,8 +49,6 @@ pub(crate) struct ActiveConfig {
     observers: Mutex<Vec<Observer>>,
     /// The remaining rights of the process.
     confinement: OnceLock<Confinement>,
-    /// The launcher of CGI programs; `None`: no route has programs.
-    launcher: Option<Launcher>,
 }
 
 type Observer = Box<dyn Fn(&Arc<Config>) + Send>;
@@ -62,6 +60,8 @@ struct ActiveState {
     config: Arc<Config>,
     listeners: Listeners,
     mailboxes: WorkerMailboxes,
+    /// The guard of CGI programs, and their launcher.
+    programs: Programs,
     is_draining: bool,
 }
 
@@ -81,9 +81,10 @@ impl ActiveConfig {
         shared: Arc<SharedState>,
         log: LogSink,
     ) -> Result<(Self, Vec<Sockets>), ProgramError> {
-        let launcher = Launcher::start(&config)?;
+        let mut programs = Programs::start(&config)?;
         for config in [&mut requested, &mut config] {
-            cgi::connect(launcher.as_ref(), config).map_err(ProgramError::System)?;
+            let launcher = programs.connect(config).map_err(ProgramError::System)?;
+            programs.set(launcher);
         }
         let mut listeners = Listeners::new(config.workers, inherited);
         let change = listeners.prepare(&mut config.listeners)?;
@@ -92,7 +93,8 @@ impl ActiveConfig {
         listeners.close_unused_inherited().inspect_err(|_| listeners.close_all())?;
         let mailboxes = WorkerMailboxes::default();
         let config = Arc::new(config);
-        let state = ActiveState { requested, config, listeners, mailboxes, is_draining: false };
+        let is_draining = false;
+        let state = ActiveState { requested, config, listeners, mailboxes, programs, is_draining };
         let active_config = Self {
             state: Mutex::new(state),
             source,
@@ -101,7 +103,6 @@ impl ActiveConfig {
             counts: Arc::default(),
             observers: Mutex::default(),
             confinement: OnceLock::new(),
-            launcher,
         };
         Ok((active_config, sockets))
     }
@@ -141,8 +142,8 @@ impl ActiveConfig {
     }
 
     /// Returns the launcher of CGI programs, if there is one.
-    pub(crate) fn launcher(&self) -> Option<&Launcher> {
-        self.launcher.as_ref()
+    pub(crate) fn launcher(&self) -> Option<Arc<Launcher>> {
+        self.lock().programs.launcher().cloned()
     }
 
     /// Returns the remaining rights; `None` before [`ActiveConfig::drop_privileges`].
@@ -189,7 +190,9 @@ impl ActiveConfig {
         certificates::keep_ordered(&mut requested, &state.config);
         config::check_reload(&self.source.name(), &state.requested, &requested)
             .map_err(|error| error.to_string())?;
-        cgi::connect(self.launcher(), &mut requested)?;
+        let launcher = state.programs.connect(&mut requested)?;
+        let is_new = launcher.as_ref().map_or(Ok(false), |launcher| launcher.watch());
+        let is_new = is_new.map_err(|error| error.to_string())?;
         if let Some(confinement) = self.confinement() {
             confinement.check(&requested, self.source.file())?;
         }
@@ -215,6 +218,10 @@ impl ActiveConfig {
             return Err(error);
         }
         *self.source.files() = files;
+        if let Some(launcher) = launcher.as_ref().filter(|_| is_new) {
+            console::log(launcher.line());
+        }
+        state.programs.set(launcher);
         Ok(state.activate(config, requested, change, &lock(&self.observers)))
     }
 

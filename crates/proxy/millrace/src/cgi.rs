@@ -1,32 +1,37 @@
-//! Starts the launcher of CGI programs (`crates/serve/cgi`) before the process gives up its rights,
-//! and connects routes with it.
+//! Starts the guard of CGI programs (`crates/serve/cgi`) before the process gives up its rights, and
+//! connects routes with the launchers that the guard starts.
 
-use std::io::{BufRead, BufReader, Read};
+use std::ffi::OsString;
+use std::io::Read;
+use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use millrace_cgi::{GUARD_COMMAND, LauncherSettings};
-use millrace_config::{CgiRoute, Config, Origin, Route, Service};
+use millrace_cgi::{Guard, LauncherSettings};
+use millrace_config::{CgiRoute, Config, LauncherHandle, Origin, Route, Service};
 use millrace_confine::Identity;
 
+use crate::command;
 use crate::console;
 use crate::finding::{Finding, Severity};
 use crate::privileges;
 use crate::program_error::ProgramError;
 
-/// The longest start of the launcher.
-const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The guard, and the launcher of the configuration in force.
+#[derive(Debug, Default)]
+pub(crate) struct Programs {
+    /// `None` if the first configuration has no programs.
+    guard: Option<Guard>,
+    /// The user of the programs.
+    user: Option<Identity>,
+    /// `None` if the configuration has no programs.
+    launcher: Option<Arc<Launcher>>,
+}
 
-/// The mode of the socket: any user, because the user of this process changes. Its name is gone
-/// before the first connection, and the launcher checks which process connects.
-const SOCKET_MODE: u32 = 0o666;
-
-/// The running launcher. It ends when this is dropped.
+/// A running launcher. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Launcher {
     /// Its socket, by a descriptor that has no other use than its path below /proc/self/fd. The
@@ -38,28 +43,30 @@ pub(crate) struct Launcher {
     folders: Vec<PathBuf>,
     /// A description for the operator.
     line: String,
+    end: Arc<LauncherEnd>,
 }
 
-impl Launcher {
-    /// Starts the launcher if a route of `config` needs it.
+#[derive(Debug, Default)]
+struct LauncherEnd {
+    /// Whether there is a thread that waits for it.
+    is_watched: AtomicBool,
+    /// Whether the launcher has ended. Noticed by the thread of [`Launcher::watch`].
+    has_ended: AtomicBool,
+    /// Whether it had to end.
+    is_wanted: AtomicBool,
+}
+
+impl Programs {
+    /// Starts the guard if a route of `config` has programs.
     ///
     /// # Errors
-    /// If the user of the programs does not exist, or the launcher cannot start.
-    pub(crate) fn start(config: &Config) -> Result<Option<Self>, ProgramError> {
-        let mut folders: Vec<PathBuf> = Vec::new();
-        for cgi in programs(config) {
-            if !folders.contains(&cgi.folder) {
-                folders.push(cgi.folder.clone());
-            }
-        }
+    /// If the user of the programs does not exist, or the guard cannot start.
+    pub(crate) fn start(config: &Config) -> Result<Self, ProgramError> {
+        let folders = folders(config);
         if folders.is_empty() {
-            return Ok(None);
+            return Ok(Self::default());
         }
         let user = privileges::program_user(&config.cgi_user)?;
-        let failed =
-            |error| ProgramError::system("cannot start the launcher of CGI programs", error);
-        let (socket, listener) = open_socket().map_err(failed)?;
-        let (control, of_launcher) = UnixStream::pair().map_err(failed)?;
         let limits = &config.limits;
         let settings = LauncherSettings {
             parent: std::process::id(),
@@ -69,70 +76,127 @@ impl Launcher {
             memory_bytes: limits.cgi_memory_bytes,
             processes: limits.cgi_processes,
             control_group: None,
-            folders: folders.clone(),
+            folders,
         };
-        // The group keeps signals of a terminal away.
-        Command::new("/proc/self/exe")
-            .arg0("millrace")
-            .arg(GUARD_COMMAND)
-            .args(settings.to_arguments())
-            .env_clear()
-            .stdin(OwnedFd::from(of_launcher))
-            .stdout(listener)
-            .stderr(Stdio::inherit())
-            .process_group(0)
-            .spawn()
-            .map_err(failed)?;
-        let started = read_start(&control).map_err(failed)?;
-        let line = started.strip_prefix("ready ").ok_or_else(|| {
-            ProgramError::System(format!("the launcher of CGI programs: {started}"))
-        })?;
-        let user = privileges::describe(user.unwrap_or_else(Identity::current));
-        let line = format!("CGI programs run as {user}, {line}");
-        Ok(Some(Self { socket, control, folders, line }))
+        let words: Vec<OsString> = std::env::args_os().collect();
+        let guard = Guard::start(&settings, &words);
+        let guard = guard
+            .map_err(|error| ProgramError::system("cannot start the guard of programs", error))?;
+        Ok(Self { guard: Some(guard), user, launcher: None })
     }
 
+    /// Connects the routes of `config` with a launcher that has exactly its folders. That of the
+    /// configuration in force is taken if it is one; otherwise another one is started. It ends with
+    /// the last configuration that is connected with it. Returns it, for [`Programs::set`].
+    ///
+    /// # Errors
+    /// Why there is no launcher with these folders, as a sentence.
+    pub(crate) fn connect(&mut self, config: &mut Config) -> Result<Option<Arc<Launcher>>, String> {
+        let folders = folders(config);
+        let Some(first) = folders.first() else { return Ok(None) };
+        let launcher = match &self.launcher {
+            Some(launcher) if launcher.folders == folders && !launcher.has_ended() => {
+                launcher.clone()
+            }
+            _ => {
+                let guard = self.guard.as_mut().ok_or_else(|| without_guard(first))?;
+                Arc::new(start_launcher(guard, self.user, folders)?)
+            }
+        };
+        launcher.connect(config);
+        Ok(Some(launcher))
+    }
+
+    /// Sets the launcher of the configuration in force.
+    pub(crate) fn set(&mut self, launcher: Option<Arc<Launcher>>) {
+        self.launcher = launcher;
+    }
+
+    /// Returns the launcher of the configuration in force.
+    pub(crate) fn launcher(&self) -> Option<&Arc<Launcher>> {
+        self.launcher.as_ref()
+    }
+}
+
+fn start_launcher(
+    guard: &mut Guard,
+    user: Option<Identity>,
+    folders: Vec<PathBuf>,
+) -> Result<Launcher, String> {
+    let failed = |error| format!("the launcher of CGI programs: {error}");
+    let started = guard.start_launcher().map_err(failed)?;
+    if started.folders != folders {
+        return Err(failed("the configuration has changed meanwhile (reload it again)".to_owned()));
+    }
+    let user = privileges::describe(user.unwrap_or_else(Identity::current));
+    Ok(Launcher {
+        socket: started.socket,
+        control: started.control,
+        folders,
+        line: format!("CGI programs run as {user}, {}", started.description),
+        end: Arc::default(),
+    })
+}
+
+impl Launcher {
     /// Returns a description of the rights of programs.
     pub(crate) fn line(&self) -> &str {
         &self.line
     }
 
     /// Makes the launcher the origin of the routes of `config` with programs.
-    ///
-    /// # Errors
-    /// The first folder that the launcher does not know.
-    fn connect(&self, config: &mut Config) -> Result<(), String> {
+    fn connect(self: &Arc<Self>, config: &mut Config) {
         let path = format!("/proc/self/fd/{}", self.socket.as_raw_fd());
         let origin = Origin::Unix(Arc::from(Path::new(&path)));
         for route in routes_mut(config) {
             let Some(cgi) = &mut route.cgi else { continue };
             let number = self.folders.iter().position(|folder| *folder == cgi.folder);
-            cgi.number = number.ok_or_else(|| not_included(&cgi.folder))?;
+            cgi.number = number.expect("the launcher has the folders of the configuration");
+            cgi.launcher = Some(LauncherHandle::new(self.clone()));
             route.origins = vec![origin.clone()];
         }
-        Ok(())
     }
 
-    /// Reports the end of the launcher.
+    fn has_ended(&self) -> bool {
+        self.end.has_ended.load(Ordering::Relaxed)
+    }
+
+    /// Reports the end of the launcher from now on, unless it is wanted. Returns false if it is
+    /// watched already.
     ///
     /// # Errors
     /// If no thread can be started.
-    pub(crate) fn watch(&self) -> Result<(), ProgramError> {
+    pub(crate) fn watch(&self) -> Result<bool, ProgramError> {
+        if self.end.is_watched.swap(true, Ordering::Relaxed) {
+            return Ok(false);
+        }
         let failed = |error| ProgramError::system("cannot watch the launcher", error);
         let mut control = self.control.try_clone().map_err(failed)?;
+        let end = self.end.clone();
         let watch = move || {
             // The launcher writes nothing after its start.
             let _ = control.read(&mut [0]);
-            console::log(
-                "the launcher of CGI programs has ended: their requests fail (restart or upgrade \
-                 to start it again)",
-            );
+            end.has_ended.store(true, Ordering::Relaxed);
+            if !end.is_wanted.load(Ordering::Relaxed) {
+                console::log(
+                    "the launcher of CGI programs has ended: their requests fail (reload to start \
+                     another)",
+                );
+            }
         };
         std::thread::Builder::new()
             .name("cgi-watch".to_owned())
             .spawn(watch)
-            .map(drop)
+            .map(|_| true)
             .map_err(failed)
+    }
+}
+
+impl Drop for Launcher {
+    fn drop(&mut self) {
+        // The watching thread has the socket, too.
+        self.end.is_wanted.store(true, Ordering::Relaxed);
+        let _ = self.control.shutdown(Shutdown::Both);
     }
 }
 
@@ -156,15 +220,25 @@ pub(crate) fn finding(config: &Config) -> Finding {
     }
 }
 
-/// Connects the routes of a configuration with the launcher, if they have programs.
+/// Returns the folders of the programs in the present configuration of a command line, for the
+/// guard.
 ///
 /// # Errors
-/// The first folder that the launcher does not know, as a sentence.
-pub(crate) fn connect(launcher: Option<&Launcher>, config: &mut Config) -> Result<(), String> {
-    match launcher {
-        Some(launcher) => launcher.connect(config),
-        None => programs(config).next().map_or(Ok(()), |cgi| Err(not_included(&cgi.folder))),
+/// Why the configuration cannot be read, on one line.
+pub(crate) fn find_folders(words: &[OsString]) -> Result<Vec<PathBuf>, String> {
+    let config = command::parse_config(words.iter().cloned());
+    config.map(|config| folders(&config)).map_err(|error| error.to_string())
+}
+
+/// Returns the folders with programs of a configuration, each once.
+fn folders(config: &Config) -> Vec<PathBuf> {
+    let mut folders: Vec<PathBuf> = Vec::new();
+    for cgi in programs(config) {
+        if !folders.contains(&cgi.folder) {
+            folders.push(cgi.folder.clone());
+        }
     }
+    folders
 }
 
 /// Returns the folders of CGI programs in a configuration.
@@ -176,47 +250,10 @@ fn routes_mut(config: &mut Config) -> impl Iterator<Item = &mut Route> {
     config.services.iter_mut().flat_map(|service| service.routes_mut().iter_mut())
 }
 
-fn not_included(folder: &Path) -> String {
+fn without_guard(folder: &Path) -> String {
     format!(
-        "the launcher of CGI programs does not have the folder {} (restart or upgrade to use it)",
+        "cannot run the programs of {}: this process was started without cgi (restart or upgrade \
+         to use it)",
         folder.display()
     )
-}
-
-/// Opens a listening socket whose name exists only during this call, in a directory that only this
-/// user may enter.
-fn open_socket() -> std::io::Result<(OwnedFd, OwnedFd)> {
-    let folder = private_folder()?;
-    let path = folder.join("s");
-    let opened = millrace_sys::listen_unix(&path, SOCKET_MODE).and_then(|listener| {
-        let socket = millrace_sys::open_reference(&path)?;
-        Ok((socket, listener))
-    });
-    let _ = std::fs::remove_file(&path);
-    let _ = std::fs::remove_dir(&folder);
-    Ok(opened?)
-}
-
-/// Creates a directory with a random name and mode 700.
-fn private_folder() -> std::io::Result<PathBuf> {
-    let mut random = [0; 16];
-    millrace_sys::fill_random(&mut random);
-    let name = format!("millrace-{:032x}", u128::from_ne_bytes(random));
-    let path = std::env::temp_dir().join(name);
-    match millrace_sys::create_directory(&path)? {
-        true => Ok(path),
-        false => Err(std::io::ErrorKind::AlreadyExists.into()),
-    }
-}
-
-/// Reads the line that the launcher sends when it has started.
-fn read_start(control: &UnixStream) -> std::io::Result<String> {
-    let mut line = String::new();
-    control.set_read_timeout(Some(START_TIMEOUT))?;
-    let length = BufReader::new(control.take(4096)).read_line(&mut line)?;
-    control.set_read_timeout(None)?;
-    match length {
-        0 => Err(std::io::ErrorKind::UnexpectedEof.into()),
-        _ => Ok(line.trim_end().to_owned()),
-    }
 }

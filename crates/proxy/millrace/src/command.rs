@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 
-use millrace_config::{self as config, Command, ConfigError};
+use millrace_config::{self as config, Command, Config, ConfigError};
 
 use crate::config_source::ConfigSource;
 use crate::program_error::ProgramError;
@@ -45,6 +45,22 @@ pub(crate) fn run(words: impl IntoIterator<Item = OsString>) -> Result<(), Progr
         Command::Reference(name) => reference(&name),
         Command::Print(text) => console::write_result(&text),
     }
+}
+
+/// Returns the present configuration of a command line that serves. Files that it names are not
+/// read.
+///
+/// # Errors
+/// A wrong option or file; another command.
+pub(crate) fn parse_config(
+    words: impl IntoIterator<Item = OsString>,
+) -> Result<Config, ProgramError> {
+    let source = match config::command(words)? {
+        Command::Serve(raw) => ConfigSource::of_command_line(raw),
+        Command::Run { file, overrides } => ConfigSource::of_file(file, overrides),
+        _ => return Err(ProgramError::System("the command does not serve".to_owned())),
+    };
+    Ok(source.parse()?)
 }
 
 /// Serves by a configuration.

@@ -1,5 +1,6 @@
 //! The source of the configuration, which a reload reads again.
 
+use std::borrow::Cow;
 use std::fs;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -92,6 +93,14 @@ impl ConfigSource {
         ConfigError::rule(self.name(), wrong.to_string(), "a readable file")
     }
 
+    /// Builds the configuration. Files that it names are not read.
+    ///
+    /// # Errors
+    /// The first error, on one line.
+    pub(crate) fn parse(&self) -> Result<Config, ConfigError> {
+        config::from_raw(&self.read_raw()?)
+    }
+
     /// Builds the configuration for a start, and reads the files that it names.
     ///
     /// # Errors
@@ -100,6 +109,13 @@ impl ConfigSource {
         let (config, files) = self.load()?;
         *self.files() = files;
         Ok(config)
+    }
+
+    fn read_raw(&self) -> Result<Cow<'_, RawConfig>, ConfigError> {
+        match &self.place {
+            Place::File { file, overrides } => self.read_file(file, overrides).map(Cow::Owned),
+            Place::CommandLine(raw) => Ok(Cow::Borrowed(raw)),
+        }
     }
 
     /// Reads and parses the file.
@@ -115,13 +131,7 @@ impl ConfigSource {
 
     /// Builds a configuration, and reads the files that it names.
     fn load(&self) -> Result<(Config, FileStamps), ConfigError> {
-        match &self.place {
-            Place::File { file, overrides } => self.load_raw(&self.read_file(file, overrides)?),
-            Place::CommandLine(raw) => self.load_raw(raw),
-        }
-    }
-
-    fn load_raw(&self, raw: &RawConfig) -> Result<(Config, FileStamps), ConfigError> {
+        let raw = &self.read_raw()?;
         let mut config = config::from_raw(raw)?;
         let files = FileStamps::of(&config);
         users::load(&mut config, raw)?;

@@ -54,7 +54,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    if let Some(status) = millrace_cgi::run_if_launcher(&words) {
+    if let Some(status) = millrace_cgi::run_if_launcher(&words, cgi::find_folders) {
         return ExitCode::from(status);
     }
     match command::run(words) {

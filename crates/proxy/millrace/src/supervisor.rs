@@ -31,7 +31,6 @@ use millrace_sys::{Signal, Signals};
 use crate::acme::{AcmeOrders, HttpListeners, OpenTime};
 use crate::active_config::{self, ActiveConfig};
 use crate::admin::{AccessRules, Admin, AdminListeners, Hooks, Token};
-use crate::cgi::Launcher;
 use crate::config_source::ConfigSource;
 use crate::congestion;
 use crate::disks::{DiskWaker, Disks};
@@ -250,7 +249,7 @@ impl Running {
     /// Starts the threads that report outages of origins and the end of the launcher.
     fn start_watches(&self) -> Result<(), ProgramError> {
         outages::start(&self.shared)?;
-        self.active_config.launcher().map_or(Ok(()), Launcher::watch)
+        self.active_config.launcher().map_or(Ok(()), |launcher| launcher.watch().map(drop))
     }
 
     fn start_acme(

@@ -1,193 +1,157 @@
-//! Control groups (cgroups(7), version 2) for programs. The guard is the parent process of the
-//! launcher. It keeps the rights to make and to remove the groups, and reads nothing: it waits for
-//! the end of the launcher, kills all members, and removes the groups.
+//! The guard: the parent process of the launchers. It keeps the rights with which millrace was
+//! started, so that it can start another launcher for a reload, and remove control groups.
+//!
+//! It takes nothing from millrace but the request for a launcher. An attacker who controls a worker
+//! could name any folder, so the guard finds the folders in the configuration itself.
 
 use std::ffi::OsString;
-use std::fs::{self, File, OpenOptions};
-use std::io;
-use std::os::fd::AsFd;
+use std::io::{self, BufRead, BufReader, Read};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::Duration;
-use std::{process, thread};
+use std::process::{Child, Command};
+use std::thread::{self, JoinHandle};
 
-use millrace_sys::{ProgramStart, Signals};
+use millrace_sys::Signals;
 
-use crate::limits::DESCRIPTORS_MAX;
-use crate::settings::{LAUNCHER_COMMAND, LauncherSettings};
+use crate::control_group;
+use crate::guard_reply::Reply;
+use crate::limits::{LAUNCHERS_MAX, START_TIMEOUT};
+use crate::settings::{LAUNCHER_COMMAND, LauncherSettings, OWN_PROGRAM};
 
-/// This program, also if its file was replaced.
-const OWN_PROGRAM: &str = "/proc/self/exe";
+/// Returns the folders of the programs in the present configuration of a command line of millrace.
+/// An error is one line.
+pub type FindFolders = fn(&[OsString]) -> Result<Vec<PathBuf>, String>;
 
-/// The file that kills all members of a group (since Linux 5.14).
-const KILL_FILE: &str = "cgroup.kill";
+/// The mode of the socket: any user, because the user of millrace changes. Its name is gone before
+/// the first connection, and the launcher checks which process connects.
+const SOCKET_MODE: u32 = 0o666;
 
-/// The tries to remove a group whose members are ending, and the pause between two.
-const REMOVE_TRIES_MAX: usize = 200;
-const REMOVE_PAUSE: Duration = Duration::from_millis(10);
-
-/// The control group of one program.
-#[derive(Debug)]
-pub(crate) struct ControlGroup {
-    /// Adds a process. The kernel checks the rights of the process that opened the file.
-    pub(crate) processes: File,
-    /// Kills all members.
-    pub(crate) kill: File,
-}
-
-/// Runs the guard, or becomes the launcher if there can be no control groups. Returns the exit
-/// status.
-pub(crate) fn run(arguments: &[OsString]) -> u8 {
-    let Some(mut settings) = LauncherSettings::from_arguments(arguments) else { return 1 };
-    let parent = make_groups(settings.programs).ok();
-    settings.control_group.clone_from(&parent);
-    let mut command = Command::new(OWN_PROGRAM);
-    command.arg0("millrace").arg(LAUNCHER_COMMAND).args(settings.to_arguments());
-    let Some(parent) = parent else {
-        let error = command.exec();
-        eprintln!("millrace: cannot start the CGI launcher: {error}");
+/// Runs the guard. Standard input is the socket to millrace. Returns the exit status.
+pub(crate) fn run(arguments: &[OsString], find_folders: FindFolders) -> u8 {
+    let Some((mut settings, words)) = split_arguments(arguments) else { return 1 };
+    // Signals for all processes of a service must not end it before the launchers.
+    let _ = Signals::block();
+    let Ok(mut millrace) = io::stdin().as_fd().try_clone_to_owned().map(UnixStream::from) else {
         return 1;
     };
-    // Signals for all processes of a service must not end it before the launcher.
-    let _ = Signals::block();
-    let status = command.status();
-    remove_groups(&parent);
-    u8::from(!status.is_ok_and(|status| status.success()))
-}
-
-/// Returns whether control groups could be made for programs, by trying it.
-pub fn can_make_control_groups() -> bool {
-    make_groups(1).map(|parent| remove_groups(&parent)).is_ok()
-}
-
-/// Makes a group for each program, in a group of their own below that of this process. Returns the
-/// latter's folder.
-fn make_groups(count: u64) -> io::Result<PathBuf> {
-    let own = own_group().ok_or(io::ErrorKind::NotFound)?;
-    let parent = own.join(format!("millrace-cgi-{}", process::id()));
-    fs::create_dir(&parent)?;
-    let made = (0..count).try_for_each(|number| {
-        let group = parent.join(number.to_string());
-        fs::create_dir(&group)?;
-        fs::metadata(group.join(KILL_FILE)).map(drop)
-    });
-    match made {
-        Ok(()) => Ok(parent),
-        Err(error) => {
-            remove_groups(&parent);
-            Err(error)
+    let mut launchers: Vec<JoinHandle<()>> = Vec::new();
+    for number in 0.. {
+        // The content of the byte means nothing.
+        if millrace.read_exact(&mut [0]).is_err() {
+            break;
         }
-    }
-}
-
-/// Kills all members of the groups and removes them. A group with a member in uninterruptible sleep
-/// stays.
-fn remove_groups(parent: &Path) {
-    let _ = fs::write(parent.join(KILL_FILE), "1");
-    for entry in fs::read_dir(parent).into_iter().flatten().flatten() {
-        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
-            remove_group(&entry.path());
-        }
-    }
-    remove_group(parent);
-}
-
-fn remove_group(group: &Path) {
-    for _ in 0..REMOVE_TRIES_MAX {
-        match fs::remove_dir(group) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                thread::sleep(REMOVE_PAUSE);
+        launchers.retain(|launcher| !launcher.is_finished());
+        let folders = match number {
+            0 => Ok(settings.folders.clone()),
+            _ if launchers.len() >= LAUNCHERS_MAX => {
+                Err(format!("{LAUNCHERS_MAX} launchers still run programs"))
             }
-            _ => return,
+            _ => find_folders(words),
+        };
+        let started = folders.and_then(|folders| {
+            settings.folders = folders;
+            start(&settings, number)
+        });
+        let reply = started.map(|(launcher, reply)| {
+            launchers.push(launcher);
+            reply
+        });
+        if reply.unwrap_or_else(Reply::refusal).send(&millrace).is_err() {
+            break;
         }
     }
+    // A launcher ends when millrace closes its control socket.
+    for launcher in launchers {
+        let _ = launcher.join();
+    }
+    0
 }
 
-/// Returns the folder of the control group of this process.
-fn own_group() -> Option<PathBuf> {
-    let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mounts = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    group_folder(&groups, &mounts)
+/// Splits the arguments of the guard: the number of words of the command line of millrace, these
+/// words, and the settings of the first launcher.
+fn split_arguments(arguments: &[OsString]) -> Option<(LauncherSettings, &[OsString])> {
+    let (count, rest) = arguments.split_first()?;
+    let (words, settings) = rest.split_at_checked(count.to_str()?.parse().ok()?)?;
+    Some((LauncherSettings::from_arguments(settings)?, words))
 }
 
-/// Returns the folder of a group, from the texts of /proc/PID/cgroup and /proc/PID/mountinfo.
-fn group_folder(groups: &str, mounts: &str) -> Option<PathBuf> {
-    let group = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    mounts.lines().find_map(|line| {
-        // proc_pid_mountinfo(5): the type follows a lone dash.
-        let (left, right) = line.split_once(" - ")?;
-        let mut fields = left.split(' ').skip(3);
-        let (root, place) = (fields.next()?, fields.next()?);
-        // A mount in a container may show a part of the hierarchy only.
-        let below = Path::new(group).strip_prefix(root).ok()?;
-        right.starts_with("cgroup2 ").then(|| Path::new(place).join(below))
-    })
+/// Returns the arguments of the guard.
+pub(crate) fn arguments(settings: &LauncherSettings, words: &[OsString]) -> Vec<OsString> {
+    let count = OsString::from(words.len().to_string());
+    [&[count], words, &settings.to_arguments()].concat()
 }
 
-/// Opens the groups of the settings, while this process has the rights of the guard.
+/// Starts a launcher. Returns the thread that waits for its end, and the reply with its sockets.
 ///
 /// # Errors
-/// Those of open(2).
-pub(crate) fn open_groups(settings: &LauncherSettings) -> io::Result<Vec<ControlGroup>> {
-    let Some(parent) = &settings.control_group else { return Ok(Vec::new()) };
-    let open = |group: &Path, name| OpenOptions::new().write(true).open(group.join(name));
-    let groups = (0..settings.programs).map(|number| {
-        let group = parent.join(number.to_string());
-        Ok(ControlGroup {
-            processes: open(&group, "cgroup.procs")?,
-            kill: open(&group, KILL_FILE)?,
-        })
-    });
-    groups.collect()
-}
-
-/// Returns the groups if a program can be started in one of them, otherwise none. Before Linux
-/// 5.16, the kernel checks the rights of the process that writes, which has given them up.
-pub(crate) fn tested(groups: Vec<ControlGroup>) -> Vec<ControlGroup> {
-    match groups.first().map(|group| try_start(Some(group))) {
-        Some(Err(_)) => Vec::new(),
-        Some(Ok(())) | None => groups,
+/// Why it did not start, on one line.
+fn start(settings: &LauncherSettings, number: usize) -> Result<(JoinHandle<()>, Reply), String> {
+    let failed = |error: io::Error| error.to_string();
+    let (socket, listener) = open_socket().map_err(failed)?;
+    let (control, of_launcher) = UnixStream::pair().map_err(failed)?;
+    let groups = control_group::make_groups(&number.to_string(), settings.programs).ok();
+    let settings = LauncherSettings { control_group: groups.clone(), ..settings.clone() };
+    let mut command = Command::new(OWN_PROGRAM);
+    command.arg0("millrace").arg(LAUNCHER_COMMAND).args(settings.to_arguments());
+    command.stdin(OwnedFd::from(of_launcher)).stdout(listener);
+    let child = command.spawn();
+    // The command holds the sockets of the launcher, whose end has to be noticed.
+    drop(command);
+    let wait = |child| thread::spawn(move || wait_for_end(child, groups.as_deref()));
+    let launcher = wait(child.map_err(failed)?);
+    let started = read_start(&control).map_err(failed)?;
+    match started.strip_prefix("ready ") {
+        Some(description) => {
+            Ok((launcher, Reply::launcher(description, &settings.folders, socket, control.into())))
+        }
+        None => Err(started),
     }
 }
 
-/// Starts this program, which ends at once without settings, as CGI programs are started.
-///
-/// # Errors
-/// Those of [`start_program`](millrace_sys::start_program).
-pub(crate) fn try_start(group: Option<&ControlGroup>) -> io::Result<()> {
-    let folder = millrace_sys::open_folder(Path::new("/"))?;
-    let start = ProgramStart {
-        folder: folder.as_fd(),
-        kept: None,
-        control_group: group.map(|group| group.processes.as_fd()),
-        memory_bytes: None,
-        processes: None,
-        descriptors: DESCRIPTORS_MAX,
-    };
-    let mut command = Command::new(OWN_PROGRAM);
-    command.arg(LAUNCHER_COMMAND).env_clear();
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    millrace_sys::start_program(&mut command, start)?.wait().map(drop)
+/// Waits for the end of a launcher, then removes its control groups.
+fn wait_for_end(mut launcher: Child, groups: Option<&Path>) {
+    let _ = launcher.wait();
+    if let Some(groups) = groups {
+        control_group::remove_groups(groups);
+    }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+/// Reads the line that the launcher sends when it has started.
+fn read_start(control: &UnixStream) -> io::Result<String> {
+    let mut line = String::new();
+    control.set_read_timeout(Some(START_TIMEOUT))?;
+    let length = BufReader::new(control.take(4096)).read_line(&mut line)?;
+    control.set_read_timeout(None)?;
+    match length {
+        0 => Err(io::ErrorKind::UnexpectedEof.into()),
+        _ => Ok(line.trim_end().to_owned()),
+    }
+}
 
-    #[test]
-    fn the_folder_of_a_group_is_below_its_mount() {
-        let mounts = "20 1 0:5 / /proc rw - proc proc rw\n\
-             30 1 0:6 / /sys/fs/cgroup rw,nosuid shared:9 - cgroup2 cgroup2 rw\n";
-        let folder = |groups: &str, mounts: &str| {
-            group_folder(groups, mounts).map(|path| path.display().to_string())
-        };
-        let groups = "3:pids:/x\n0::/system.slice/a.service\n";
-        let expected = "/sys/fs/cgroup/system.slice/a.service";
-        assert_eq!(folder(groups, mounts).as_deref(), Some(expected));
-        assert_eq!(folder("3:pids:/x\n", mounts), None);
-        assert_eq!(folder(groups, "20 1 0:5 / /proc rw - proc proc rw\n"), None);
-        let part = mounts.replace("0:6 /", "0:6 /system.slice");
-        assert_eq!(folder(groups, &part).as_deref(), Some("/sys/fs/cgroup/a.service"));
+/// Opens a listening socket whose name exists only during this call, in a directory that only this
+/// user may enter. Returns a reference to the socket (O_PATH), and the socket.
+fn open_socket() -> io::Result<(OwnedFd, OwnedFd)> {
+    let folder = private_folder()?;
+    let path = folder.join("s");
+    let opened = millrace_sys::listen_unix(&path, SOCKET_MODE).and_then(|listener| {
+        let socket = millrace_sys::open_reference(&path)?;
+        Ok((socket, listener))
+    });
+    let _ = std::fs::remove_file(&path);
+    let _ = std::fs::remove_dir(&folder);
+    Ok(opened?)
+}
+
+/// Creates a directory with a random name and mode 700.
+fn private_folder() -> io::Result<PathBuf> {
+    let mut random = [0; 16];
+    millrace_sys::fill_random(&mut random);
+    let name = format!("millrace-{:032x}", u128::from_ne_bytes(random));
+    let path = std::env::temp_dir().join(name);
+    match millrace_sys::create_directory(&path)? {
+        true => Ok(path),
+        false => Err(io::ErrorKind::AlreadyExists.into()),
     }
 }

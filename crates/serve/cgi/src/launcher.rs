@@ -14,7 +14,7 @@ use millrace_sys::Signals;
 use crate::limits::{CONNECTIONS_MAX, STACK_BYTES};
 use crate::programs::Programs;
 use crate::settings::LauncherSettings;
-use crate::{connection, guard};
+use crate::{connection, control_group};
 
 /// Folders of the system that have programs, interpreters and the dynamic linker.
 const EXECUTABLE_FOLDERS: [&str; 10] = [
@@ -77,15 +77,15 @@ fn prepare(settings: LauncherSettings) -> Result<(Arc<Programs>, String), String
         opened.map_err(|error| format!("cannot open the folder {}: {error}", folder.display()))
     });
     let folders: Vec<OwnedFd> = folders.collect::<Result<_, _>>()?;
-    let groups = guard::open_groups(&settings)
+    let groups = control_group::open_groups(&settings)
         .map_err(|error| format!("cannot open the control groups: {error}"))?;
     millrace_confine::drop_privileges(settings.user, false)
         .and_then(|()| millrace_confine::set_no_new_privs())
         .and_then(|()| millrace_confine::set_dumpable(false))
         .map_err(|error| format!("cannot drop privileges: {error}"))?;
     // Before Landlock, which does not allow this program to be executed.
-    let groups = guard::tested(groups);
-    match guard::try_start(None) {
+    let groups = control_group::tested(groups);
+    match control_group::try_start(None) {
         // The file of this program may be closed to the user of the programs.
         Err(error) if error.kind() != io::ErrorKind::PermissionDenied => {
             return Err(format!("cannot start programs (expected: Linux 5.11 or newer): {error}"));

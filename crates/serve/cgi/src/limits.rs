@@ -1,5 +1,14 @@
 //! The bounds of this crate that are no limits of the configuration.
 
+use std::time::Duration;
+
+/// The longest start of a launcher.
+pub(crate) const START_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The most launchers at the same time: that in use, and those of earlier configurations whose
+/// programs still run.
+pub(crate) const LAUNCHERS_MAX: usize = 8;
+
 /// The most connections. A further one is closed. millrace opens no more than it has requests for
 /// programs, apart from those that it has just closed.
 pub(crate) const CONNECTIONS_MAX: usize = 4096;

@@ -14,8 +14,8 @@ use std::time::Duration;
 
 use millrace_sys::{Errno, ProgramStart};
 
+use crate::control_group::ControlGroup;
 use crate::find::{FoundProgram, descriptor_path, is_script};
-use crate::guard::ControlGroup;
 use crate::limits::DESCRIPTORS_MAX;
 use crate::settings::LauncherSettings;
 

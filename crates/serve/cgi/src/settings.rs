@@ -6,8 +6,11 @@ use std::path::PathBuf;
 
 use millrace_confine::Identity;
 
+/// This program, also if its file was replaced.
+pub(crate) const OWN_PROGRAM: &str = "/proc/self/exe";
+
 /// The hidden command of the guard.
-pub const GUARD_COMMAND: &str = "cgi-guard";
+pub(crate) const GUARD_COMMAND: &str = "cgi-guard";
 
 /// The hidden command of the launcher.
 pub(crate) const LAUNCHER_COMMAND: &str = "cgi-launcher";
