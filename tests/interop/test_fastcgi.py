@@ -157,12 +157,12 @@ class Php(InteropCase):
 
 
 class Programs(InteropCase):
-    def start(self, respond, *options):
+    def start(self, respond, *options, path="/app/"):
         self.program = fastcgi.Program(respond)
         self.addCleanup(self.program.stop)
         config = self.folder / "millrace.toml"
         config.write_text(
-            '[[boost]]\nlisten = "127.0.0.1:0"\n[[boost.route]]\npath = "/app/"\n'
+            f'[[boost]]\nlisten = "127.0.0.1:0"\n[[boost.route]]\npath = "{path}"\n'
             f'fastcgi = "127.0.0.1:{self.program.port}"\n'
             f"[limits]\n{options[0] if options else ''}\n"
         )
@@ -182,6 +182,23 @@ class Programs(InteropCase):
         self.assertEqual(environment["SCRIPT_NAME"], "/app")
         self.assertEqual(environment["PATH_INFO"], "/x y")
         self.assertEqual(self.program.connections, 1, "the connection is kept")
+        extra = "X.Auth.User: a\r\nX_Auth_User: b\r\nX-Auth-User: c\r\n"
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            connection.get("/%61pp/x", extra=extra)
+            self.assertEqual(connection.read_response().status, 200)
+        environment = self.program.environments[-1]
+        self.assertEqual(environment["PATH_INFO"], "/x")
+        names = [name for name in environment if "AUTH" in name]
+        self.assertEqual(names, ["HTTP_X_AUTH_USER"])
+        self.assertEqual(environment["HTTP_X_AUTH_USER"], "c")
+
+    def test_a_route_that_ends_within_a_segment(self):
+        proxy = self.start(lambda *_: fastcgi.output(b"A: b\r\n\r\nbody"), path="/app")
+        self.assertEqual(self.get(proxy, "/application/x").body, b"body")
+        environment = self.program.environments[-1]
+        self.assertEqual(environment["SCRIPT_NAME"], "")
+        self.assertEqual(environment["PATH_INFO"], "/application/x")
 
     def test_programs_that_misbehave(self):
         header = fastcgi.record(fastcgi.STDOUT, b"A: b\r\n\r\nbegun")
@@ -220,6 +237,27 @@ class Programs(InteropCase):
                 proxy = self.start(respond)
                 with self.assertRaises((EOFError, ConnectionResetError)):
                     self.get(proxy)
+
+    def test_a_malformed_response_is_not_requested_again(self):
+        for name, records in (("no field", fastcgi.output(b"no field\n\n")),
+                              ("no header", fastcgi.output(b"")),
+                              ("overloaded", fastcgi.end(2))):
+            with self.subTest(name):
+                def respond(environment, *_, records=records):
+                    is_first = environment["PATH_INFO"] == "/first"
+                    return fastcgi.output(b"A: b\n\n") if is_first else records
+
+                proxy = self.start(respond)
+                connection = wire.Connection(proxy.address)
+                with contextlib.closing(connection.socket):
+                    connection.get("/app/first")
+                    self.assertEqual(connection.read_response().status, 200)
+                    connection.send(b"DELETE /app/second HTTP/1.1\r\nHost: a\r\n\r\n")
+                    self.assertEqual(connection.read_response().status, 502)
+                self.assertEqual(self.program.connections, 1)
+                paths = [it["PATH_INFO"] for it in self.program.environments]
+                self.assertEqual(paths, ["/first", "/second"])
+                proxy.stop()
 
     def test_a_program_that_never_responds(self):
         def respond(*_):

@@ -126,6 +126,12 @@ sendfile-path = "{self.private}"
             self.assertEqual(self.sent(path, name="X-Accel-Redirect").status, 502, path)
 
     def test_a_file_is_coded_only_if_the_response_permits_it(self):
+        def is_coded():
+            response = self.sent("/files/c.txt", name="X-Accel-Redirect", Accept_Encoding="br")
+            return response.getheader("Content-Encoding") == "br"
+
+        # It was written just now.
+        self.wait_until("the file is compressed", is_coded)
         for field, value in (("", ""), ("Cache-Control", "no-transform"), ("Content-MD5", "x"),
                              ("Repr-Digest", "sha-256=:x:"), ("Content-Type", "image/png"),
                              ("Content-Encoding", "x-own")):

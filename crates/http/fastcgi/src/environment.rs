@@ -25,7 +25,8 @@ pub enum AuthorizationFor {
 /// Fields with the same name become one variable, whose value is the list of their values (RFC 3875
 /// section 4.1.18). Left out are
 ///
-/// * fields whose names have a `_`: a program could not tell `A_B` from `A-B`;
+/// * fields whose names have other bytes than `A-Z`, `a-z`, `0-9` and `-`: a program could not tell
+///   `A_B` from `A-B`, and some take `A.B` for it too;
 /// * `Proxy`: many programs take HTTP_PROXY for the address of a proxy.
 #[derive(Debug)]
 pub struct Environment {
@@ -147,7 +148,8 @@ impl Environment {
         let is_allowed = self.authorization == AuthorizationFor::Program
             || !is_one_of([b"authorization", b"proxy-authorization"]);
         // The framing sets the length.
-        is_allowed && !name.contains(&b'_') && !is_one_of([b"proxy", b"content-length"])
+        let is_plain = name.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-');
+        is_allowed && is_plain && !is_one_of([b"proxy", b"content-length"])
     }
 }
 

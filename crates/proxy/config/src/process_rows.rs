@@ -85,8 +85,9 @@ impl OptionRow {
         row(Process, Processing, "cgi-user", ValueType::User, "auto")
             .summary("User, and optionally group, of CGI programs if started as root")
             .detail(
-                "auto: the user `nobody`. The user should own no files and run nothing else. A process \
-                 that is not started as root runs programs as its own user; they can then read all \
+                "auto: the first of the users `millrace-cgi`, `nobody`, `www-data` and `daemon` that \
+                 exists and is not the user of millrace. It should own no files and run nothing else. \
+                 The user of millrace is refused. A process that is not started as root runs programs as its own user; they can then read all \
                  files that millrace can read.",
             ),
         row(Process, Processing, "sandbox", ValueType::Keyword(&["auto", "off"]), "auto")

@@ -18,7 +18,7 @@ use millrace_engine::{LogFile, LogSink};
 use millrace_proxy::{SharedState, WorkerMessage};
 use millrace_sys::Errno;
 
-use crate::cgi::{Launcher, Programs};
+use crate::cgi::{CgiPrograms, Launcher};
 use crate::config_source::ConfigSource;
 use crate::engines::Engine;
 use crate::inherited_sockets::{InheritedSockets, ListeningSocket};
@@ -61,7 +61,7 @@ struct ActiveState {
     listeners: Listeners,
     mailboxes: WorkerMailboxes,
     /// The guard of CGI programs, and their launcher.
-    programs: Programs,
+    programs: CgiPrograms,
     is_draining: bool,
 }
 
@@ -81,7 +81,7 @@ impl ActiveConfig {
         shared: Arc<SharedState>,
         log: LogSink,
     ) -> Result<(Self, Vec<Sockets>), ProgramError> {
-        let mut programs = Programs::start(&config)?;
+        let mut programs = CgiPrograms::start(&config)?;
         for config in [&mut requested, &mut config] {
             let launcher = programs.connect(config).map_err(ProgramError::System)?;
             programs.set(launcher);

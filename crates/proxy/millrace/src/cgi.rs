@@ -1,10 +1,12 @@
-//! Starts the guard of CGI programs (`crates/serve/cgi`) before the process gives up its rights, and
-//! connects routes with the launchers that the guard starts.
+//! Starts the guard of CGI programs (`crates/serve/cgi`) before the process gives up its rights,
+//! and connects routes with the launchers that the guard starts.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io::Read;
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,7 +16,6 @@ use millrace_cgi::{Guard, LauncherSettings};
 use millrace_config::{CgiRoute, Config, LauncherHandle, Origin, Route, Service};
 use millrace_confine::Identity;
 
-use crate::command;
 use crate::console;
 use crate::finding::{Finding, Severity};
 use crate::privileges;
@@ -22,7 +23,7 @@ use crate::program_error::ProgramError;
 
 /// The guard, and the launcher of the configuration in force.
 #[derive(Debug, Default)]
-pub(crate) struct Programs {
+pub(crate) struct CgiPrograms {
     /// `None` if the first configuration has no programs.
     guard: Option<Guard>,
     /// The user of the programs.
@@ -41,6 +42,8 @@ pub(crate) struct Launcher {
     control: UnixStream,
     /// The folders by their numbers, as configured.
     folders: Vec<PathBuf>,
+    /// Which folders the paths named then.
+    identities: Vec<FolderIdentity>,
     /// A description for the operator.
     line: String,
     end: Arc<LauncherEnd>,
@@ -56,7 +59,7 @@ struct LauncherEnd {
     is_wanted: AtomicBool,
 }
 
-impl Programs {
+impl CgiPrograms {
     /// Starts the guard if a route of `config` has programs.
     ///
     /// # Errors
@@ -66,7 +69,7 @@ impl Programs {
         if folders.is_empty() {
             return Ok(Self::default());
         }
-        let user = privileges::program_user(&config.cgi_user)?;
+        let user = privileges::program_user(config)?;
         let limits = &config.limits;
         let settings = LauncherSettings {
             parent: std::process::id(),
@@ -87,7 +90,7 @@ impl Programs {
 
     /// Connects the routes of `config` with a launcher that has exactly its folders. That of the
     /// configuration in force is taken if it is one; otherwise another one is started. It ends with
-    /// the last configuration that is connected with it. Returns it, for [`Programs::set`].
+    /// the last configuration that is connected with it. Returns it, for [`CgiPrograms::set`].
     ///
     /// # Errors
     /// Why there is no launcher with these folders, as a sentence.
@@ -95,7 +98,11 @@ impl Programs {
         let folders = folders(config);
         let Some(first) = folders.first() else { return Ok(None) };
         let launcher = match &self.launcher {
-            Some(launcher) if launcher.folders == folders && !launcher.has_ended() => {
+            Some(launcher)
+                if launcher.folders == folders
+                    && launcher.identities == identities(&folders)
+                    && !launcher.has_ended() =>
+            {
                 launcher.clone()
             }
             _ => {
@@ -124,6 +131,7 @@ fn start_launcher(
     folders: Vec<PathBuf>,
 ) -> Result<Launcher, String> {
     let failed = |error| format!("the launcher of CGI programs: {error}");
+    let identities = identities(&folders);
     let started = guard.start_launcher().map_err(failed)?;
     if started.folders != folders {
         return Err(failed("the configuration has changed meanwhile (reload it again)".to_owned()));
@@ -133,6 +141,7 @@ fn start_launcher(
         socket: started.socket,
         control: started.control,
         folders,
+        identities,
         line: format!("CGI programs run as {user}, {}", started.description),
         end: Arc::default(),
     })
@@ -206,7 +215,7 @@ pub(crate) fn finding(config: &Config) -> Finding {
         true => "in a control group each",
         false => "in a process group each",
     };
-    match privileges::program_user(&config.cgi_user) {
+    match privileges::program_user(config) {
         Ok(Some(user)) => {
             let value = format!("run as {}, {group}", privileges::describe(user));
             Finding::new("CGI programs", Severity::Ok, value, "")
@@ -220,18 +229,16 @@ pub(crate) fn finding(config: &Config) -> Finding {
     }
 }
 
-/// Returns the folders of the programs in the present configuration of a command line, for the
-/// guard.
-///
-/// # Errors
-/// Why the configuration cannot be read, on one line.
-pub(crate) fn find_folders(words: &[OsString]) -> Result<Vec<PathBuf>, String> {
-    let config = command::parse_config(words.iter().cloned());
-    config.map(|config| folders(&config)).map_err(|error| error.to_string())
+/// The device and the inode of a folder; `None` if the path names none.
+type FolderIdentity = Option<(u64, u64)>;
+
+fn identities(folders: &[PathBuf]) -> Vec<FolderIdentity> {
+    let identity = |path| fs::metadata(path).ok().map(|found| (found.dev(), found.ino()));
+    folders.iter().map(identity).collect()
 }
 
 /// Returns the folders with programs of a configuration, each once.
-fn folders(config: &Config) -> Vec<PathBuf> {
+pub(crate) fn folders(config: &Config) -> Vec<PathBuf> {
     let mut folders: Vec<PathBuf> = Vec::new();
     for cgi in programs(config) {
         if !folders.contains(&cgi.folder) {

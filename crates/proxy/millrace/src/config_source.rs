@@ -98,7 +98,7 @@ impl ConfigSource {
     /// # Errors
     /// The first error, on one line.
     pub(crate) fn parse(&self) -> Result<Config, ConfigError> {
-        config::from_raw(&self.read_raw()?)
+        self.read_raw().and_then(|raw| config::from_raw(&raw))
     }
 
     /// Builds the configuration for a start, and reads the files that it names.

@@ -1,12 +1,11 @@
 //! Opens the folders whose files are served. They are opened together with the reading of the
 //! configuration, so that their errors are reported with it.
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
 use millrace_config::{Config, ConfigError, FolderHandle, FolderRoute, RawConfig, SymlinkRule};
-use millrace_files::{Folder, GrantedFolder, Symlinks};
+use millrace_files::{Folder, GrantedFolder, Symlinks, WithheldFolder};
 use millrace_sys::Errno;
 
 use crate::cgi;
@@ -16,10 +15,9 @@ use crate::cgi;
 /// # Errors
 /// The first folder that cannot be opened.
 pub(crate) fn open(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigError> {
-    // A program is never sent as a file. A folder that does not exist has no files.
-    let programs = cgi::programs(config)
-        .filter_map(|cgi| millrace_sys::open_folder(&cgi.folder).ok().map(Arc::new));
-    let programs: Vec<_> = programs.collect();
+    // A program is never sent as a file.
+    let programs: Vec<_> =
+        cgi::programs(config).map(|cgi| WithheldFolder::new(&cgi.folder)).collect();
     for (service, of_service) in config.services.iter_mut().enumerate() {
         for (route, of_route) in of_service.routes_mut().iter_mut().enumerate() {
             let folders =
@@ -44,7 +42,7 @@ pub(crate) fn open(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
 /// error names the option, if it is not that of the folder, and the path.
 fn open_folder<'f>(
     folder: &'f FolderRoute,
-    withheld: &[Arc<OwnedFd>],
+    withheld: &[WithheldFolder],
 ) -> Result<FolderHandle, (Option<&'static str>, &'f Path, Errno)> {
     let allowed = folder.allowed_paths.iter().map(|path| {
         let opened = GrantedFolder::open(path);
@@ -137,7 +135,11 @@ mod tests {
             assert_eq!(open(file), Err(Errno::NOENT), "{file}");
         }
         fs::rename(path.join("cgi"), path.join("renamed")).unwrap();
-        assert_eq!(open("renamed/a"), Err(Errno::NOENT));
+        fs::create_dir(path.join("cgi")).unwrap();
+        fs::write(path.join("cgi/a"), "a").unwrap();
+        for file in ["renamed/a", "cgi/a", "link"] {
+            assert_eq!(open(file), Err(Errno::NOENT), "{file}");
+        }
         fs::remove_dir_all(path).unwrap();
     }
 

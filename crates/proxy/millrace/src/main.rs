@@ -11,6 +11,7 @@ mod cache_metrics;
 mod calibrate;
 mod certificates;
 mod cgi;
+mod cgi_folders;
 mod command;
 mod config_source;
 mod congestion;
@@ -54,7 +55,7 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let words: Vec<_> = std::env::args_os().collect();
-    if let Some(status) = millrace_cgi::run_if_launcher(&words, cgi::find_folders) {
+    if let Some(status) = millrace_cgi::run_if_launcher(&words, cgi_folders::find) {
         return ExitCode::from(status);
     }
     match command::run(words) {

@@ -108,7 +108,8 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         let folders = [PathBuf::from("/a b"), OsStr::from_bytes(b"/\xff\n").into()];
         let (socket, control) = UnixStream::pair().unwrap();
-        let launcher = Reply::launcher("as nobody", &folders, socket.into(), control.into());
+        let launcher =
+            Reply::launcher("in a process group", &folders, socket.into(), control.into());
         for sent in [launcher, Reply::refusal("no".to_owned())] {
             sent.send(&here).unwrap();
             let received = Reply::receive(&there).unwrap();

@@ -66,7 +66,11 @@ fn report(mut control: &UnixStream, line: &str) {
 
 /// Opens the folders, then gives up all rights that programs should not have. Returns a description
 /// of those that are left.
-fn prepare(settings: LauncherSettings) -> Result<(Arc<Programs>, String), String> {
+fn prepare(mut settings: LauncherSettings) -> Result<(Arc<Programs>, String), String> {
+    // A program runs in its own folder, and gets its path.
+    for folder in &mut settings.folders {
+        *folder = std::path::absolute(&*folder).map_err(|error| error.to_string())?;
+    }
     // A service manager signals all processes of a service. The control socket ends this one.
     // Programs get an empty mask.
     Signals::block().map_err(|error| format!("cannot block signals: {error}"))?;

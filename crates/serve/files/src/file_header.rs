@@ -71,9 +71,9 @@ pub fn listing_header(rules: &FolderRules, now_ms: u64) -> CachedHeader {
 }
 
 /// Returns the entity tag of a file: its size, and a hash of its inode and times, in hexadecimal,
-/// and the coding if it is compressed. Another level or another version of this program may compress
-/// it to other bytes, so the hash has these too. The time of the last change counts besides that of the last modification, which a writer can
-/// set back.
+/// and the coding if it is compressed. The time of the last change counts besides that of the last
+/// modification, which a writer can set back. The level and the version of this program count for
+/// compressed bytes, because others may give other bytes.
 ///
 /// RFC 9110 section 8.8.1: the tag is weak while another change could get the same time, because
 /// the kernel takes times from its tick.

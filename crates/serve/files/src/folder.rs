@@ -32,8 +32,36 @@ pub enum Symlinks {
 pub struct Folder {
     root: GrantedFolder,
     symlinks: Symlinks,
-    /// Folders whose files count as missing.
-    withheld: Vec<Arc<OwnedFd>>,
+    withheld: Vec<WithheldFolder>,
+}
+
+/// A folder whose files count as missing.
+#[derive(Clone, Debug)]
+pub struct WithheldFolder {
+    /// Its path without links. Another folder at this path is withheld too.
+    path: PathBuf,
+    /// The folder, also under another name later; `None` if it does not exist yet.
+    folder: Option<Arc<OwnedFd>>,
+}
+
+impl WithheldFolder {
+    /// Opens a folder.
+    pub fn new(path: &Path) -> Self {
+        let folder = millrace_sys::open_folder(path).ok().map(Arc::new);
+        let known = folder.as_deref().and_then(path_of);
+        let known = known.or_else(|| std::path::absolute(path).ok());
+        Self { path: known.unwrap_or_else(|| path.to_owned()), folder }
+    }
+
+    /// Returns whether a path without links is that of the folder, or below it.
+    fn has(&self, path: &Path) -> Result<bool, Errno> {
+        let present = match &self.folder {
+            Some(folder) => Some(path_of(folder).ok_or(Errno::NOENT)?),
+            None => None,
+        };
+        let starts = |folder: &PathBuf| path.starts_with(folder);
+        Ok(starts(&self.path) || present.as_ref().is_some_and(starts))
+    }
 }
 
 impl Folder {
@@ -48,7 +76,7 @@ impl Folder {
 
     /// Withholds everything below other folders, whatever path or link leads to it.
     #[must_use]
-    pub fn withholding(self, withheld: Vec<Arc<OwnedFd>>) -> Self {
+    pub fn withholding(self, withheld: Vec<WithheldFolder>) -> Self {
         Self { withheld, ..self }
     }
 
@@ -60,7 +88,7 @@ impl Folder {
         }
         let path = path_of(&found).ok_or(Errno::NOENT)?;
         for folder in &self.withheld {
-            if path.starts_with(path_of(folder).ok_or(Errno::NOENT)?) {
+            if folder.has(&path)? {
                 return Err(Errno::NOENT);
             }
         }

@@ -45,7 +45,7 @@ pub use codings::{AcceptedCodings, Coding, fuzz_accept_encoding};
 pub use compression::Compression;
 pub use content_type::{ContentTypes, ContentTypesError};
 pub use file_header::{entity_tag, file_header, listing_header};
-pub use folder::{Folder, Symlinks};
+pub use folder::{Folder, Symlinks, WithheldFolder};
 pub use folder_io::{
     Entries, FileKind, FileStatus, FileTime, FolderIo, ListEntry, OpenFile, OpenMode, OpenedFile,
 };

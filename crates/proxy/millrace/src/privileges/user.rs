@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use millrace_config::{ConfigError, ProcessUser};
+use millrace_config::{Config, ConfigError, ProcessUser};
 use millrace_confine::{Identity, find_group, find_user, find_user_name};
 use millrace_sys::Errno;
 
@@ -12,6 +12,9 @@ use crate::program_error::ProgramError;
 
 /// The users for `auto`. The first that exists is taken.
 pub(super) const AUTO_USERS: [&str; 2] = ["millrace", "nobody"];
+/// The users of CGI programs for `auto`. The first one that exists and is not that of millrace is
+/// taken.
+const PROGRAM_USERS: [&str; 4] = ["millrace-cgi", "nobody", "www-data", "daemon"];
 /// The overflow user of the kernel (user_namespaces(7)). It is taken if /etc/passwd has no
 /// `nobody`.
 const OVERFLOW: Identity = Identity { user: 65534, group: 65534 };
@@ -62,19 +65,37 @@ pub(super) fn choose(
 /// Returns the user of CGI programs; `None`: this process is not root, and programs have its user.
 ///
 /// # Errors
-/// If /etc/passwd or /etc/group lacks the name.
-pub(crate) fn program_user(wanted: &ProcessUser) -> Result<Option<Identity>, ConfigError> {
-    let named = match wanted {
-        ProcessUser::Named { user, group } => Some((user.as_str(), group.as_deref())),
-        ProcessUser::Auto => None,
+/// If /etc/passwd or /etc/group lacks the name. If the user is that of this process: its programs
+/// could kill it, and read its files.
+pub(crate) fn program_user(config: &Config) -> Result<Option<Identity>, ConfigError> {
+    let (passwd, groups) = (text("/etc/passwd"), text("/etc/group"));
+    let named = |wanted: &ProcessUser| match wanted {
+        ProcessUser::Named { user, group } => {
+            find(&passwd, &groups, user, group.as_deref()).map(Some)
+        }
+        ProcessUser::Auto => Ok(None),
     };
-    let (user, group) = named.unwrap_or(("nobody", None));
-    let found = find(&text("/etc/passwd"), &text("/etc/group"), user, group);
-    let identity = match found {
-        Err(_) if (user, group) == ("nobody", None) => OVERFLOW,
-        found => found?,
-    };
-    Ok((Identity::current().user == 0).then_some(identity))
+    let (own, of_programs) = (named(&config.user)?, named(&config.cgi_user)?);
+    if Identity::current().user != 0 {
+        return Ok(None);
+    }
+    let own = own.unwrap_or_else(|| automatic(&passwd).1);
+    let of_programs = of_programs.or_else(|| {
+        let found = PROGRAM_USERS.iter().filter_map(|name| find_user(&passwd, name));
+        found.chain([OVERFLOW]).find(|user| user.user != own.user)
+    });
+    match of_programs.filter(|user| user.user != own.user) {
+        Some(user) => Ok(Some(user)),
+        None => {
+            let user = describe(own);
+            let problem = format!("{user} is also the user of millrace");
+            Err(ConfigError::rule(
+                "cgi-user",
+                problem,
+                "another user, whose programs cannot kill it",
+            ))
+        }
+    }
 }
 
 /// Returns the missing permissions of the user to whom a process of root will change, as sentences.

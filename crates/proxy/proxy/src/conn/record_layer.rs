@@ -32,6 +32,8 @@ pub(crate) struct RecordLayer {
     pub(crate) header: Vec<u8>,
     /// Whether the header is a local redirect, which no client gets.
     pub(crate) is_local_redirect: bool,
+    /// Whether the program has responded, with what is no response.
+    pub(crate) is_malformed: bool,
     body: RecordBody,
     /// Translated bytes that did not fit before those in the buffer.
     pub(crate) prefix: Vec<u8>,
@@ -97,6 +99,12 @@ impl RecordLayer {
 
     /// Translates received bytes in place. Returns `None` if they are no response.
     pub(crate) fn translate(&mut self, input: &mut [u8]) -> Option<Translated> {
+        let translated = self.translate_records(input);
+        self.is_malformed |= translated.is_none();
+        translated
+    }
+
+    fn translate_records(&mut self, input: &mut [u8]) -> Option<Translated> {
         let (mut at, mut out) = (0, 0..0);
         loop {
             match self.decoder.next_part(&input[at..]).ok()? {
@@ -198,7 +206,10 @@ impl RecordLayer {
     fn finish(&mut self, input: &mut [u8], at: usize, out: &mut Range<usize>) -> bool {
         match std::mem::take(&mut self.body) {
             RecordBody::Idle | RecordBody::Dropped => false,
-            RecordBody::Header => true,
+            RecordBody::Header => {
+                self.is_malformed = true;
+                true
+            }
             RecordBody::Chunked { has_begun, .. } => {
                 let end = if has_begun { "\r\n0\r\n\r\n" } else { "0\r\n\r\n" };
                 emit(input, at, out, end.as_bytes(), &mut self.prefix);

@@ -262,7 +262,7 @@ fn key_of(
 ) -> Key {
     let FileStatus { device, inode, bytes, modified, changed, .. } = *status;
     let mut text = b"file ".to_vec();
-    for (coding, level) in compressed {
+    if let Some((coding, level)) = compressed {
         text.extend_from_slice(&[coding as u8, level as u8]);
     }
     for number in [device, inode, bytes, modified.seconds as u64, changed.seconds as u64] {

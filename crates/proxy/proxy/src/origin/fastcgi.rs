@@ -6,8 +6,12 @@ use millrace_config::OriginProtocol;
 use millrace_engine::{Engine, Key};
 use millrace_fastcgi::{AuthorizationFor, CGI_FOLDER_VARIABLE, Environment, write_input_header};
 use millrace_http1::format::{write_normalised_authority, write_number};
-use millrace_http1::{Authority, Framing, Method, Scheme, destination, path};
+use millrace_http1::{
+    Authority, Expectation, Framing, HeaderWriter, Method, Scheme, Version, destination,
+    expectation, path,
+};
 
+use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, headers};
 use crate::origin::{OriginAddress, OriginId, events};
@@ -57,6 +61,21 @@ pub(crate) fn buffer_bytes(exchange: &Exchange) -> u64 {
     route.map_or(0, |route| route.upload_buffer_bytes)
 }
 
+/// Sends 100 (Continue) to a client that waits for it before it sends the body. A program cannot.
+pub(crate) fn send_continue<E: Engine>(core: &mut Core<E>, key: Key) {
+    let ExchangeParts { engine, exchange, client, out, .. } = core.parts_with_client(key);
+    let request = &exchange.request;
+    let is_awaited =
+        expectation(request) == Expectation::Continue && request.version() == Version::Http11;
+    if is_awaited && client.may_send(key) {
+        out.clear();
+        let mut header = h1::header(out);
+        header.response(100, b"Continue");
+        header.end();
+        client.wire.send(engine, &[out]);
+    }
+}
+
 /// Sends the request to the program at `id`, over the connection that the exchange has now.
 #[inline(never)]
 pub(crate) fn send_request<E: Engine>(
@@ -66,6 +85,11 @@ pub(crate) fn send_request<E: Engine>(
 ) -> TransferProgress {
     // Those of the request before, which followed its header.
     report_errors(core, key);
+    let exchange = core.exchange(key);
+    let has_body = exchange.file.as_ref().is_some_and(|file| file.body.is_some());
+    if !exchange.has_received_request() && !has_body && !exchange.is_refresh() {
+        send_continue(core, key);
+    }
     let Core { engine, exchanges, origins, conns, out, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the exchange has a connection");
     let client = exchange.conn.and_then(|conn| conns.get(conn));
@@ -142,7 +166,7 @@ fn set_program(environment: &mut Environment, exchange: &Exchange) {
     let snapshot = exchange.snapshot();
     let route = snapshot.route_of(exchange.service, exchange.plan).expect("the plan is a route");
     let (full_path, _) = path::split_query(destination.path_and_query);
-    let mount = route.path.trim_end_matches('/').as_bytes();
+    let mut mount = route.path.trim_end_matches('/').as_bytes();
     environment.set(b"DOCUMENT_URI", full_path);
     if let Some(cgi) = &route.cgi {
         environment.set(CGI_FOLDER_VARIABLE.as_bytes(), cgi.number.to_string().as_bytes());
@@ -150,7 +174,10 @@ fn set_program(environment: &mut Environment, exchange: &Exchange) {
     let script = exchange.file.as_ref().and_then(|file| file.script.as_ref());
     match (&route.folder, script) {
         (Some(folder), Some(script)) => {
-            let root = folder.path.as_os_str().as_encoded_bytes();
+            // The program runs elsewhere.
+            let root = std::path::absolute(&folder.path).unwrap_or_else(|_| folder.path.clone());
+            let root = root.as_os_str().as_encoded_bytes();
+            let root = root.strip_suffix(b"/").unwrap_or(root);
             let name = [mount, b"/", &script.path[..]].concat();
             environment.set(b"SCRIPT_NAME", &name);
             environment.set(b"SCRIPT_FILENAME", &[root, b"/", &script.path[..]].concat());
@@ -159,12 +186,14 @@ fn set_program(environment: &mut Environment, exchange: &Exchange) {
         }
         // One application responds to all paths, or the launcher finds the program.
         _ => {
+            let normal = path::normalise(full_path);
+            let mut rest = normal.strip_prefix(mount).unwrap_or(&normal);
+            if !rest.is_empty() && !rest.starts_with(b"/") {
+                // RFC 3875 section 4.1.5: the path of the route may end within a segment.
+                let end = mount.iter().rposition(|&byte| byte == b'/').unwrap_or(0);
+                (mount, rest) = (&mount[..end], &normal[end..]);
+            }
             environment.set(b"SCRIPT_NAME", mount);
-            let normal = match route.cgi {
-                Some(_) => path::normalise(full_path),
-                None => full_path.into(),
-            };
-            let rest = normal.strip_prefix(mount).unwrap_or(&normal);
             let mut path_info = Vec::new();
             path::decode_escapes(rest, &mut path_info);
             environment.set(b"PATH_INFO", &path_info);

@@ -428,10 +428,16 @@ fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
     let ExchangeParts { client, origin, .. } = core.parts(key);
     let waits = client.is_some_and(|client| !client.may_send(key));
-    if waits && origin.is_some_and(|origin| !origin.wire.response_bytes().is_empty()) {
+    if waits && origin.as_ref().is_some_and(|it| !it.wire.response_bytes().is_empty()) {
         // The wire records whether the stream ended or broke. A body that is delimited by the end
         // of the stream is whole only if the stream ended in order.
         return NextStep::Wait;
+    }
+    if origin.is_some_and(|origin| origin.wire.has_malformed_records()) {
+        fastcgi::report_errors(core, key);
+        // It may have done what the request asks for, so the request is not repeated as after the
+        // end of an idle connection.
+        return NextStep::End(Reason::MalformedResponse);
     }
     NextStep::End(Reason::OriginClosed)
 }

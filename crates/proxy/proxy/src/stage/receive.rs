@@ -6,16 +6,14 @@ use std::sync::Arc;
 
 use millrace_engine::{Buffer, Engine, HeldBytes, Key, TokenKind};
 use millrace_files::Errno;
-use millrace_http1::{Expectation, Framing, HeaderWriter, Version, expectation};
+use millrace_http1::Framing;
 
 use crate::cached::waiting;
-use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::files::FileWork;
 use crate::origin::fastcgi;
-use crate::transfer::sink::TransferSink;
 
 /// The bytes that are written to a file at once. Memory for one such piece is enough for a body of
 /// any length.
@@ -41,16 +39,9 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 }
 
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    let ExchangeParts { engine, exchange, client, out, .. } = core.parts_with_client(key);
+    let ExchangeParts { engine, exchange, .. } = core.parts_with_client(key);
     exchange.upload.start(exchange.framing, false, engine.now());
-    let expects_continue = expectation(&exchange.request) == Expectation::Continue;
-    if expects_continue && exchange.request.version() == Version::Http11 && client.may_send(key) {
-        out.clear();
-        let mut header = h1::header(out);
-        header.response(100, b"Continue");
-        header.end();
-        client.wire.send(engine, &[out]);
-    }
+    fastcgi::send_continue(core, key);
     collect(core, key)
 }
 

@@ -23,6 +23,11 @@ impl Wire {
         self.records.as_ref().is_some_and(|records| records.is_local_redirect)
     }
 
+    /// Returns whether a program has responded with what is no response.
+    pub(crate) fn has_malformed_records(&self) -> bool {
+        self.records.as_ref().is_some_and(|records| records.is_malformed)
+    }
+
     /// Takes the beginning of what a program wrote to its standard error.
     pub(crate) fn take_program_errors(&mut self) -> Vec<u8> {
         self.records.as_mut().map(|records| records.decoder.take_errors()).unwrap_or_default()
