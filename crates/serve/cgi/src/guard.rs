@@ -50,13 +50,9 @@ pub(crate) fn run(arguments: &[OsString], find_folders: FindFolders) -> u8 {
             }
             _ => find_folders(words),
         };
-        let started = folders.and_then(|folders| {
+        let reply = folders.and_then(|folders| {
             settings.folders = folders;
-            start(&settings, number)
-        });
-        let reply = started.map(|(launcher, reply)| {
-            launchers.push(launcher);
-            reply
+            start(&settings, number, &mut launchers)
         });
         if reply.unwrap_or_else(Reply::refusal).send(&millrace).is_err() {
             break;
@@ -83,11 +79,16 @@ pub(crate) fn arguments(settings: &LauncherSettings, words: &[OsString]) -> Vec<
     [&[count], words, &settings.to_arguments()].concat()
 }
 
-/// Starts a launcher. Returns the thread that waits for its end, and the reply with its sockets.
+/// Starts a launcher, and adds the thread that waits for its end. Returns the reply with its
+/// sockets.
 ///
 /// # Errors
 /// Why it did not start, on one line.
-fn start(settings: &LauncherSettings, number: usize) -> Result<(JoinHandle<()>, Reply), String> {
+fn start(
+    settings: &LauncherSettings,
+    number: usize,
+    launchers: &mut Vec<JoinHandle<()>>,
+) -> Result<Reply, String> {
     let failed = |error: io::Error| error.to_string();
     let (socket, listener) = open_socket().map_err(failed)?;
     let (control, of_launcher) = UnixStream::pair().map_err(failed)?;
@@ -96,15 +97,19 @@ fn start(settings: &LauncherSettings, number: usize) -> Result<(JoinHandle<()>, 
     let mut command = Command::new(OWN_PROGRAM);
     command.arg0("millrace").arg(LAUNCHER_COMMAND).args(settings.to_arguments());
     command.stdin(OwnedFd::from(of_launcher)).stdout(listener);
-    let child = command.spawn();
+    let child = command.spawn().map_err(|error| {
+        if let Some(groups) = &groups {
+            control_group::remove_groups(groups);
+        }
+        failed(error)
+    })?;
     // The command holds the sockets of the launcher, whose end has to be noticed.
     drop(command);
-    let wait = |child| thread::spawn(move || wait_for_end(child, groups.as_deref()));
-    let launcher = wait(child.map_err(failed)?);
+    launchers.push(thread::spawn(move || wait_for_end(child, groups.as_deref())));
     let started = read_start(&control).map_err(failed)?;
     match started.strip_prefix("ready ") {
         Some(description) => {
-            Ok((launcher, Reply::launcher(description, &settings.folders, socket, control.into())))
+            Ok(Reply::launcher(description, &settings.folders, socket, control.into()))
         }
         None => Err(started),
     }

@@ -27,9 +27,9 @@ impl OptionRow {
                  what follows is its PATH_INFO. On the command line, the programs are below \
                  /cgi-bin/. Files below the directory are never sent. Symbolic links are not \
                  followed. Programs run as cgi-user, within the limits cgi_programs, cgi_ms, \
-                 cgi_memory_bytes and cgi_processes, and are killed when the client leaves. A \
-                 reload can change these directories if the process was started with cgi. Not \
-                 together with folder, origins and fastcgi.",
+                 cgi_memory_bytes and cgi_processes, and are killed when the connection of the \
+                 client breaks. A reload can change these directories if the process was started \
+                 with cgi. Not together with folder, origins and fastcgi.",
             ),
         row(Folder, Files, "internal", ValueType::Switch, "off")
             .summary("Refuse requests of clients for this directory with 404")
