@@ -5,7 +5,7 @@ use millrace_http1::{FieldName, FieldRun, HeaderWriter, RequestHead};
 use super::cached_header::CachedHeader;
 use super::date::http_date;
 use super::field_lines::StoredFieldLine;
-use super::meta::Meta;
+use super::meta::{Flags, Meta};
 
 /// Evaluates the conditions of a GET or HEAD request against a stored response that may be reused,
 /// in the order of RFC 9110 section 13.2.2.
@@ -46,14 +46,16 @@ fn is_none_match(request: &RequestHead, stored: &CachedHeader) -> bool {
     !request.values(FieldName::IfNoneMatch).any(is_matched)
 }
 
-/// Evaluates `If-Modified-Since` (RFC 9110 section 13.1.3). A response without `Last-Modified`
-/// counts as modified at its `Date` (RFC 9111 section 4.3.2). A condition that is malformed or
-/// occurs twice is ignored.
+/// Evaluates `If-Modified-Since` (RFC 9110 section 13.1.3). A received response without
+/// `Last-Modified` counts as modified at its `Date` (RFC 9111 section 4.3.2). A condition is
+/// ignored if it is malformed, occurs twice, or applies to an own response without a modification
+/// time.
 fn is_modified(request: &RequestHead, meta: &Meta) -> bool {
     let mut values = request.values(FieldName::IfModifiedSince);
     let (Some(value), None) = (values.next(), values.next()) else { return true };
     let Some(since_s) = http_date(value, meta.response_ms / 1000) else { return true };
-    meta.last_modified_s.unwrap_or(meta.date_s) > since_s
+    let date_s = (!meta.flags.contains(Flags::IS_OWN)).then_some(meta.date_s);
+    meta.last_modified_s.or(date_s).is_none_or(|modified_s| modified_s > since_s)
 }
 
 /// Writes the status and the fields of a 304 response for a stored response. RFC 9110 section

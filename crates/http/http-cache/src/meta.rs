@@ -81,7 +81,10 @@ impl Flags {
     /// It was received as HTTP/1.0, which `Via` reports to the recipient (RFC 9110 section 7.6.3).
     pub const RECEIVED_AS_HTTP10: Self = Self(32);
 
-    const ALL: u8 = 63;
+    /// This server made it as an origin server, so it was never received.
+    pub const IS_OWN: Self = Self(64);
+
+    const ALL: u8 = 127;
 
     pub(super) fn bits(self) -> u8 {
         self.0

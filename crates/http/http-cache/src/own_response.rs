@@ -57,7 +57,8 @@ impl OwnResponse<'_> {
             status: 200,
             flags: Flags::default()
                 .set_if(Flags::MODIFIED_IS_STRONG, is_strong)
-                .set_if(Flags::VARIES, vary.is_some()),
+                .set_if(Flags::VARIES, vary.is_some())
+                .set_if(Flags::IS_OWN, true),
             lines_at,
             stored_range: None,
             range_tag: 0,
@@ -166,6 +167,23 @@ mod tests {
         assert!(!header.meta.has_validator());
         let late = OwnResponse { last_modified_s: Some(u64::MAX), ..own }.header();
         assert!(late.head.ends_with(b"9999 23:59:59 GMT\r\n"));
+    }
+
+    #[test]
+    fn without_a_modification_time_if_modified_since_is_ignored_rfc_9110_section_13_1_3() {
+        let (etag, last_modified_s) = (None, None);
+        let own = OwnResponse {
+            fields: &[],
+            etag,
+            last_modified_s,
+            vary: b"",
+            now_ms: NOW_MS,
+            lifetime_s: 0,
+        };
+        let request = get("If-Modified-Since: Fri, 31 Dec 9999 23:59:59 GMT\r\n");
+        assert!(!is_not_modified(&request, &own.header()));
+        let dated = OwnResponse { last_modified_s: Some(NOW_S), ..own };
+        assert!(is_not_modified(&request, &dated.header()));
     }
 
     #[test]
