@@ -38,7 +38,8 @@ impl CachedHeader {
 
     /// Returns the header of the same response in a content coding, for bytes that are kept. Its
     /// entity tag gets a dash and a suffix, because the bytes are others (RFC 9110 section
-    /// 8.8.3.3). With several entity tags, there is none. The response has no content coding yet.
+    /// 8.8.3.3). It has no entity tag if there are several, or a malformed one. The response has no
+    /// content coding yet.
     #[must_use]
     pub fn in_coding(&self, coding: &str, tag_suffix: &str) -> Self {
         let write_tag = |head: &mut Vec<u8>, tag: &[u8]| {
@@ -52,7 +53,7 @@ impl CachedHeader {
 
     /// Returns the header of the same response in a content coding, for bytes that are coded while
     /// they pass. Its entity tag is weak, because they may be others the next time, and it accepts
-    /// no ranges.
+    /// no ranges. A malformed tag is left out.
     #[must_use]
     pub fn in_passing_coding(&self, coding: &str) -> Self {
         self.coded(coding, |name| name != FieldName::AcceptRanges, Etag::write_weak)
@@ -73,7 +74,7 @@ impl CachedHeader {
                 if keeps(line.known) {
                     head.extend_from_slice(line.bytes);
                 }
-            } else if self.meta.etag.is_some() {
+            } else if self.meta.etag.is_some() && !Etag::parse(line.value).is_malformed() {
                 head.extend_from_slice(b"ETag: ");
                 let start = head.len();
                 write_tag(&mut head, line.value);
@@ -159,5 +160,16 @@ mod tests {
         assert!(plain.meta.flags.contains(Flags::MODIFIED_IS_STRONG));
         assert!(!coded.meta.flags.contains(Flags::MODIFIED_IS_STRONG));
         assert_eq!(coded.etag_bytes(), None);
+    }
+
+    #[test]
+    fn a_coded_response_has_no_malformed_tag() {
+        for etag in ["abc", "W/abc", "\"abc", "abc\"", "\"a\"b\""] {
+            let plain = header(Some(etag.as_bytes()));
+            for coded in [plain.in_coding("br", "br"), plain.in_passing_coding("br")] {
+                assert_eq!(coded.etag_bytes(), None, "{etag}");
+                assert!(coded.lines().all(|line| line.known != FieldName::Etag), "{etag}");
+            }
+        }
     }
 }

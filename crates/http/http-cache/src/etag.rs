@@ -18,8 +18,12 @@ impl<'a> Etag<'a> {
             [b'W', b'/', opaque @ ..] => (opaque, true),
             opaque => (opaque, false),
         };
-        let is_quoted = matches!(opaque, [b'"', inner @ .., b'"'] if !inner.contains(&b'"'));
-        Self { opaque, is_weak: is_weak || !is_quoted }
+        Self { opaque, is_weak: is_weak || !is_quoted(opaque) }
+    }
+
+    /// Returns whether the tag is malformed.
+    pub fn is_malformed(self) -> bool {
+        !is_quoted(self.opaque)
     }
 
     /// Appends an entity tag as a weak one.
@@ -57,6 +61,10 @@ impl<'a> Etag<'a> {
     }
 }
 
+fn is_quoted(opaque: &[u8]) -> bool {
+    matches!(opaque, [b'"', inner @ .., b'"'] if !inner.contains(&b'"'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -64,6 +72,7 @@ mod tests {
     #[test]
     fn tags_are_compared_in_two_ways_rfc_9110_section_8_8_3_2() {
         let [weak_1, weak_2, strong_1] = [&b"W/\"1\""[..], b"W/\"2\"", b"\"1\""].map(Etag::parse);
+        assert!(!weak_1.is_malformed() && !strong_1.is_malformed());
         assert!(weak_1.matches_weakly(weak_1) && !weak_1.matches_strongly(weak_1));
         assert!(!weak_1.matches_weakly(weak_2) && !weak_1.matches_strongly(weak_2));
         assert!(weak_1.matches_weakly(strong_1) && !weak_1.matches_strongly(strong_1));
@@ -74,7 +83,7 @@ mod tests {
     fn malformed_tags_are_only_equal_to_themselves() {
         for odd in ["abc", "w/\"abc\"", "\"abc", "abc\"", "\"a\"b\"", "", "\"", "W\"abc\""] {
             let odd = Etag::parse(odd.as_bytes());
-            assert!(odd.matches_weakly(odd) && !odd.is_strong());
+            assert!(odd.matches_weakly(odd) && !odd.is_strong() && odd.is_malformed());
             assert!(!odd.matches_weakly(Etag::parse(b"\"abc\"")));
         }
     }

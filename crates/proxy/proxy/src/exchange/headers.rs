@@ -198,7 +198,7 @@ pub(crate) fn write_response(
 }
 
 /// Writes the fields of a response that may be compressed while it passes. Its entity tag becomes
-/// weak, because compressing it again may give other bytes.
+/// weak, because compressing it again may give other bytes. A malformed tag is left out.
 #[cold]
 #[inline(never)]
 fn write_coding(out: &mut impl HeaderWriter, response: &ResponseHead, coding: ResponseCoding) {
@@ -206,7 +206,8 @@ fn write_coding(out: &mut impl HeaderWriter, response: &ResponseHead, coding: Re
         out.field(b"Content-Encoding", name.as_bytes());
     }
     if coding.weakens_tag {
-        for tag in response.values(FieldName::Etag) {
+        let tags = response.values(FieldName::Etag);
+        for tag in tags.filter(|tag| !Etag::parse(tag).is_malformed()) {
             out.field_with(b"ETag", |value| Etag::write_weak(value, tag));
         }
     }
