@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -64,6 +65,16 @@ impl WithheldFolder {
     }
 }
 
+/// A path that was found and not opened.
+struct Found<'a> {
+    /// The place, from which links that leave a folder are gone.
+    place: Place<'a>,
+    /// A descriptor that cannot read.
+    descriptor: OwnedFd,
+    /// Whether the path has a link.
+    is_linked: bool,
+}
+
 impl Folder {
     /// Opens a folder. A path that is itself a symbolic link is followed, because the operator
     /// chose it.
@@ -110,15 +121,29 @@ impl Folder {
         }
     }
 
-    /// Finds a path without opening it. Returns its place, from which links that leave a folder are
-    /// gone, and a descriptor that cannot read.
-    fn find(&self, path: &[u8], mode: OpenMode) -> Result<(Place<'_>, OwnedFd), Errno> {
+    fn rules_without_links(&self, mode: OpenMode) -> BeneathRules {
+        BeneathRules { follows_links: false, ..self.rules(mode) }
+    }
+
+    /// Finds a path without opening it: first without links, which most paths are.
+    fn find(&self, path: &[u8], mode: OpenMode) -> Result<Found<'_>, Errno> {
         let mut place = Place::new(&self.root, path);
         let rules = self.rules(mode);
+        let direct = self.rules_without_links(mode);
+        match repeat(mode, || place.open(BeneathUse::Find, direct)) {
+            Err(Errno::LOOP) if rules.follows_links => {}
+            Err(Errno::XDEV) => return Err(Errno::ACCESS),
+            found => {
+                let descriptor = self.unless_withheld(found?)?;
+                return Ok(Found { place, descriptor, is_linked: false });
+            }
+        }
         for _ in 0..=LEAVING_LINKS_MAX {
             match repeat(mode, || place.open(BeneathUse::Find, rules)) {
-                Ok(found) => return Ok((place, self.unless_withheld(found)?)),
-                Err(Errno::XDEV) if !rules.follows_links => return Err(Errno::ACCESS),
+                Ok(found) => {
+                    let descriptor = self.unless_withheld(found)?;
+                    return Ok(Found { place, descriptor, is_linked: true });
+                }
                 // To read the link may take a disk.
                 Err(Errno::XDEV) if mode == OpenMode::Cached => return Err(Errno::AGAIN),
                 Err(Errno::XDEV) => place = place.after_link(&self.granted())?,
@@ -136,26 +161,22 @@ impl Folder {
     /// path was replaced between the two, the second status shows it. Only an owner of the folder
     /// can put a pipe there in time, and only root a device.
     ///
-    /// It is opened without links first. If there are some, the kernel's name of the open file is
-    /// the one that decides whether it is a program.
-    fn open_found(
-        &self,
-        path: &[u8],
-        place: &Place<'_>,
-        mode: OpenMode,
-    ) -> Result<OpenedFile, Errno> {
-        let without_links = BeneathRules { follows_links: false, ..self.rules(mode) };
-        let direct = match place.path == path {
-            true => repeat(mode, || place.open(BeneathUse::Read, without_links)),
-            false => Err(Errno::LOOP),
+    /// A path without links is opened without links, so that the names that were checked are those
+    /// of the file. If there are some, the kernel's path of the open file is checked.
+    fn open_found(&self, found: &Found<'_>, mode: OpenMode) -> Result<OpenedFile, Errno> {
+        let place = &found.place;
+        let direct = self.rules_without_links(mode);
+        let opened = match found.is_linked {
+            false => repeat(mode, || place.open(BeneathUse::Read, direct)),
+            true => Err(Errno::LOOP),
         };
-        let (file, linked_name) = match direct {
+        let (file, linked_path) = match opened {
             Err(Errno::LOOP) => {
                 let file = self.open_at(place, BeneathUse::Read, mode)?;
-                let name = name_of(&file).ok_or(Errno::ACCESS)?;
-                (file, Some(name))
+                let path = path_below(place, &file)?;
+                (file, Some(path))
             }
-            direct => (direct.map_err(replaced)?, None),
+            opened => (opened.map_err(replaced)?, None),
         };
         let file = self.unless_withheld(file)?;
         let status = millrace_sys::inode_status(file.as_fd())?;
@@ -163,7 +184,7 @@ impl Folder {
             return Err(Errno::ACCESS);
         }
         let status = file_status(&status).ok_or(Errno::ACCESS)?;
-        Ok(OpenedFile { file: Arc::new(RealFile(file)), status, linked_name })
+        Ok(OpenedFile { file: Arc::new(RealFile(file)), status, linked_path })
     }
 
     /// Opens a found place.
@@ -185,43 +206,42 @@ impl Folder {
         name: &[u8],
         kind: InodeKind,
     ) -> Option<ListEntry> {
-        let status = match kind {
-            InodeKind::Regular | InodeKind::Folder | InodeKind::Other => {
-                millrace_sys::entry_status(listed, name).ok()?
+        if kind != InodeKind::Link {
+            let status = millrace_sys::entry_status(listed, name).ok()?;
+            if status.kind != InodeKind::Link {
+                return Some(ListEntry::new(name, &file_status(&status)?, None));
             }
-            InodeKind::Link => self.link_status(path, name)?,
-        };
-        let status = match status.kind {
-            InodeKind::Link => self.link_status(path, name)?,
-            _ => status,
-        };
-        Some(ListEntry::new(name, &file_status(&status)?))
+        }
+        self.linked_entry(path, name)
     }
 
-    /// Returns the status of the target of a link.
-    fn link_status(&self, path: &[u8], name: &[u8]) -> Option<InodeStatus> {
+    /// Returns the entry of a link.
+    fn linked_entry(&self, path: &[u8], name: &[u8]) -> Option<ListEntry> {
         let path = if path.is_empty() { name.to_vec() } else { [path, name].join(&b'/') };
-        let (_, found) = self.find(&path, OpenMode::Waiting).ok()?;
-        millrace_sys::inode_status(found.as_fd()).ok()
+        let found = self.find(&path, OpenMode::Waiting).ok()?;
+        let status = millrace_sys::inode_status(found.descriptor.as_fd()).ok()?;
+        let linked_path = path_below(&found.place, &found.descriptor).ok()?;
+        Some(ListEntry::new(name, &file_status(&status)?, Some(linked_path)))
     }
 }
 
 impl FolderIo for Folder {
     fn open(&self, path: &[u8], mode: OpenMode) -> Result<OpenedFile, Errno> {
-        let (place, found) = self.find(path, mode)?;
-        let status = millrace_sys::inode_status(found.as_fd())?;
+        let found = self.find(path, mode)?;
+        let status = millrace_sys::inode_status(found.descriptor.as_fd())?;
         match file_status(&status).ok_or(Errno::ACCESS)? {
-            FileStatus { kind: FileKind::Regular, .. } => self.open_found(path, &place, mode),
+            FileStatus { kind: FileKind::Regular, .. } => self.open_found(&found, mode),
             status => {
-                let file = Arc::new(RealFile(found));
-                Ok(OpenedFile { file, status, linked_name: None })
+                let Found { place, descriptor, is_linked } = found;
+                let linked_path = is_linked.then(|| path_below(&place, &descriptor)).transpose()?;
+                Ok(OpenedFile { file: Arc::new(RealFile(descriptor)), status, linked_path })
             }
         }
     }
 
     fn list(&self, path: &[u8], is_listed: &dyn Fn(&[u8]) -> bool) -> Result<Entries, Errno> {
-        let (place, _) = self.find(path, OpenMode::Waiting)?;
-        let folder = self.open_at(&place, BeneathUse::List, OpenMode::Waiting)?;
+        let found = self.find(path, OpenMode::Waiting)?;
+        let folder = self.open_at(&found.place, BeneathUse::List, OpenMode::Waiting)?;
         let (mut names, mut read, mut is_cut) = (Vec::new(), 0, false);
         millrace_sys::visit_entries(folder.as_fd(), &mut |name, kind| {
             if names.len() == LISTED_ENTRIES_MAX || read == READ_NAMES_MAX {
@@ -249,16 +269,28 @@ fn replaced(error: Errno) -> Errno {
     }
 }
 
-/// Returns the present name of an open file. `None` without /proc.
-fn name_of(file: &OwnedFd) -> Option<Vec<u8>> {
-    let name = path_of(file)?.file_name()?.as_encoded_bytes().to_vec();
-    // The kernel marks a file that was removed meanwhile.
-    Some(name.strip_suffix(b" (deleted)").unwrap_or(&name).to_vec())
+/// Returns the present path of an open file below the folder of its place: segments separated by
+/// `/`. The kernel knows both paths.
+///
+/// # Errors
+/// EACCES if the file was moved out of the folder meanwhile, or without /proc.
+fn path_below(place: &Place<'_>, file: &OwnedFd) -> Result<Vec<u8>, Errno> {
+    // The folder may be renamed between the two calls.
+    for _ in 0..OPEN_TRIES_MAX {
+        let folder = path_of(&place.folder.descriptor()).ok_or(Errno::ACCESS)?;
+        let path = path_of(file).ok_or(Errno::ACCESS)?;
+        if let Ok(below) = path.strip_prefix(folder) {
+            let below = below.as_os_str().as_bytes();
+            // The kernel marks a file that was removed meanwhile.
+            return Ok(below.strip_suffix(b" (deleted)").unwrap_or(below).to_vec());
+        }
+    }
+    Err(Errno::ACCESS)
 }
 
-/// Returns the present path of an open file.
-fn path_of(file: &OwnedFd) -> Option<PathBuf> {
-    std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).ok()
+/// Returns the present path of an open file. `None` without /proc.
+fn path_of(file: &impl AsFd) -> Option<PathBuf> {
+    std::fs::read_link(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd())).ok()
 }
 
 /// Repeats an open that failed because a folder was renamed meanwhile, if it may wait. A file with

@@ -63,9 +63,9 @@ pub struct OpenedFile {
     pub file: Arc<dyn OpenFile>,
     /// The status when it was opened.
     pub status: FileStatus,
-    /// The name of the regular file itself, if a link led to it; `None` if it is the last one of
-    /// the path.
-    pub linked_name: Option<Vec<u8>>,
+    /// The path of the file itself, if a link led to it: segments separated by `/`. It begins below
+    /// the root, or below the granted folder that has the file.
+    pub linked_path: Option<Vec<u8>>,
 }
 
 /// The type of an opened file.
@@ -106,12 +106,14 @@ pub struct ListEntry {
     pub bytes: u64,
     /// The time at which the bytes changed last.
     pub modified: FileTime,
+    /// The path of the target of a symbolic link, as in [`OpenedFile::linked_path`].
+    pub linked_path: Option<Vec<u8>>,
 }
 
 impl ListEntry {
-    pub(super) fn new(name: &[u8], status: &FileStatus) -> Self {
+    pub(super) fn new(name: &[u8], status: &FileStatus, linked_path: Option<Vec<u8>>) -> Self {
         let FileStatus { kind, bytes, modified, .. } = *status;
-        Self { name: name.to_vec(), kind, bytes, modified }
+        Self { name: name.to_vec(), kind, bytes, modified, linked_path }
     }
 }
 

@@ -86,6 +86,7 @@ mod tests {
             kind: if name.ends_with('/') { FileKind::Folder } else { FileKind::Regular },
             bytes,
             modified: FileTime { seconds, nanoseconds: 0 },
+            linked_path: None,
         };
         let mut entries = [
             entry("b", 1, 3),

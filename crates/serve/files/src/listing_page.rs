@@ -108,7 +108,7 @@ mod tests {
 
     fn entry(name: &str, kind: FileKind, bytes: u64) -> ListEntry {
         let modified = FileTime { seconds: 1_795_256_000, nanoseconds: 0 };
-        ListEntry { name: name.into(), kind, bytes, modified }
+        ListEntry { name: name.into(), kind, bytes, modified, linked_path: None }
     }
 
     #[test]

@@ -142,7 +142,7 @@ impl Search<'_> {
 
     /// Returns whether the last name of a path is hidden.
     fn hides_last(&self, path: &[u8]) -> bool {
-        self.rules.hides(path.rsplit(|&byte| byte == b'/').next().unwrap_or_default())
+        self.rules.hides(last_name(path))
     }
 
     /// Tries a path as a file or as a folder.
@@ -162,10 +162,10 @@ impl Search<'_> {
         opened.map(|opened| self.file(opened, path)).transpose()
     }
 
-    /// Tries the index files of a folder, then its listing. An index that is a folder is skipped,
-    /// so the search ends here.
+    /// Tries the index files of a folder, then its listing. An index that is hidden or a folder is
+    /// skipped, so the search ends here.
     fn try_folder(&self, path: &[u8], has_slash: bool) -> Result<Option<Resolution>, Errno> {
-        for name in &self.rules.index {
+        for name in self.rules.index.iter().filter(|name| !self.rules.hides(name)) {
             let index = if path.is_empty() { name.clone() } else { [path, name].join(&b'/') };
             if let Some(found) = self.try_file(index)? {
                 return Ok(Some(if has_slash { found } else { Resolution::Redirect }));
@@ -180,13 +180,16 @@ impl Search<'_> {
         if self.mode == OpenMode::Cached {
             return Err(Errno::AGAIN);
         }
-        let listed = self.folder.list(path, &|name| !self.rules.hides(name));
-        Ok(unless_missing(listed)?.map(Resolution::Listing))
+        let listed = unless_missing(self.folder.list(path, &|name| !self.rules.hides(name)))?;
+        Ok(listed.map(|mut entries| {
+            entries.list.retain(|entry| !self.leads_to_hidden(path, entry.linked_path.as_deref()));
+            Resolution::Listing(entries)
+        }))
     }
 
     /// Returns an opened regular file, or the preferred encoded form beside it.
     fn file(&self, opened: OpenedFile, path: Vec<u8>) -> Result<Resolution, Errno> {
-        let name = path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        let name = last_name(&path);
         if self.rules.is_script(name) {
             return Ok(Resolution::Script(FoundScript { path, path_info: Vec::new() }));
         }
@@ -213,13 +216,24 @@ impl Search<'_> {
 
     /// Returns whether a link led to a program.
     fn is_linked_program(&self, opened: &OpenedFile) -> bool {
-        let name = opened.linked_name.as_deref();
+        let path = opened.linked_path.as_deref();
+        let name = path.map(last_name);
         name.is_some_and(|name| self.rules.is_program(name) || self.rules.is_script(name))
     }
 
+    /// Returns whether a link of a path led to a hidden name. Names at the beginning of both paths
+    /// do not count: either they were checked in the request, or the operator chose them. In a
+    /// folder of `allow-path`, all names below that folder count.
+    fn leads_to_hidden(&self, path: &[u8], linked_path: Option<&[u8]>) -> bool {
+        let Some(linked_path) = linked_path else { return false };
+        let mut before = names(path);
+        let mut after = names(linked_path).skip_while(|name| before.next() == Some(*name));
+        after.any(|name| self.rules.hides_target(name))
+    }
+
     /// Opens the encoded form of a file. A form that was modified before the original is not used,
-    /// because it was probably forgotten when the original changed. A form that cannot be opened
-    /// is not used either.
+    /// because it was probably forgotten when the original changed. A form that is hidden or cannot
+    /// be opened is not used either.
     fn encoded(
         &self,
         original: &OpenedFile,
@@ -227,6 +241,9 @@ impl Search<'_> {
         coding: Coding,
     ) -> Result<Option<OpenedFile>, Errno> {
         let path = [path, coding.suffix().as_bytes()].concat();
+        if self.hides_last(&path) {
+            return Ok(None);
+        }
         let opened = match self.open(&path) {
             Err(Errno::ACCESS | Errno::PERM | Errno::LOOP) => None,
             opened => opened?,
@@ -238,9 +255,20 @@ impl Search<'_> {
         Ok(opened.filter(|form| is_usable(form) && !self.is_linked_program(form)))
     }
 
+    /// Opens a path. A file to which a link leads is missing if its own path has a hidden name.
     fn open(&self, path: &[u8]) -> Result<Option<OpenedFile>, Errno> {
-        unless_missing(self.folder.open(path, self.mode))
+        let opened = unless_missing(self.folder.open(path, self.mode))?;
+        Ok(opened.filter(|opened| !self.leads_to_hidden(path, opened.linked_path.as_deref())))
     }
+}
+
+/// Returns the names in a path; none for that of the root.
+fn names(path: &[u8]) -> impl Iterator<Item = &[u8]> {
+    path.split(|&byte| byte == b'/').filter(|name| !name.is_empty())
+}
+
+fn last_name(path: &[u8]) -> &[u8] {
+    path.rsplit(|&byte| byte == b'/').next().unwrap_or_default()
 }
 
 /// Returns `None` for errors that mean that there is no such file. EINVAL and EILSEQ are those of
@@ -385,6 +413,95 @@ mod tests {
         let fallback = Some(b"b/c".to_vec());
         let rules = FolderRules { fallback, ..rules };
         assert_eq!(found(&folder, &rules, "/.git/config"), "missing", "no fallback either");
+    }
+
+    #[test]
+    fn hidden_files_are_missing_whatever_link_leads_to_them() {
+        let folder = folder(&[
+            ".env",
+            "secret.key",
+            "d/.git/index.html",
+            "d/.git/hooks/sample",
+            "keys.key/deep/a",
+            ".well-known/a",
+            "k.css",
+            "b/.htaccess",
+            ".app/index.html",
+            "..2026_11_21_10_16_00.1234/config",
+            "..2026_11_21_10_16_00.1234/.env",
+        ]);
+        let up = b"..2026_11_21_10_16_00.1234";
+        for (link, target) in [
+            ("env", &b".env"[..]),
+            ("index", b"d/.git/index.html"),
+            ("d/git", b".git"),
+            ("hooks", b"d/.git/hooks"),
+            ("chain", b"d/git"),
+            ("deep", b"keys.key/deep"),
+            ("k.css.br", b"secret.key"),
+            ("known", b".well-known/a"),
+            ("root", b"."),
+            ("..data", up),
+            ("config", b"..data/config"),
+            ("version", b"..data/.env"),
+            ("app", b".app"),
+        ] {
+            folder.link(link.as_bytes(), target);
+        }
+        let hide = vec![NamePattern::new(b"*.key")];
+        let rules = FolderRules { hide, has_listing: true, ..FolderRules::default() };
+        for path in [
+            "/env",
+            "/index",
+            "/d/git",
+            "/d/git/",
+            "/d/git/index.html",
+            "/hooks/",
+            "/hooks/sample",
+            "/chain/index.html",
+            "/deep/",
+            "/deep/a",
+            "/root/env",
+            "/version",
+            "/app/index.html",
+        ] {
+            assert_eq!(found(&folder, &rules, path), "missing", "{path}");
+        }
+        for path in ["/known", "/root/k.css", "/config"] {
+            assert!(matches!(run(&folder, &rules, path, ""), Resolution::File(_)), "{path}");
+        }
+        let Resolution::File(file) = run(&folder, &rules, "/k.css", "br") else { panic!("a file") };
+        assert_eq!(file.coding, None, "the encoded form is hidden");
+        assert_eq!(found(&folder, &rules, "/"), "listing .well-known b config d k.css known root");
+        let fallback = Some(b".app/index.html".to_vec());
+        let chosen = FolderRules { fallback, ..rules.clone() };
+        assert_eq!(found(&folder, &chosen, "/any"), ".app/index.html");
+        folder.link(b".app/index.html", b"../k.css");
+        assert!(matches!(run(&folder, &chosen, "/any", ""), Resolution::File(_)));
+        folder.link(b".app/index.html", b"main.html");
+        folder.write(b".app/main.html", b"main");
+        assert!(matches!(run(&folder, &chosen, "/any", ""), Resolution::File(_)), "same folder");
+        folder.link(b".app/index.html", b"../.env");
+        assert_eq!(found(&folder, &chosen, "/any"), "missing");
+    }
+
+    #[test]
+    fn hidden_indexes_and_encoded_forms_are_not_used() {
+        let folder = folder(&["index.html", "index.htm", "a.css", "a.css.gz", "a.css.br"]);
+        let index = vec![b"index.html".to_vec(), b"index.htm".to_vec()];
+        let hide = ["index.html", "*.gz"].map(|name| NamePattern::new(name.as_bytes())).to_vec();
+        let rules = FolderRules { index, hide, ..FolderRules::default() };
+        assert_eq!(found(&folder, &rules, "/"), "index.htm");
+        let coding = |accept: &str| match run(&folder, &rules, "/a.css", accept) {
+            Resolution::File(found) => found.coding,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!((coding("gzip"), coding("gzip, br")), (None, Some(Coding::Brotli)));
+        let hide = vec![NamePattern::new(b"index.*")];
+        let rules = FolderRules { hide, ..rules };
+        assert_eq!(found(&folder, &rules, "/"), "missing");
+        let rules = FolderRules { has_listing: true, ..rules };
+        assert_eq!(found(&folder, &rules, "/"), "listing a.css a.css.br a.css.gz");
     }
 
     #[test]

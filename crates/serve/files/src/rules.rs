@@ -75,8 +75,21 @@ const WELL_KNOWN: &[u8] = b".well-known";
 impl FolderRules {
     /// Returns whether a name counts as missing: it begins with a dot, or a pattern hides it.
     pub fn hides(&self, name: &[u8]) -> bool {
-        (name.starts_with(b".") && name != WELL_KNOWN)
-            || self.hide.iter().any(|pattern| pattern.matches(name))
+        (name.starts_with(b".") && name != WELL_KNOWN) || self.has_hidden_pattern(name)
+    }
+
+    /// Returns whether a name to which a link led counts as missing.
+    ///
+    /// A volume of Kubernetes has each version of its files in a folder such as
+    /// `..2026_11_21_10_16_00.1234`, and beside it links to them. Such a folder does not count: no
+    /// request can name it, and without it none of the links could be served.
+    pub(super) fn hides_target(&self, name: &[u8]) -> bool {
+        let is_version = matches!(name, [b'.', b'.', b'0'..=b'9', ..]);
+        if is_version { self.has_hidden_pattern(name) } else { self.hides(name) }
+    }
+
+    fn has_hidden_pattern(&self, name: &[u8]) -> bool {
+        self.hide.iter().any(|pattern| pattern.matches(name))
     }
 
     /// Returns whether the files have forms in content codings.
@@ -143,6 +156,11 @@ mod tests {
         }
         for name in [".well-known", "a", "a.b", "key"] {
             assert!(!rules.hides(name.as_bytes()), "{name}");
+        }
+        let version = b"..2026_11_21_10_16_00.1234";
+        assert!(rules.hides(version) && !rules.hides_target(version));
+        for name in ["..data", ".1", "..2.key", "a.key"] {
+            assert!(rules.hides_target(name.as_bytes()), "{name}");
         }
     }
 

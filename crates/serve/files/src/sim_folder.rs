@@ -330,11 +330,11 @@ impl FolderIo for SimFolder {
         let (at, node) = state.resolve(path)?;
         let status = state.status(&node)?;
         let is_linked = at != segments(path).collect::<Vec<_>>().join(&b'/');
-        let linked_name = segments(&at).next_back().filter(|_| is_linked);
+        let linked_path = is_linked.then_some(at);
         let inode = matches!(node, SimNode::File(_)).then_some(status.inode);
         drop(state);
         let file = Arc::new(SimOpenFile { folder: self.clone(), path: path.to_vec(), inode });
-        Ok(OpenedFile { file, status, linked_name })
+        Ok(OpenedFile { file, status, linked_path })
     }
 
     fn list(&self, path: &[u8], is_listed: &dyn Fn(&[u8]) -> bool) -> Result<Entries, Errno> {
@@ -353,8 +353,10 @@ impl FolderIo for SimFolder {
             .collect();
         let is_cut = names.len() > LISTED_ENTRIES_MAX;
         let entry = |name: &&[u8]| {
-            let (_, node) = state.resolve(&[&prefix[..], name].concat()).ok()?;
-            Some(ListEntry::new(name, &state.status(&node).ok()?))
+            let path = [&prefix[..], name].concat();
+            let (at, node) = state.resolve(&path).ok()?;
+            let linked_path = (at != path).then_some(at);
+            Some(ListEntry::new(name, &state.status(&node).ok()?, linked_path))
         };
         let list = names.iter().take(LISTED_ENTRIES_MAX).filter_map(entry).collect();
         Ok(Entries { list, is_cut })

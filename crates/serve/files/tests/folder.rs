@@ -209,6 +209,66 @@ fn links_are_followed_by_the_policy() {
     assert_eq!(read(&all, "relative").unwrap(), "inside");
 }
 
+#[test]
+fn the_path_of_a_linked_file_is_that_below_its_folder() {
+    let test = TestFolder::new("linked");
+    test.write(".hidden/root/a/.env", "secret");
+    test.write(".hidden/granted/.git/config", "config");
+    test.write(".hidden/root/plain", "plain");
+    test.link(".hidden/root/env", "a/.env");
+    test.link(".hidden/root/absolute", test.0.join(".hidden/root/a/.env"));
+    test.link(".hidden/root/config", "../granted/.git/config");
+    test.link(".hidden/root/git", test.0.join(".hidden/granted/.git"));
+    test.link(".hidden/root/granted", test.0.join(".hidden/granted"));
+    test.link(".hidden/root/here", ".");
+    test.link("link", ".hidden/root");
+    let granted = Arc::new(GrantedFolder::open(&test.0.join(".hidden/granted")).unwrap());
+    let folder = test.open("link", Symlinks::AndInto(vec![granted]));
+    let check = || {
+        for (path, expected) in [
+            ("", None),
+            ("a", None),
+            ("a/.env", None),
+            ("env", Some("a/.env")),
+            ("absolute", Some("a/.env")),
+            ("config", Some(".git/config")),
+            ("git", Some(".git")),
+            ("git/config", Some(".git/config")),
+            ("granted", Some("")),
+            ("granted/.git/config", Some(".git/config")),
+            ("here", Some("")),
+            ("here/plain", Some("plain")),
+        ] {
+            let opened = folder.open(path.as_bytes(), OpenMode::Waiting).unwrap();
+            let found = opened.linked_path.map(|path| String::from_utf8(path).unwrap());
+            assert_eq!(found.as_deref(), expected, "{path}");
+        }
+    };
+    check();
+    let rules = FolderRules { has_listing: true, ..FolderRules::default() };
+    let resolution = |path: &str| {
+        let path = RequestPath::decode(path.as_bytes()).unwrap();
+        resolve(&folder, &rules, &path, AcceptedCodings::NONE, OpenMode::Waiting).unwrap()
+    };
+    for path in ["/env", "/absolute", "/config", "/git", "/git/", "/git/config"] {
+        assert!(matches!(resolution(path), Resolution::Missing), "{path}");
+    }
+    for path in ["/plain", "/here/plain"] {
+        assert!(matches!(resolution(path), Resolution::File(_)), "{path}");
+    }
+    let Resolution::Listing(mut entries) = resolution("/") else { panic!("a listing") };
+    entries.list.sort_by(|one, other| one.name.cmp(&other.name));
+    let names = entries.list.iter().map(|entry| std::str::from_utf8(&entry.name).unwrap());
+    assert_eq!(names.collect::<Vec<_>>(), ["a", "granted", "here", "plain"]);
+    // The links within the root are relative, so they still lead there.
+    std::fs::remove_file(test.0.join(".hidden/root/absolute")).unwrap();
+    test.link(".hidden/root/absolute", "a/.env");
+    std::fs::remove_file(test.0.join(".hidden/root/config")).unwrap();
+    test.link(".hidden/root/config", test.0.join(".hidden/granted/.git/config"));
+    std::fs::rename(test.0.join(".hidden/root"), test.0.join("moved")).unwrap();
+    check();
+}
+
 /// The opens of each kind while a folder is exchanged. There are more if the scheduler never shows
 /// the folder.
 const ROUNDS: u32 = 2000;
