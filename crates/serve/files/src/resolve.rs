@@ -118,8 +118,8 @@ impl Search<'_> {
 
     /// Returns the script that the path of the request begins with, if it is followed by more. A
     /// file with another extension on the way has nothing below it, so it ends the search. So does
-    /// a hidden name. Behind the script, names are those of the application, such as titles of
-    /// pages, so none is hidden.
+    /// a hidden or a missing name. Behind the script, names are those of the application, such as
+    /// titles of pages, so none is hidden.
     fn find_script(&self) -> Result<Option<FoundScript>, Errno> {
         let request = self.path.as_bytes();
         for (at, segment) in self.path.segments_with_ends() {
@@ -130,8 +130,8 @@ impl Search<'_> {
             if is_last || !self.rules.is_script(segment) {
                 continue;
             }
-            let opened = self.open(&request[..at])?;
-            if opened.is_some_and(|opened| opened.status.kind == FileKind::Regular) {
+            let Some(opened) = self.open(&request[..at])? else { break };
+            if opened.status.kind == FileKind::Regular {
                 let slash: &[u8] = if self.path.is_folder() { b"/" } else { b"" };
                 let path_info = [&request[at..], slash].concat();
                 return Ok(Some(FoundScript { path: request[..at].to_vec(), path_info }));
@@ -285,6 +285,8 @@ fn unless_missing<T>(result: Result<T, Errno>) -> Result<Option<T>, Errno> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
     use super::super::folder_io::FileTime;
     use super::super::name_pattern::NamePattern;
     use super::super::sim_folder::{SimFolder, SimFolderFaults};
@@ -502,6 +504,39 @@ mod tests {
         assert_eq!(found(&folder, &rules, "/"), "missing");
         let rules = FolderRules { has_listing: true, ..rules };
         assert_eq!(found(&folder, &rules, "/"), "listing a.css a.css.br a.css.gz");
+    }
+
+    #[test]
+    fn the_search_for_a_script_ends_at_a_missing_name() {
+        #[derive(Debug)]
+        struct Counted(SimFolder, AtomicUsize);
+
+        impl FolderIo for Counted {
+            fn open(&self, path: &[u8], mode: OpenMode) -> Result<OpenedFile, Errno> {
+                // The test has one thread.
+                self.1.fetch_add(1, Ordering::Relaxed);
+                self.0.open(path, mode)
+            }
+
+            fn list(
+                &self,
+                path: &[u8],
+                is_listed: &dyn Fn(&[u8]) -> bool,
+            ) -> Result<Entries, Errno> {
+                self.0.list(path, is_listed)
+            }
+        }
+
+        let folder = Counted(folder(&["d.php/e.php/x.php"]), AtomicUsize::new(0));
+        let script_extensions = vec![NamePattern::new(b".php")];
+        let rules = FolderRules { script_extensions, ..FolderRules::default() };
+        for (path, opens) in [("/q.php".repeat(500), 2), ("/d.php/e.php/q.php/r.php/s".into(), 4)] {
+            let path = RequestPath::decode(path.as_bytes()).unwrap();
+            let (none, mode) = (AcceptedCodings::NONE, OpenMode::Cached);
+            let resolution = resolve(&folder, &rules, &path, none, mode).unwrap();
+            assert!(matches!(resolution, Resolution::Missing));
+            assert_eq!(folder.1.swap(0, Ordering::Relaxed), opens);
+        }
     }
 
     #[test]
