@@ -48,6 +48,7 @@ pub fn from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
         let expected = "at least one table [[forward]], [[boost]] or [[serve]]";
         return Err(ConfigError::rule(&process.location, "has no service", expected));
     }
+    folder::withhold_scripts(&mut config.services);
     check_addresses(&config, raw)?;
     if config.cache.is_none() {
         config.services.iter_mut().for_each(Service::bypass_cache);

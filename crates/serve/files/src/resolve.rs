@@ -217,8 +217,7 @@ impl Search<'_> {
     /// Returns whether a link led to a program.
     fn is_linked_program(&self, opened: &OpenedFile) -> bool {
         let path = opened.linked_path.as_deref();
-        let name = path.map(last_name);
-        name.is_some_and(|name| self.rules.is_program(name) || self.rules.is_script(name))
+        path.is_some_and(|path| self.rules.is_program(last_name(path)))
     }
 
     /// Returns whether a link of a path led to a hidden name. Names at the beginning of both paths
@@ -562,10 +561,12 @@ mod tests {
 
     #[test]
     fn a_script_responds_to_the_rest_of_the_path() {
-        let folder = folder(&["a.php", "b.txt", "c/index.php", "d.php/x", "e.php5"]);
+        let files = ["a.php", "b.txt", "c/index.php", "d.php/x", "e.php5", "f.tpl", "f.tpl.bak"];
+        let folder = folder(&files);
+        folder.link(b"f.txt", b"f.tpl");
         folder.create_pipe(b"pipe.php");
         let rules = FolderRules {
-            script_extensions: vec![NamePattern::new(b".php")],
+            script_extensions: [".php", ".tpl"].map(|it| NamePattern::new(it.as_bytes())).to_vec(),
             index: vec![b"index.php".to_vec()],
             fallback: Some(b"a.php".to_vec()),
             ..FolderRules::default()
@@ -582,6 +583,9 @@ mod tests {
             ("/b.txt", "b.txt"),
             ("/none", "script a.php "),
             ("/e.php5", "program e.php5"),
+            ("/f.tpl", "script f.tpl "),
+            ("/f.tpl.bak", "program f.tpl.bak"),
+            ("/f.txt", "program f.txt"),
         ] {
             assert_eq!(found(&folder, &rules, path), expected, "{path}");
         }

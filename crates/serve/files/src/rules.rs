@@ -31,6 +31,9 @@ pub struct FolderRules {
     /// Patterns of extensions with their dot, in any case. Files with these are scripts, to which
     /// an interpreter responds; none if there is no interpreter.
     pub script_extensions: Vec<NamePattern>,
+    /// Patterns of extensions in the same form. Files with these are scripts elsewhere in the
+    /// configuration, and are never sent.
+    pub other_script_extensions: Vec<NamePattern>,
     /// The value of `Cache-Control`, a valid one.
     pub cache_control: Option<Vec<u8>>,
 }
@@ -51,6 +54,7 @@ impl Default for FolderRules {
                 .map(|pattern| NamePattern::new(pattern.as_bytes()))
                 .collect(),
             script_extensions: Vec::new(),
+            other_script_extensions: Vec::new(),
             cache_control: None,
         }
     }
@@ -108,7 +112,7 @@ impl FolderRules {
         rules.is_some_and(|rules| rules.applies_to(content_type, bytes))
     }
 
-    /// Returns whether a name is that of a script.
+    /// Returns whether a name is that of a script that is run.
     pub fn is_script(&self, name: &[u8]) -> bool {
         let extension = name.iter().rposition(|&byte| byte == b'.').map(|at| &name[at..]);
         extension.is_some_and(|extension| {
@@ -116,17 +120,15 @@ impl FolderRules {
         })
     }
 
-    /// Returns whether a name is that of a program, or of a copy of one. Dots and spaces at its end
-    /// are ignored, as by some file systems.
+    /// Returns whether a name is that of a program or a script, or of a copy of one. Dots and
+    /// spaces at its end are ignored, as by some file systems.
     pub fn is_program(&self, name: &[u8]) -> bool {
         let mut name = trim_end(name);
         loop {
-            if let Some(at) = name.iter().rposition(|&byte| byte == b'.') {
-                let extension = &name[at..];
-                let is_match = |it: &NamePattern| it.matches_in_any_case(extension);
-                if self.program_extensions.iter().any(is_match) {
-                    return true;
-                }
+            if let Some(at) = name.iter().rposition(|&byte| byte == b'.')
+                && self.is_program_extension(&name[at..])
+            {
+                return true;
             }
             let is_ending = |ending: &&&[u8]| {
                 let start = name.len().checked_sub(ending.len());
@@ -135,6 +137,12 @@ impl FolderRules {
             let Some(ending) = COPY_ENDINGS.iter().find(is_ending) else { return false };
             name = trim_end(&name[..name.len() - ending.len()]);
         }
+    }
+
+    fn is_program_extension(&self, extension: &[u8]) -> bool {
+        let of_scripts = self.script_extensions.iter().chain(&self.other_script_extensions);
+        let mut patterns = self.program_extensions.iter().chain(of_scripts);
+        patterns.any(|pattern| pattern.matches_in_any_case(extension))
     }
 }
 
@@ -220,5 +228,21 @@ mod tests {
         }
         let none = FolderRules { program_extensions: Vec::new(), ..rules };
         assert!(!none.is_program(b"a.php"));
+    }
+
+    #[test]
+    fn scripts_and_their_copies_are_programs() {
+        let pattern = |text: &str| vec![NamePattern::new(text.as_bytes())];
+        let rules = FolderRules {
+            script_extensions: pattern(".tpl"),
+            other_script_extensions: pattern(".x?"),
+            ..FolderRules::default()
+        };
+        for name in ["a.tpl", "a.TPL.bak", "a.tpl~", "a.tpl.gz", "a.tpl.", "a.xy", "a.xy.orig"] {
+            assert!(rules.is_program(name.as_bytes()), "{name}");
+        }
+        assert!(!rules.is_program(b"a.tplx") && !rules.is_program(b"a.x"));
+        assert!(rules.is_script(b"a.tpl") && !rules.is_script(b"a.tpl~"));
+        assert!(!rules.is_script(b"a.xy"), "another route runs it");
     }
 }

@@ -1,14 +1,16 @@
 //! Builds the folder of a route from raw values.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use millrace_files::{Compression, ContentTypes, FolderRules};
+use millrace_files::{Compression, ContentTypes, FolderRules, NamePattern};
 
 use super::value::{
     parse_cache_control, parse_charset, parse_extension, parse_fallback, parse_file_name,
     parse_media_type, parse_pattern, parse_try_file,
 };
 use super::{FolderRoute, SymlinkRule};
+use crate::Service;
 use crate::cache::parse_seconds;
 use crate::error::ConfigError;
 use crate::keywords;
@@ -74,6 +76,32 @@ pub(crate) fn build_sendfile(values: &RawTable) -> Result<Option<FolderRoute>, C
     }))
 }
 
+/// Makes each folder of a configuration refuse the scripts of all its routes. Several routes, or
+/// links, can lead to one directory under different names, so paths are not compared.
+pub(crate) fn withhold_scripts(services: &mut [Service]) {
+    let mut scripts: Vec<NamePattern> = Vec::new();
+    for folder in services.iter_mut().flat_map(folders) {
+        for pattern in &folder.rules.script_extensions {
+            if !scripts.contains(pattern) {
+                scripts.push(pattern.clone());
+            }
+        }
+    }
+    for folder in services.iter_mut().flat_map(folders) {
+        let own = &folder.rules.script_extensions;
+        let others: Vec<_> = scripts.iter().filter(|it| !own.contains(it)).cloned().collect();
+        if !others.is_empty() {
+            Arc::make_mut(folder).rules.other_script_extensions = others;
+        }
+    }
+}
+
+/// Returns the folders of a service whose files can be sent.
+fn folders(service: &mut Service) -> impl Iterator<Item = &mut Arc<FolderRoute>> {
+    let routes = service.routes_mut().iter_mut();
+    routes.flat_map(|route| route.folder.iter_mut().chain(&mut route.sendfile))
+}
+
 fn build_rules(
     values: &RawTable,
     compression: Option<Compression>,
@@ -101,6 +129,7 @@ fn build_rules(
             default.program_extensions,
         )?,
         script_extensions: scripts,
+        other_script_extensions: Vec::new(),
         cache_control: values.one_or_default("file-cache-control", parse_cache_control)?,
     })
 }
@@ -280,6 +309,49 @@ check = "/up"
             let message = from_toml(text).unwrap_err().to_string();
             assert!(message.contains(expected), "{text:?}: {message}");
         }
+    }
+
+    #[test]
+    fn scripts_of_a_route_are_withheld_by_all_others() {
+        let text = "
+            [[serve]]
+            folder = '/srv/www'
+            fastcgi = 'unix:/php'
+            extensions = ['.tpl', '.php']
+            [[serve.route]]
+            path = '/all/'
+            folder = '/srv'
+            program-extensions = []
+            [[boost]]
+            listen = '127.0.0.1:2'
+            [[boost.route]]
+            path = '/a/'
+            origins = 'http://a'
+            sendfile-path = '/srv/www'
+            [[boost.route]]
+            path = '/b/'
+            folder = '/srv/b'
+            fastcgi = 'unix:/php'
+        ";
+        let config = from_toml(text).unwrap();
+        let mut seen = 0;
+        for route in config.services.iter().flat_map(|service| service.routes()) {
+            for folder in route.folder.iter().chain(&route.sendfile) {
+                seen += 1;
+                for name in ["a.tpl", "a.TPL~", "a.php"] {
+                    assert!(folder.rules.is_program(name.as_bytes()), "{name} {folder:?}");
+                }
+                let is_run = folder.path == Path::new("/srv/www") && route.sendfile.is_none();
+                assert_eq!(folder.rules.is_script(b"a.tpl"), is_run, "{folder:?}");
+            }
+        }
+        assert_eq!(seen, 4);
+        let written = to_toml(&config);
+        assert_eq!(from_toml(&written), Ok(config), "{written}");
+        let without = text.replace("fastcgi = 'unix:/php'", "").replace("extensions = ['.t", "#");
+        let plain = from_toml(&without).unwrap();
+        let mut routes = plain.services.iter().flat_map(|service| service.routes());
+        assert!(routes.all(|it| it.folder.iter().all(|it| !it.rules.is_program(b"a.tpl"))));
     }
 
     #[test]

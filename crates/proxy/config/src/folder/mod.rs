@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use millrace_files::{FolderIo, FolderRules};
 
-pub(super) use build::{all_or, build, build_sendfile};
+pub(super) use build::{all_or, build, build_sendfile, withhold_scripts};
 pub(super) use value::parse_media_pattern;
 pub(super) use write::write;
 

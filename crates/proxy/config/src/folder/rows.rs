@@ -39,8 +39,9 @@ impl OptionRow {
             .not_empty()
             .summary("Files with these extensions are scripts, which fastcgi runs")
             .detail(
-                "The part of the path after the script is PATH_INFO. Used only together with \
-                 fastcgi.",
+                "The part of the path after the script is PATH_INFO. No directory of the \
+                 configuration sends such files or copies of them, whether by folder or by \
+                 sendfile-path. Used only together with fastcgi.",
             ),
         row(Folder, Files, "index", ValueType::FileName, "index.html")
             .repeatable(16)
@@ -52,8 +53,9 @@ impl OptionRow {
             .repeatable(256)
             .summary("Do not serve files and directories with such a name")
             .detail(
-                "They count as missing wherever they are in a path, except in PATH_INFO. So do \
-                 names that begin with a dot, except .well-known, in any case.",
+                "They count as missing wherever they are in a path, or in the path to which a \
+                 symbolic link leads, except in PATH_INFO. So do names that begin with a dot, \
+                 except .well-known, in any case.",
             ),
         row(Folder, Files, "try-files", ValueType::TryFile, "({path})")
             .repeatable(32)
@@ -88,7 +90,8 @@ impl OptionRow {
         .summary("Never send files with these extensions, which are programs")
         .detail(
             "Copies that editors make of them, such as a.php~, are not sent either. The values \
-             replace the default. An empty list: all files are sent.",
+             replace the default. An empty list: all files are sent, except scripts of a route \
+             with fastcgi.",
         ),
         row(Folder, Files, "file-cache-control", ValueType::CacheControl, "off")
             .summary("Cache-Control of responses with files"),
