@@ -33,8 +33,8 @@ pub fn file_header(
     if let Some(cache_control) = &rules.cache_control {
         fields.push(("Cache-Control", cache_control));
     }
-    // Archives and images of systems that are built reproducibly have 0 or 1 in all files, which
-    // says nothing.
+    // Reproducible builds of archives and system images set the time of all files to 0 or 1, so it
+    // does not change with the file.
     let second = u64::try_from(status.modified.seconds).ok().filter(|second| *second > 1);
     let mut header = OwnResponse {
         fields: &fields,
@@ -47,7 +47,7 @@ pub fn file_header(
     }
     .header();
     if rules.has_codings() {
-        // It is the time of all forms, whose bytes differ.
+        // Forms in different codings can have the same time, and never have the same bytes.
         header.meta.flags = header.meta.flags.without(Flags::MODIFIED_IS_STRONG);
     }
     header

@@ -246,7 +246,7 @@ fn act<E: Engine>(core: &mut Core<E>, key: Key, finding: Finding) -> NextStep {
         _ if route.is_some_and(passes_on) => NextStep::Advance(Stage::Lookup),
         Finding::Redirect => respond(exchange, OwnResponse::FolderRedirect),
         Finding::Forbidden => NextStep::End(Reason::FileForbidden),
-        // That there is a program is not for everyone to know.
+        // The response does not show that the program exists.
         Finding::Missing | Finding::Program => NextStep::End(Reason::FileMissing),
     }
 }
