@@ -267,6 +267,84 @@ class Programs(InteropCase):
         self.assertEqual(self.get(proxy).status, 504)
 
 
+class Sources(InteropCase):
+    """The text of scripts with an extension of their own."""
+
+    def setUp(self):
+        super().setUp()
+        self.folder.chmod(0o755)
+        for name in ("s.tpl", "s.tpl.bak", "s.tpl~", "s.tpl.gz", "s.txt"):
+            (self.site / name).write_bytes(b"source")
+        (self.site / "link.txt").symlink_to("s.tpl")
+        self.program = fastcgi.Program(self.respond)
+        self.addCleanup(self.program.stop)
+        self.address = f"127.0.0.1:{self.program.port}"
+
+    def respond(self, environment, *_):
+        name = environment.get("QUERY_STRING")
+        field = f"X-Sendfile: {self.site}/{name}" if name else "A: b"
+        return fastcgi.output(f"{field}\r\n\r\nran".encode())
+
+    def assert_responses(self, proxy, expected):
+        get = lambda target: wire.get(proxy.address, target)
+        found = {target: (get(target).status, get(target).body) for target in expected}
+        missing = [target for target, body in expected.items() if body is None]
+        for target in missing:
+            self.assertEqual(found[target][0], 404, target)
+            self.assertNotIn(b"source", found[target][1], target)
+        for target in expected.keys() - set(missing):
+            self.assertEqual(found[target], (200, expected[target]), target)
+
+    def test_copies_are_not_sent(self):
+        proxy = self.serve("--fastcgi", self.address, "--extensions", ".tpl")
+        self.assert_responses(
+            proxy,
+            {
+                "/s.tpl": b"ran",
+                "/s.tpl/info": b"ran",
+                "/s.tpl.bak": None,
+                "/s.tpl~": None,
+                "/s.tpl.gz": None,
+                "/link.txt": None,
+                "/s.txt": b"source",
+                "/q.tpl" * 1300: None,
+            },
+        )
+
+    def test_other_routes_do_not_send_them(self):
+        config = self.folder / "millrace.toml"
+        config.write_text(
+            f'''
+[[serve]]
+listen = "127.0.0.1:0"
+folder = "{self.site}"
+fastcgi = "{self.address}"
+extensions = ".tpl"
+[[serve.route]]
+path = "/all/"
+folder = "{self.folder}"
+program-extensions = []
+[[serve.route]]
+path = "/app/"
+fastcgi = "{self.address}"
+sendfile-path = "{self.site}"
+'''
+        )
+        self.assert_responses(
+            self.millrace("run", config),
+            {
+                "/s.tpl": b"ran",
+                f"/all/{self.site.name}/s.tpl": None,
+                f"/all/{self.site.name}/s.tpl~": None,
+                f"/all/{self.site.name}/s.txt": b"source",
+                "/app/?s.tpl": None,
+                "/app/?s.tpl.bak": None,
+                "/app/?link.txt": None,
+                "/app/?s.txt": b"source",
+            },
+        )
+
+
 class Fcgiwrap(InteropCase):
     programs = ("fcgiwrap",)
 

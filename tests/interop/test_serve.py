@@ -87,6 +87,17 @@ class Files(Case):
         old = self.get(proxy, "/a.txt", 'Range: bytes=0-9\r\nIf-Range: "old"\r\n')
         self.assertEqual((old.status, old.length), (200, whole.length))
 
+    def test_without_a_modification_time_if_modified_since_is_ignored(self):
+        os.utime(self.write("a.txt", b"text"), (0, 0))
+        proxy = self.serve("--listing")
+        since = "If-Modified-Since: Fri, 31 Dec 9999 23:59:59 GMT\r\n"
+        for target in ("/a.txt", "/"):
+            response = self.get(proxy, target, since)
+            self.assertEqual((response.status, "last-modified" in response.fields), (200, False))
+        os.utime(self.site / "a.txt", (10, 10))
+        dated = lambda: self.get(proxy, "/a.txt", since).status
+        self.wait_until("the file has a time", lambda: dated() == 304)
+
     def test_methods(self):
         self.write("a.txt", b"text")
         proxy = self.serve()
@@ -175,6 +186,23 @@ class Files(Case):
         proxy = self.serve("--precompressed=off", "--compress=off")
         off = self.get(proxy, "/a.css", "Accept-Encoding: gzip\r\n")
         self.assertEqual((off.body, "vary" in off.fields), (text, False))
+
+    def test_hidden_indexes_and_encoded_forms(self):
+        text = b"text " * 1000
+        self.write("index.html", b"index")
+        self.write("a.css", text)
+        self.write("a.css.gz", gzip.compress(b"form"))
+        hidden = ("--hide", "index.html", "--hide", "*.gz", "--compress=off")
+        proxy = self.serve(*hidden)
+        self.assertEqual(self.get(proxy, "/").status, 404)
+        coded = self.get(proxy, "/a.css", "Accept-Encoding: gzip\r\n")
+        self.assertEqual((coded.body, "content-encoding" in coded.fields), (text, False))
+        listing = self.get(self.serve(*hidden, "--listing"), "/")
+        self.assertEqual(listing.status, 200)
+        self.assertIn(b"a.css", listing.body)
+        self.assertNotIn(b"a.css.gz", listing.body)
+        other = self.serve("--index", "index.html", "--index", "a.css", *hidden)
+        self.assertEqual(self.get(other, "/").body, text)
 
     def test_compression(self):
         text = b"".join(b"line %d of a text\n" % number for number in range(20_000))
@@ -349,6 +377,54 @@ class Places(Case):
         self.assert_status(self.serve("--symlinks", "none"), {**found, "/relative": 403})
         granted = self.serve("--allow-path", self.outside)
         self.assertEqual(self.get(granted, "/secret").body, b"outside")
+
+    def test_links_to_hidden_names(self):
+        for name in (".env", ".well-known/a", "d/.git/config", "secret.key", "k.css", "b/a"):
+            self.write(name, name.encode())
+        (self.outside / ".git").mkdir()
+        (self.outside / ".git" / "config").write_bytes(b"config")
+        version = "..2026_11_21_10_16_00.1234"
+        self.write(f"{version}/index.html", b"version")
+        for link, target in (
+            ("env-link", ".env"),
+            ("cfg-link", "d/.git/config"),
+            ("d/gitlink", ".git"),
+            ("k.css.br", "secret.key"),
+            ("known", ".well-known/a"),
+            ("b-link", "b"),
+            ("config", self.outside / ".git" / "config"),
+            ("git", self.outside / ".git"),
+            ("secret", self.outside / "secret"),
+            ("..data", version),
+            ("index.html", "..data/index.html"),
+        ):
+            (self.site / link).symlink_to(target)
+        options = ("--hide", "*.key", "--listing", "--allow-path", self.outside)
+        proxy = self.serve(*options)
+        self.assert_status(
+            proxy,
+            {
+                "/env-link": 404,
+                "/cfg-link": 404,
+                "/d/gitlink": 404,
+                "/d/gitlink/": 404,
+                "/d/gitlink/config": 404,
+                "/config": 404,
+                "/git/config": 404,
+                "/known": 200,
+                "/b-link": 301,
+                "/b-link/a": 200,
+                "/secret": 200,
+            },
+        )
+        form = self.get(proxy, "/k.css", "Accept-Encoding: br\r\n")
+        self.assertEqual((form.body, "content-encoding" in form.fields), (b"k.css", False))
+        self.assertEqual(self.get(proxy, "/").body, b"version", "as in a volume of Kubernetes")
+        page = self.get(self.serve(*options, "--index", "none"), "/").body
+        for name in (b"env-link", b"cfg-link", b"k.css.br", b"git", b"config"):
+            self.assertNotIn(b'"%s' % name, page)
+        for name in (b"known", b"b-link", b"secret", b"index.html"):
+            self.assertIn(b'"%s' % name, page)
 
     def test_special_files(self):
         os.mkfifo(self.site / "fifo")
