@@ -1,8 +1,6 @@
 //! The order of a listing.
 
-use std::cmp::Ordering;
-
-use super::folder_io::{FileKind, ListEntry};
+use super::folder_io::{FileKind, FileTime, ListEntry};
 
 /// The property by which a listing is sorted.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -54,30 +52,29 @@ impl ListOrder {
         order
     }
 
-    fn compare(self, one: &ListEntry, other: &ListEntry) -> Ordering {
-        let by_key = match self.key {
-            SortKey::Name => Ordering::Equal,
-            SortKey::Size => one.bytes.cmp(&other.bytes),
-            SortKey::Date => one.modified.cmp(&other.modified),
+    /// Returns the property of an entry that is compared, then its name.
+    fn sort_key(self, entry: &ListEntry) -> (u64, FileTime, Vec<u8>, Vec<u8>) {
+        let (bytes, modified) = match self.key {
+            SortKey::Name => (0, FileTime::default()),
+            SortKey::Size => (entry.bytes, FileTime::default()),
+            SortKey::Date => (0, entry.modified),
         };
-        let lower = |entry: &ListEntry| entry.name.to_ascii_lowercase();
-        let by_name = || lower(one).cmp(&lower(other)).then_with(|| one.name.cmp(&other.name));
-        let ordering = by_key.then_with(by_name);
-        if self.is_descending { ordering.reverse() } else { ordering }
+        (bytes, modified, entry.name.to_ascii_lowercase(), entry.name.clone())
     }
 }
 
-/// Sorts entries, folders first.
+/// Sorts entries, folders first. The keys are made once, because a comparison must not allocate.
 pub fn sort_entries(entries: &mut [ListEntry], order: ListOrder) {
-    let is_file = |entry: &ListEntry| entry.kind == FileKind::Regular;
-    entries.sort_by(|one, other| {
-        is_file(one).cmp(&is_file(other)).then_with(|| order.compare(one, other))
-    });
+    entries.sort_by_cached_key(|entry| order.sort_key(entry));
+    if order.is_descending {
+        entries.reverse();
+    }
+    // This sort is stable.
+    entries.sort_by_key(|entry| entry.kind == FileKind::Regular);
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::folder_io::FileTime;
     use super::*;
 
     fn sorted(query: &str) -> String {
@@ -112,6 +109,25 @@ mod tests {
             ("?sort=size&order=asc&order=", "y/ z/ b a C"),
         ] {
             assert_eq!(sorted(query), expected, "{query}");
+        }
+    }
+    #[test]
+    fn names_that_differ_only_in_case_have_an_order() {
+        for (order, expected) in [("asc", "Ab aB ab b"), ("desc", "b ab aB Ab")] {
+            let names = ["b", "ab", "Ab", "aB"];
+            let entry = |name: &str| ListEntry {
+                name: name.into(),
+                kind: FileKind::Regular,
+                bytes: 1,
+                modified: FileTime::default(),
+            };
+            for sort in ["name", "size", "date"] {
+                let mut entries = names.map(entry);
+                let query = format!("?sort={sort}&order={order}");
+                sort_entries(&mut entries, ListOrder::parse(query.as_bytes()));
+                let sorted = entries.map(|entry| String::from_utf8(entry.name).unwrap());
+                assert_eq!(sorted.join(" "), expected, "{query}");
+            }
         }
     }
 }
