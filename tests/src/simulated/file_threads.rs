@@ -18,7 +18,7 @@ use super::wake_list::PendingWakes;
 const JOB_MS_MAX: u64 = 20;
 /// The same limit for one in 16 jobs in a hostile world. It is longer than a request waits.
 const JOB_HOSTILE_MS_MAX: u64 = 120_000;
-/// Jobs that may wait.
+/// Jobs of each kind that may wait.
 const JOBS_MAX: usize = 1024;
 
 /// The threads that open and read files.
@@ -42,7 +42,7 @@ impl SimFileThreads {
         hostile: bool,
     ) -> Self {
         let wakes = PendingWakes::default();
-        shared.files.connect(Pool::new(0, JOBS_MAX), wakes.waker());
+        shared.files.connect(Pool::new(0, JOBS_MAX, JOBS_MAX), wakes.waker());
         let (folders, shared, mailboxes) = (folders.clone(), shared.clone(), mailboxes.clone());
         Self { folders, shared, mailboxes, wakes, next: world.now(), hostile }
     }

@@ -54,10 +54,12 @@ use ticket_rotation::TicketRotation;
 const DRAIN_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// The longest time that a running process sleeps if no timer is due earlier.
 const IDLE_WAIT: Duration = Duration::from_secs(3600);
-/// Threads that open and read files whose folders or bytes are not in memory.
+/// Threads that open and read files whose folders or bytes are not in memory, and compress.
 const FILE_THREADS_MAX: usize = 4;
-/// Work that waits for these threads. With more, clients get 503.
-const FILE_JOBS_MAX: usize = 1024;
+/// Calls that wait for these threads. With more, clients get 503, and bodies of files wait.
+const FILE_IO_MAX: usize = 1024;
+/// Compressions that wait for these threads. With more, responses are sent as they are.
+const FILE_COMPRESSIONS_MAX: usize = 64;
 /// Time that the workers get to abort the remaining exchanges after the drain deadline.
 const ABORT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -124,7 +126,8 @@ impl Running {
             .and_then(|()| cache::start_prefault(shared.cache.as_ref()))
             .inspect_err(|_| active_config.close_listeners())?;
         let (waker, cache) = (Arc::new(DiskWaker::default()), shared.cache.as_ref());
-        shared.files.connect(Pool::new(FILE_THREADS_MAX, FILE_JOBS_MAX), waker.clone());
+        let pool = Pool::new(FILE_THREADS_MAX, FILE_IO_MAX, FILE_COMPRESSIONS_MAX);
+        shared.files.connect(pool, waker.clone());
         let disks = Disks::open(&active_config.config(), cache, &waker, takeover.is_some())
             .inspect_err(|_| active_config.close_listeners())?;
         uploads::open(&active_config.config(), &shared);

@@ -54,7 +54,7 @@ pub use iolite::CompressionLevel;
 pub use listing::{ListOrder, SortKey, sort_entries};
 pub use listing_page::write_listing;
 pub use name_pattern::NamePattern;
-pub use pool::{Pool, PoolFull};
+pub use pool::{JobKind, Pool, PoolFull};
 pub use request_path::{BadPath, RequestPath, fuzz_request_path};
 pub use resolve::{FoundFile, FoundScript, Resolution, resolve};
 pub use rules::FolderRules;

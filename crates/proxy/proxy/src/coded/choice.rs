@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_engine::{Engine, Key, TokenKind};
-use millrace_files::{AcceptedCodings, Coding, Compression, CompressionLevel};
+use millrace_files::{AcceptedCodings, Coding, Compression, CompressionLevel, JobKind};
 use millrace_http_cache::{CachedHeader, Key as CacheKey, is_not_modified};
 use millrace_http1::{
     FieldName, Framing, Method, RequestHead, ResponseHead, Version, declared_length, has_token,
@@ -150,7 +150,7 @@ fn find_kept<E: Engine>(
         let (object, now_ms) = (object.clone(), now_ms(&core.engine));
         let make = move || derived::make(&cache, key, &object, (coding, level), now_ms);
         // If the threads have too much work, a later request begins.
-        if let Ok(running) = core.shared.files.run(waiter, make) {
+        if let Ok(running) = core.shared.files.run(JobKind::Compression, waiter, make) {
             core.cached.derived.set_running(key, running);
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use millrace_config::FolderRoute;
-use millrace_files::{Coding, CompressionLevel, Errno, FileStatus, OpenFile};
+use millrace_files::{Coding, CompressionLevel, Errno, FileStatus, JobKind, OpenFile};
 use millrace_store::Cache;
 
 use super::kept_bytes::{KeptBytes, Loaded};
@@ -39,6 +39,11 @@ impl FileLoad {
     /// Returns whether the load takes so little time that a worker can do it.
     pub(crate) fn is_short(&self) -> bool {
         self.status.bytes <= READ_BYTES_MAX && self.compression.is_none()
+    }
+
+    /// Returns the kind of the work for a thread.
+    pub(crate) fn kind(&self) -> JobKind {
+        if self.compression.is_some() { JobKind::Compression } else { JobKind::Io }
     }
 
     /// Reads the file.

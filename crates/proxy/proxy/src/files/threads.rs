@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use millrace_files::{Errno, Pool, PoolFull};
+use millrace_files::{Errno, JobKind, Pool, PoolFull};
 use millrace_store::{WaiterId, Waker};
 
 /// The threads of a process that open and read files. Without [`FileThreads::connect`], there are
@@ -38,33 +38,41 @@ impl FileThreads {
     pub fn drop_later(&self, value: impl Send + 'static) {
         if let Some(connected) = self.0.get() {
             // A full pool drops the job, and with it the value.
-            let _ = connected.pool.run(Box::new(move || drop(value)));
+            let _ = connected.pool.run(JobKind::Io, Box::new(move || drop(value)));
         }
     }
 
-    /// Has a thread do `work`, and then wakes the waiter.
+    /// Has a thread do `work`, and then wakes the waiter. If the [`PendingWork`] is dropped before
+    /// a thread begins, the work is skipped.
     ///
     /// # Errors
-    /// If too much work waits already, or there are no threads.
+    /// If too much work of this kind waits already, or there are no threads.
     pub(crate) fn run<T: Send + 'static>(
         &self,
+        kind: JobKind,
         waiter: WaiterId,
         work: impl FnOnce() -> Result<T, Errno> + Send + 'static,
     ) -> Result<PendingWork<T>, PoolFull> {
         let Connected { pool, waker } = self.0.get().ok_or(PoolFull)?;
         let pending = PendingWork(Arc::default());
-        let (result, waker) = (pending.0.clone(), waker.clone());
-        pool.run(Box::new(move || {
+        let (result, waker) = (Arc::downgrade(&pending.0), waker.clone());
+        let job = move || {
+            if result.strong_count() == 0 {
+                return;
+            }
             // The panic hook has reported a panic.
             let done = catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Errno::IO));
-            *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
-            waker.wake(waiter);
-        }))?;
+            if let Some(result) = result.upgrade() {
+                *result.lock().unwrap_or_else(PoisonError::into_inner) = Some(done);
+                waker.wake(waiter);
+            }
+        };
+        pool.run(kind, Box::new(job))?;
         Ok(pending)
     }
 }
 
-/// The result of a thread's work, once there is one.
+/// The result of a thread's work, once there is one. An exchange that ends drops it.
 #[derive(Debug)]
 pub(crate) struct PendingWork<T>(Arc<Mutex<Option<Result<T, Errno>>>>);
 
@@ -72,5 +80,60 @@ impl<T> PendingWork<T> {
     /// Takes the result; `None` if the work is not done.
     pub(crate) fn take(&self) -> Option<Result<T, Errno>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Default)]
+    struct Woken(Mutex<Vec<u64>>);
+
+    impl Waker for Woken {
+        fn wake(&self, waiter: WaiterId) {
+            self.0.lock().unwrap().push(waiter.token);
+        }
+    }
+
+    #[test]
+    fn work_without_a_waiter_is_skipped() {
+        let (threads, woken) = (FileThreads::default(), Arc::new(Woken::default()));
+        threads.connect(Pool::new(0, 9, 9), woken.clone());
+        let done = Arc::new(Mutex::new(Vec::new()));
+        let run = |kind, token| {
+            let done = done.clone();
+            let work = move || {
+                done.lock().unwrap().push(token);
+                Ok(token)
+            };
+            threads.run(kind, WaiterId { worker: 0, token }, work).unwrap()
+        };
+        let first = run(JobKind::Compression, 1);
+        drop(run(JobKind::Compression, 2));
+        drop(run(JobKind::Io, 3));
+        let last = run(JobKind::Io, 4);
+        while threads.run_once() {}
+        assert_eq!(*done.lock().unwrap(), [4, 1], "I/O first, and only what is awaited");
+        assert_eq!(*woken.0.lock().unwrap(), [4, 1]);
+        assert_eq!((first.take(), last.take(), last.take()), (Some(Ok(1)), Some(Ok(4)), None));
+        assert_eq!(Arc::strong_count(&done), 1, "what skipped work holds is dropped");
+    }
+
+    #[test]
+    fn a_result_that_nothing_awaits_any_more_is_dropped() {
+        let (threads, woken) = (FileThreads::default(), Arc::new(Woken::default()));
+        threads.connect(Pool::new(0, 9, 9), woken.clone());
+        let (result, waiter) = (Arc::new(()), WaiterId { worker: 0, token: 1 });
+        let pending = Arc::new(Mutex::new(None));
+        let (given, own) = (result.clone(), pending.clone());
+        let work = move || {
+            // The exchange ends while a thread works for it.
+            drop(own.lock().unwrap().take());
+            Ok(given)
+        };
+        *pending.lock().unwrap() = Some(threads.run(JobKind::Io, waiter, work).unwrap());
+        assert!(threads.run_once());
+        assert_eq!((Arc::strong_count(&result), woken.0.lock().unwrap().len()), (1, 0));
     }
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use millrace_config::{FolderRoute, OriginProtocol, Route};
 use millrace_engine::{Engine, Key, TokenKind};
-use millrace_files::{AcceptedCodings, Errno, OpenMode, RequestPath, Resolution, resolve};
+use millrace_files::{
+    AcceptedCodings, Errno, JobKind, OpenMode, RequestPath, Resolution, resolve,
+};
 use millrace_http_cache::{is_not_modified, is_precondition_met};
 use millrace_http1::{FieldName, Method, destination, path};
 use millrace_store::Object;
@@ -31,7 +33,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         Event::Woken => resume(core, key),
         Event::TimedOut => {
             waiting::end_wait(core, key);
-            NextStep::End(Reason::FileTimedOut)
+            give_up_waiting(core.exchange(key))
         }
         Event::End(reason) => NextStep::End(reason),
         _ => NextStep::Wait,
@@ -100,7 +102,7 @@ fn find<E: Engine>(
             let folder = folder.clone();
             let work = move || resolve(&*opened, &folder.rules, &path, accepted, OpenMode::Waiting);
             let waiter = core.waiter(key, TokenKind::Exchange);
-            match core.shared.files.run(waiter, work) {
+            match core.shared.files.run(JobKind::Io, waiter, work) {
                 Ok(pending) => waiting::wait_for_file(core, key, FileWork::Resolve(pending)),
                 Err(_) => NextStep::End(Reason::Overloaded),
             }
@@ -181,6 +183,18 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 fn keep_waiting<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
     core.exchange(key).file_mut().work = Some(work);
     NextStep::Wait
+}
+
+/// Ends the wait for a thread that takes too long. A file that is not compressed yet is sent as it
+/// is: the threads may have too much to compress.
+fn give_up_waiting(exchange: &mut Exchange) -> NextStep {
+    let context = exchange.file_mut();
+    match (context.work.take(), context.served.clone()) {
+        (Some(FileWork::Load(..)), Some(file)) if file.compressed.is_some() => {
+            serve(exchange, plain_form(file), None)
+        }
+        _ => NextStep::End(Reason::FileTimedOut),
+    }
 }
 
 /// Keeps what was found in the worker's table, and acts on it.
@@ -293,8 +307,10 @@ fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> 
         }
     }
     let (cache, waiter) = (cache.clone(), core.waiter(key, TokenKind::Exchange));
-    match core.shared.files.run(waiter, move || load.run(&cache, true)) {
+    match core.shared.files.run(load.kind(), waiter, move || load.run(&cache, true)) {
         Ok(pending) => waiting::wait_for_file(core, key, FileWork::Load(pending, guard)),
+        // A later request compresses it.
+        Err(_) if file.compressed.is_some() => serve(core.exchange(key), plain_form(file), None),
         Err(_) => NextStep::End(Reason::Overloaded),
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use millrace_engine::{Buffer, Engine, HeldBytes, Key, TokenKind};
-use millrace_files::Errno;
+use millrace_files::{Errno, JobKind};
 use millrace_http1::Framing;
 
 use crate::cached::waiting;
@@ -95,7 +95,7 @@ fn write<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let bytes = file.body.take().expect("there are bytes to write").into_vec();
     let charge = engine.budget().charge(bytes.capacity());
     let work = move || receiving.append(&bytes, all_max).map(|()| receiving);
-    match shared.files.run(waiter, work) {
+    match shared.files.run(JobKind::Io, waiter, work) {
         Ok(pending) => waiting::wait_for_file(core, key, FileWork::Store(pending, charge)),
         Err(_) => NextStep::End(Reason::Overloaded),
     }

@@ -2,6 +2,7 @@
 //! tunnel, to the client.
 
 use millrace_engine::{Engine, Key, TokenKind};
+use millrace_files::JobKind;
 
 use crate::coded::coder;
 use crate::conn::Conn;
@@ -102,7 +103,7 @@ fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> Tran
         Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,
         Ok(TransferState::AwaitingSource) => {
             let work = reader.take_awaited().expect("a reader waits only for bytes of a disk");
-            match shared.files.run(waiter, work) {
+            match shared.files.run(JobKind::Io, waiter, work) {
                 Ok(pending) => {
                     file.work = Some(FileWork::Read(pending));
                     TransferProgress::Waiting

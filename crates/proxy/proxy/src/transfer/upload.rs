@@ -2,6 +2,7 @@
 //! origin.
 
 use millrace_engine::{Buffer, Engine, Key, TokenKind};
+use millrace_files::JobKind;
 use millrace_http1::Framing;
 
 use crate::conn::client;
@@ -86,7 +87,7 @@ fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> Tran
         Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,
         Ok(TransferState::AwaitingSource) => {
             let work = reader.take_awaited().expect("a reader waits only for bytes of a disk");
-            match shared.files.run(waiter, work) {
+            match shared.files.run(JobKind::Io, waiter, work) {
                 Ok(pending) => {
                     file.work = Some(FileWork::Read(pending));
                     TransferProgress::Waiting
