@@ -46,11 +46,14 @@ impl FileLoad {
         if self.compression.is_some() { JobKind::Compression } else { JobKind::Io }
     }
 
-    /// Reads the file.
+    /// Reads the file, unless another worker has done so since the caller looked for its bytes.
     ///
     /// # Errors
     /// EAGAIN if a disk has to be awaited and the caller may not wait. Those of reading.
     pub(crate) fn run(&self, cache: &Arc<Cache>, waits: bool) -> Result<Loaded, Errno> {
+        if waits && let Some(object) = cache.find(self.kept.key) {
+            return Ok(Loaded::Kept(object));
+        }
         let is_current = || Ok(self.file.status()? == self.status);
         if let Some((coding, level)) = self.compression {
             let mut bytes = vec![0; usize::try_from(self.status.bytes).map_err(|_| Errno::FBIG)?];
@@ -149,6 +152,22 @@ mod tests {
         assert!(cache.find(served.key.unwrap()).is_some());
         served.close();
         assert!(plain.source().is_none(), "both forms have one open file");
+    }
+
+    #[test]
+    fn bytes_that_another_worker_has_stored_are_not_read_again() {
+        let text = b"text ".repeat(KEPT_BYTES / 5);
+        let mut folder = TestFolder::new(&[("a.css", &text)]);
+        folder.accepted = AcceptedCodings::parse([&b"gzip"[..]].into_iter());
+        let (served, cache) = (folder.serve("a.css"), cache());
+        let load = || FileLoad::new(&served, &folder.route, NOW_MS).expect("it is open");
+        let (first, second) = (load(), load());
+        let Ok(Loaded::Kept(object)) = first.run(&cache, true) else { panic!("admitted") };
+        // A read would fail.
+        folder.folder.set_faults(SimFolderFaults { io_errors: 1, ..Default::default() });
+        let Ok(Loaded::Kept(found)) = second.run(&cache, true) else { panic!("in the cache") };
+        assert!(Arc::ptr_eq(&object, &found));
+        assert_eq!((load().kind(), cache.clear().objects), (JobKind::Compression, 1));
     }
 
     #[test]
