@@ -6,13 +6,14 @@ use std::sync::Arc;
 use millrace_config::FolderRoute;
 use millrace_engine::{Charge, HeldBytes, Instant};
 use millrace_fastcgi::CONTENT_BYTES_MAX;
-use millrace_files::{Errno, FoundScript, Resolution, UploadFile};
+use millrace_files::{Errno, FoundScript, JobKind, Resolution, UploadFile};
+use millrace_store::WaiterId;
 
 use super::kept_bytes::Loaded;
 use super::reader::FileReader;
 use super::served_file::{FileSource, LoadGuard, ServedFile};
 use super::table::FileName;
-use super::threads::PendingWork;
+use super::threads::{FileThreads, PendingWork};
 
 /// The state of an exchange at the files and programs of a folder.
 #[derive(Debug, Default)]
@@ -53,6 +54,13 @@ pub(crate) struct NamedFile {
     pub(crate) path: Vec<u8>,
 }
 
+/// A body that is read from a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum FileBody {
+    Request,
+    Response,
+}
+
 /// Work that a thread does for an exchange.
 #[derive(Debug)]
 pub(crate) enum FileWork {
@@ -62,6 +70,8 @@ pub(crate) enum FileWork {
     Load(PendingWork<Loaded>, LoadGuard),
     /// Reads a part of it, or of a stored body, into the page cache.
     Read(PendingWork<()>),
+    /// Such a read that was refused, because too much work waits. It is tried again.
+    RefusedRead(FileBody),
     /// Writes bytes of a body to its file. Their memory is charged meanwhile.
     Store(PendingWork<UploadFile>, Charge),
 }
@@ -76,16 +86,54 @@ impl FileContext {
             Box::new(FileReader::of_body(file.clone(), file.bytes(), UPLOAD_STEP_BYTES))
         };
         self.upload = self.stored.as_ref().map(reader);
+        // A read for an upload that was begun before.
+        self.work.take_if(|work| matches!(work, FileWork::Read(_) | FileWork::RefusedRead(_)));
     }
 
     /// Returns whether the upload waits for a thread, which reads bytes of a stored body.
     pub(crate) fn upload_waits(&self) -> bool {
-        self.upload.is_some() && matches!(self.work, Some(FileWork::Read(_)))
+        let is_read = matches!(self.work, Some(FileWork::Read(_) | FileWork::RefusedRead(_)));
+        self.upload.is_some() && is_read
+    }
+
+    /// Has a thread read the bytes that the reader of a body awaits. Returns `false` if too much
+    /// work waits: the reader still awaits them, and the caller tries again.
+    pub(crate) fn begin_read(
+        &mut self,
+        body: FileBody,
+        threads: &FileThreads,
+        waiter: WaiterId,
+    ) -> bool {
+        let reader = match body {
+            FileBody::Request => &mut self.upload,
+            FileBody::Response => &mut self.reader,
+        };
+        let reader = reader.as_mut().expect("the caller's body is read from a file");
+        let read = reader.awaited_read().expect("a reader waits only for bytes of a disk");
+        let Ok(pending) = threads.run(JobKind::Io, waiter, read) else {
+            self.work = Some(FileWork::RefusedRead(body));
+            return false;
+        };
+        reader.note_fetched();
+        self.work = Some(FileWork::Read(pending));
+        true
+    }
+
+    /// Returns the body whose read was refused and has to be tried again.
+    pub(crate) fn refused_read(&self) -> Option<FileBody> {
+        match self.work {
+            Some(FileWork::RefusedRead(body)) => Some(body),
+            _ => None,
+        }
     }
 
     /// Takes the result of a read by a thread. Returns `None` if it is not done.
     pub(crate) fn take_read(&mut self) -> Option<Result<(), Errno>> {
-        let Some(FileWork::Read(work)) = &self.work else { return Some(Ok(())) };
+        let work = match &self.work {
+            Some(FileWork::Read(work)) => work,
+            Some(FileWork::RefusedRead(_)) => return None,
+            _ => return Some(Ok(())),
+        };
         let done = work.take();
         if done.is_some() {
             self.work = None;

@@ -24,8 +24,8 @@ pub(crate) struct FileReader {
     memory: Vec<u8>,
     /// The bytes that have to be read from a disk before the next step.
     awaited: Option<Range<u64>>,
-    /// The bytes that a thread has read from the disk just now. The kernel may not be able to say
-    /// that they are in memory.
+    /// The bytes that a thread reads from the disk, or has read just now. The kernel may not be
+    /// able to say that they are in memory.
     fetched: Range<u64>,
     has_failed: bool,
 }
@@ -37,7 +37,7 @@ pub(crate) enum FileStep<'a> {
     /// Bytes of the file in memory.
     Copied(&'a [u8]),
     Text(Vec<u8>),
-    /// A disk has to be awaited: see [`FileReader::take_awaited`].
+    /// A disk has to be awaited: see [`FileReader::awaited_read`].
     Wait,
     /// Everything was delivered.
     End,
@@ -122,14 +122,15 @@ impl FileReader {
         FileStep::Wait
     }
 
-    /// Takes the bytes that have to be read from a disk, if any, as work for a thread.
-    pub(crate) fn take_awaited(
-        &mut self,
-    ) -> Option<impl FnOnce() -> Result<(), Errno> + Send + use<>> {
-        let bytes = self.awaited.take()?;
-        self.fetched = bytes.clone();
-        let file = self.file.clone();
+    /// Returns the read of the bytes that are awaited, if any, as work for a thread.
+    pub(crate) fn awaited_read(&self) -> Option<impl FnOnce() -> Result<(), Errno> + Send + use<>> {
+        let (bytes, file) = (self.awaited.clone()?, self.file.clone());
         Some(move || fetch(&*file, bytes))
+    }
+
+    /// Notes that a thread reads the awaited bytes. There is no next step until it has.
+    pub(crate) fn note_fetched(&mut self) {
+        self.fetched = self.awaited.take().expect("the caller has the read of awaited bytes");
     }
 
     /// Notes that the awaited bytes could not be read: the next step is [`FileStep::Cut`].
@@ -197,7 +198,8 @@ mod tests {
                 FileStep::Text(text) => read.extend(text),
                 FileStep::Wait => {
                     waits += 1;
-                    assert_eq!(reader.take_awaited().expect("bytes are awaited")(), Ok(()));
+                    assert_eq!(reader.awaited_read().expect("bytes are awaited")(), Ok(()));
+                    reader.note_fetched();
                 }
                 FileStep::End => return (read, waits, true),
                 FileStep::Cut => return (read, waits, false),

@@ -43,6 +43,9 @@ pub(crate) struct Overload {
     pub(crate) clients: ClientCounts,
     /// The wait list: exchanges that wait for capacity, each once, the oldest first.
     pub(crate) wait_list: VecDeque<WaitingExchange>,
+    /// Exchanges whose read of a file was refused, because too much work waits for the threads. The
+    /// oldest is first. Some may have ended since.
+    pub(crate) refused_reads: Vec<Key>,
 }
 
 impl Overload {

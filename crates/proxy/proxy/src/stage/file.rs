@@ -174,7 +174,7 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             }
             None => keep_waiting(core, key, FileWork::Load(work, guard)),
         },
-        Some(FileWork::Read(_) | FileWork::Store(..)) | None => {
+        Some(FileWork::Read(_) | FileWork::RefusedRead(_) | FileWork::Store(..)) | None => {
             unreachable!("the stage waits for other work")
         }
     }

@@ -1,18 +1,17 @@
 //! The download of an exchange: moves the body of a response, or the origin's direction of a
 //! tunnel, to the client.
 
-use millrace_engine::{Engine, Key, TokenKind};
-use millrace_files::JobKind;
+use millrace_engine::{Engine, Key};
 
 use crate::coded::coder;
 use crate::conn::Conn;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
-use crate::files::FileWork;
+use crate::files::FileBody;
 use crate::origin::{events, release};
 use crate::transfer::source::TransferSource;
-use crate::transfer::{TransferProgress, TransferState};
+use crate::transfer::{TransferProgress, TransferState, file_wait};
 
 /// Moves bytes of the response to the client. With `with_header`, the header in `core.out` is sent
 /// first.
@@ -85,8 +84,7 @@ pub(crate) fn pump<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -
 /// first.
 #[inline(never)]
 fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
-    let waiter = core.waiter(key, TokenKind::Exchange);
-    let ExchangeParts { engine, pipes, counters, out, exchange, client, shared, .. } =
+    let ExchangeParts { engine, pipes, counters, out, exchange, client, .. } =
         core.parts_with_client(key);
     let Exchange { download, file, .. } = exchange;
     let file = file.as_mut().expect("the caller has checked it");
@@ -101,16 +99,7 @@ fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> Tran
     counters.downloaded_bytes.add(download.take_newly_accepted());
     match result {
         Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,
-        Ok(TransferState::AwaitingSource) => {
-            let work = reader.take_awaited().expect("a reader waits only for bytes of a disk");
-            match shared.files.run(JobKind::Io, waiter, work) {
-                Ok(pending) => {
-                    file.work = Some(FileWork::Read(pending));
-                    TransferProgress::Waiting
-                }
-                Err(_) => TransferProgress::Failed(Reason::FileFailed),
-            }
-        }
+        Ok(TransferState::AwaitingSource) => file_wait::begin(core, key, FileBody::Response),
         Ok(TransferState::Off | TransferState::Ended) => TransferProgress::Ended,
         Err(_) => {
             if with_header {

@@ -13,6 +13,7 @@
 pub(crate) mod body_progress;
 mod compressed;
 pub(crate) mod download;
+pub(crate) mod file_wait;
 pub(crate) mod pace;
 pub(crate) mod send_parts;
 pub(crate) mod sink;

@@ -1,17 +1,16 @@
 //! The upload of an exchange: moves the request body, or the client's direction of a tunnel, to the
 //! origin.
 
-use millrace_engine::{Buffer, Engine, Key, TokenKind};
-use millrace_files::JobKind;
+use millrace_engine::{Buffer, Engine, Key};
 use millrace_http1::Framing;
 
 use crate::conn::client;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
-use crate::files::FileWork;
+use crate::files::FileBody;
 use crate::origin::{Phase, events};
 use crate::transfer::source::TransferSource;
-use crate::transfer::{TransferProgress, TransferState};
+use crate::transfer::{TransferProgress, TransferState, file_wait};
 
 /// Moves bytes of the request to the origin. With `with_header`, the header in `core.out` is sent
 /// first.
@@ -69,8 +68,7 @@ fn is_from_file<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
 /// by a thread first.
 #[inline(never)]
 fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> TransferProgress {
-    let waiter = core.waiter(key, TokenKind::Exchange);
-    let ExchangeParts { engine, pipes, counters, out, exchange, client, origin, shared, .. } =
+    let ExchangeParts { engine, pipes, counters, out, exchange, client, origin, .. } =
         core.parts_with_client(key);
     let Some(origin) = origin else { return TransferProgress::Waiting };
     let file = exchange.file.as_mut().expect("the caller has checked it");
@@ -85,16 +83,7 @@ fn pump_file<E: Engine>(core: &mut Core<E>, key: Key, with_header: bool) -> Tran
     counters.uploaded_bytes.add(exchange.upload.forwarded() - before);
     match result {
         Ok(TransferState::AwaitingSink) => TransferProgress::Waiting,
-        Ok(TransferState::AwaitingSource) => {
-            let work = reader.take_awaited().expect("a reader waits only for bytes of a disk");
-            match shared.files.run(JobKind::Io, waiter, work) {
-                Ok(pending) => {
-                    file.work = Some(FileWork::Read(pending));
-                    TransferProgress::Waiting
-                }
-                Err(_) => TransferProgress::Failed(Reason::Overloaded),
-            }
-        }
+        Ok(TransferState::AwaitingSource) => file_wait::begin(core, key, FileBody::Request),
         Ok(TransferState::Off | TransferState::Ended) => {
             exchange.transaction.awaiting_since = engine.now();
             client::receive_ahead(engine, client);

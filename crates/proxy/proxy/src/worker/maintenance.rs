@@ -10,6 +10,7 @@ use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::{programs, queue};
 use crate::overload::{SHORTAGE_CHECK_INTERVAL, capacity, shed, wait_list};
+use crate::transfer::file_wait;
 use crate::worker::{MAINTENANCE_INTERVAL, Worker, reconfigure};
 
 /// A periodic task.
@@ -23,7 +24,7 @@ struct Task<E: Engine> {
 impl<E: Engine> Worker<E> {
     /// The tasks in the order in which they run. Tasks that close connections come before the task
     /// that looks for free capacity.
-    const TASKS: [Task<E>; 13] = [
+    const TASKS: [Task<E>; 14] = [
         Task {
             is_due: |worker| worker.core.listeners.has_retiring(),
             perform: |worker, _| worker.core.listeners.close_retired(&mut worker.core.engine),
@@ -57,6 +58,10 @@ impl<E: Engine> Worker<E> {
                     worker.drive(EventTarget::Exchange(key), Event::End(Reason::Overloaded));
                 }
             },
+        },
+        Task {
+            is_due: |worker| !worker.core.overload.refused_reads.is_empty(),
+            perform: |worker, _| file_wait::retry(&mut worker.core),
         },
         Task {
             is_due: |worker| worker.core.origins.queued_count() > 0,

@@ -5,6 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod file_threads;
 mod load_shedding;
 mod messages;
 mod records;
