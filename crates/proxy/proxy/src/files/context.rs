@@ -6,11 +6,12 @@ use std::sync::Arc;
 use millrace_config::FolderRoute;
 use millrace_engine::{Charge, HeldBytes, Instant};
 use millrace_fastcgi::CONTENT_BYTES_MAX;
-use millrace_files::{Errno, FoundScript, JobKind, Resolution, UploadFile};
+use millrace_files::{Errno, FoundScript, JobKind, UploadFile};
 use millrace_store::WaiterId;
 
 use super::kept_bytes::Loaded;
 use super::reader::FileReader;
+use super::search::Found;
 use super::served_file::{FileSource, LoadGuard, ServedFile};
 use super::table::FileName;
 use super::threads::{FileThreads, PendingWork};
@@ -65,7 +66,7 @@ pub(crate) enum FileBody {
 #[derive(Debug)]
 pub(crate) enum FileWork {
     /// Finds the file.
-    Resolve(PendingWork<Resolution>),
+    Resolve(PendingWork<Found>),
     /// Reads it into the cache.
     Load(PendingWork<Loaded>, LoadGuard),
     /// Reads a part of it, or of a stored body, into the page cache.

@@ -4,6 +4,7 @@ mod context;
 pub(crate) mod kept_bytes;
 mod load;
 pub(crate) mod reader;
+mod search;
 mod served_file;
 mod table;
 #[cfg(test)]
@@ -13,6 +14,7 @@ pub(crate) mod threads;
 pub(crate) use context::{FileBody, FileContext, FileWork, NamedFile};
 pub(crate) use kept_bytes::Loaded;
 pub(crate) use load::FileLoad;
+pub(crate) use search::{FileSearch, Found, ListingRequest};
 pub(crate) use served_file::{ServedFile, listing};
 pub(crate) use table::{FileTable, Finding};
 pub use threads::FileThreads;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use millrace_engine::FileRead;
 use millrace_files::{
-    Coding, CompressionLevel, Entries, Errno, FileStatus, FolderRules, FoundFile, OpenFile,
-    file_header, listing_header, write_listing,
+    Coding, CompressionLevel, Errno, FileStatus, FolderRules, FoundFile, OpenFile, file_header,
+    listing_header,
 };
 use millrace_http_cache::{CachedHeader, HashKey, Key};
 
@@ -16,7 +16,7 @@ use millrace_http_cache::{CachedHeader, HashKey, Key};
 pub(crate) struct ServedFile {
     pub(crate) header: CachedHeader,
     pub(crate) length: u64,
-    /// The path of the original below its folder.
+    /// The path of the original below its folder. Empty for a listing.
     pub(crate) path: Vec<u8>,
     /// The status when it was opened; `None` for a listing.
     pub(super) status: Option<FileStatus>,
@@ -214,20 +214,12 @@ impl ServedFile {
     }
 }
 
-/// Returns a listing as a file in memory. `path` is the path that the page shows.
-pub(crate) fn listing(
-    mut entries: Entries,
-    rules: &FolderRules,
-    (path, query): (&[u8], &[u8]),
-    has_parent: bool,
-    now_ms: u64,
-) -> ServedFile {
-    let mut page = Vec::new();
-    write_listing(&mut page, path, &mut entries, query, has_parent);
+/// Returns the page of a listing as a file in memory.
+pub(crate) fn listing(page: Vec<u8>, rules: &FolderRules, now_ms: u64) -> ServedFile {
     ServedFile {
         header: listing_header(rules, now_ms),
         length: page.len() as u64,
-        path: path.to_vec(),
+        path: Vec::new(),
         status: None,
         key: None,
         compressed: None,

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use millrace_config::{FolderRoute, OriginProtocol, Route};
 use millrace_engine::{Engine, Key, TokenKind};
-use millrace_files::{
-    AcceptedCodings, Errno, JobKind, OpenMode, RequestPath, Resolution, resolve,
-};
+use millrace_files::{AcceptedCodings, Errno, JobKind, OpenMode, RequestPath, Resolution};
 use millrace_http_cache::{is_not_modified, is_precondition_met};
 use millrace_http1::{FieldName, Method, destination, path};
 use millrace_store::Object;
@@ -22,7 +20,8 @@ use crate::exchange::sendfile;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, OwnResponse, RequestPlan};
 use crate::files::{
-    FileContext, FileLoad, FileWork, Finding, Loaded, NamedFile, ServedFile, listing,
+    FileContext, FileLoad, FileSearch, FileWork, Finding, Found, ListingRequest, Loaded, NamedFile,
+    ServedFile, listing,
 };
 
 /// Handles an event of an exchange in this stage.
@@ -96,11 +95,11 @@ fn find<E: Engine>(
     let Ok(path) = RequestPath::decode(path) else {
         return NextStep::End(Reason::FileNameInvalid);
     };
-    let opened = folder_io(folder).clone();
-    match resolve(&*opened, &folder.rules, &path, accepted, OpenMode::Cached) {
+    let mut search = FileSearch { folder: folder.clone(), path, accepted, listing: None };
+    match search.run(OpenMode::Cached) {
         Err(Errno::AGAIN) => {
-            let folder = folder.clone();
-            let work = move || resolve(&*opened, &folder.rules, &path, accepted, OpenMode::Waiting);
+            search.listing = listing_request(core.exchange(key), folder);
+            let work = move || search.run(OpenMode::Waiting);
             let waiter = core.waiter(key, TokenKind::Exchange);
             match core.shared.files.run(JobKind::Io, waiter, work) {
                 Ok(pending) => waiting::wait_for_file(core, key, FileWork::Resolve(pending)),
@@ -148,8 +147,17 @@ fn path_below(exchange: &Exchange, route: &Route) -> Option<Vec<u8>> {
     below.starts_with(b"/").then(|| below.to_vec())
 }
 
-fn folder_io(folder: &FolderRoute) -> &Arc<dyn millrace_files::FolderIo> {
-    &folder.folder.as_ref().expect("the program opens folders before they are served").0
+/// Returns how a listing of the folder is shown; `None` if it is not the response.
+fn listing_request(exchange: &Exchange, folder: &FolderRoute) -> Option<ListingRequest> {
+    if !folder.rules.has_listing || named(exchange).is_some() || !is_read(exchange) {
+        return None;
+    }
+    let snapshot = exchange.snapshot();
+    let route = snapshot.route_of(exchange.service, exchange.plan).filter(|it| !passes_on(it))?;
+    let has_parent = path_below(exchange, route).is_some_and(|path| path != b"/");
+    let destination = destination(&exchange.request).ok()?;
+    let (path, query) = path::split_query(destination.path_and_query);
+    Some(ListingRequest { path: path.to_vec(), query: query.to_vec(), has_parent })
 }
 
 fn respond(exchange: &mut Exchange, own: OwnResponse) -> NextStep {
@@ -198,13 +206,20 @@ fn give_up_waiting(exchange: &mut Exchange) -> NextStep {
 }
 
 /// Keeps what was found in the worker's table, and acts on it.
-fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno>) -> NextStep {
+fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Found, Errno>) -> NextStep {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
     let snapshot = exchange.snapshot().clone();
     let route = snapshot.route_of(exchange.service, exchange.plan).expect("the stage has a route");
     let folder = &folder_of(exchange, route).clone();
     let FileContext { name, searched, .. } = *exchange.file_mut();
+    let found = match found {
+        Ok(Found::Page(page)) => {
+            return serve(exchange, Rc::new(listing(page, &folder.rules, now_ms)), None);
+        }
+        Ok(Found::Resolution(found)) => Ok(found),
+        Err(error) => Err(error),
+    };
     let finding = match found {
         Ok(Resolution::File(found)) => {
             let hash = core.shared.cache.as_ref().map(|cache| *cache.hash());
@@ -218,14 +233,8 @@ fn keep<E: Engine>(core: &mut Core<E>, key: Key, found: Result<Resolution, Errno
         Ok(Resolution::Listing(_)) if passes_on(route) || named(exchange).is_some() => {
             return act(core, key, Finding::Missing);
         }
-        Ok(Resolution::Listing(_)) if !is_read(exchange) => return refuse_method(exchange),
-        Ok(Resolution::Listing(entries)) => {
-            let destination = destination(&exchange.request).expect("it was read before");
-            let (path, query) = path::split_query(destination.path_and_query);
-            let has_parent = path_below(exchange, route).is_some_and(|path| path != b"/");
-            let page = listing(entries, &folder.rules, (path, query), has_parent, now_ms);
-            return serve(exchange, Rc::new(page), None);
-        }
+        // A listing that is shown is a page.
+        Ok(Resolution::Listing(_)) => return refuse_method(exchange),
         Ok(Resolution::Redirect) => Finding::Redirect,
         Ok(Resolution::Script(script)) => Finding::Script(Rc::new(script)),
         Ok(Resolution::Program(_)) => Finding::Program,
