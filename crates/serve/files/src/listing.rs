@@ -116,6 +116,7 @@ mod tests {
         for (order, expected) in [("asc", "Ab aB ab b"), ("desc", "b ab aB Ab")] {
             let names = ["b", "ab", "Ab", "aB"];
             let entry = |name: &str| ListEntry {
+                linked_path: None,
                 name: name.into(),
                 kind: FileKind::Regular,
                 bytes: 1,
