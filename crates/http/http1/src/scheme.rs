@@ -20,6 +20,7 @@ impl Scheme {
     }
 
     /// Returns the scheme with this name in any case; `None` if it is neither of the two.
+    #[inline]
     pub fn from_name(name: &[u8]) -> Option<Self> {
         let is = |scheme: &Self| name.eq_ignore_ascii_case(scheme.as_str().as_bytes());
         [Self::Http, Self::Https].into_iter().find(is)

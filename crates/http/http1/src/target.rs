@@ -322,6 +322,7 @@ fn is_absolute(target: &[u8]) -> bool {
 }
 
 /// Splits an absolute target into its scheme and its authority.
+#[inline(always)]
 fn split_absolute(target: &[u8]) -> (&[u8], &[u8]) {
     let scheme_len =
         target.iter().position(|&byte| byte == b':').expect("an absolute target has a colon");

@@ -167,6 +167,7 @@ impl Origins {
     }
 
     /// Returns whether exchanges wait for the origin, so that a new one has to queue behind them.
+    #[inline]
     pub(crate) fn has_queue(&self, id: OriginId) -> bool {
         self.queued_count > 0 && self.queue_length(id) > 0
     }

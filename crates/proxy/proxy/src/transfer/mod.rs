@@ -559,8 +559,7 @@ impl Transfer {
         has_watched: bool,
     ) -> Option<Pipe> {
         let rest = self.body.certain_payload();
-        let thresholds = *pipes.thresholds();
-        let method = self.arrivals.choose_method(rest, has_bytes_before, &thresholds);
+        let method = self.arrivals.choose_method(rest, has_bytes_before, pipes.thresholds());
         let MoveMethod::Splice { max } = method else { return None };
         let accepts_pipes = self.framing != SendFraming::Records && sink.accepts_pipes();
         if !source.may_splice() || !accepts_pipes {
@@ -571,13 +570,13 @@ impl Transfer {
         match source.fill_pipe(engine, &mut pipe, max) {
             FillResult::Bytes(count) => {
                 self.body.skip(count as u64);
-                self.arrivals.note_filled(count, max, &thresholds);
+                self.arrivals.note_filled(count, max, pipes.thresholds());
                 return Some(pipe);
             }
             // If nothing is available although a watch has reported readability, a receive finds
             // the cause.
             FillResult::WouldBlock => {
-                let alone = self.arrivals.choose_method(rest, false, &thresholds);
+                let alone = self.arrivals.choose_method(rest, false, pipes.thresholds());
                 self.is_watching = !has_watched && alone != MoveMethod::Copy;
             }
             // The next receive reports the end or the error.
