@@ -150,10 +150,16 @@ impl Origins {
         self.idle_count += 1;
         self.idle_order.push_back((key, now));
         if self.idle_order.len() > 2 * self.idle_count + 64 {
-            let Self { idle_order, connections, .. } = self;
-            idle_order.retain(|entry| is_current(connections, *entry));
+            self.drop_outdated_order();
         }
         client
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn drop_outdated_order(&mut self) {
+        let Self { idle_order, connections, .. } = self;
+        idle_order.retain(|entry| is_current(connections, *entry));
     }
 
     /// Returns an idle connection that exceeds a limit: the oldest one of the origin if that has

@@ -113,6 +113,7 @@ pub(crate) fn is_queued<E: Engine>(core: &Core<E>, key: Key) -> bool {
 /// Returns the number of connections that this worker may have to the origin of an exchange. If no
 /// limit is configured, the origin of a route is not limited. A target of a forward proxy may have
 /// a quarter of the descriptors, so that no client can make one target use them all.
+#[inline(always)]
 fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     let Some(exchange) = core.exchanges.get(key) else { return 0 };
     let snapshot = exchange.snapshot();
