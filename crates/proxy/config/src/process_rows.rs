@@ -86,8 +86,9 @@ impl OptionRow {
             .summary("User, and optionally group, of CGI programs if started as root")
             .detail(
                 "auto: the first of the users `millrace-cgi`, `nobody`, `www-data` and `daemon` that \
-                 exists and is not the user of millrace. It should own no files and run nothing else. \
-                 The user of millrace is refused. A process that is not started as root runs programs as its own user; they can then read all \
+                 exists and is not the user of millrace. This user should have no files and no other \
+                 processes. The user of millrace is refused. A process that is not started as root \
+                 runs programs as its own user; they can then read all \
                  files that millrace can read.",
             ),
         row(Process, Processing, "sandbox", ValueType::Keyword(&["auto", "off"]), "auto")

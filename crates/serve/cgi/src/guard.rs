@@ -1,7 +1,7 @@
 //! The guard: the parent process of the launchers. It keeps the rights with which millrace was
 //! started, so that it can start another launcher for a reload, and remove control groups.
 //!
-//! It takes nothing from millrace but the request for a launcher. An attacker who controls a worker
+//! Its only input from millrace is the request for a launcher. An attacker who controls a worker
 //! could name any folder, so the guard finds the folders in the configuration itself.
 
 use std::ffi::OsString;
