@@ -534,6 +534,36 @@ class Launcher(Programs):
         self.assertEqual(self.get(proxy, "/cgi-bin/id.sh").body, b"12346\nNoNewPrivs:\t1\n")
         self.assertTrue(any("in a process group each" in line for line in proxy.lines))
 
+    @unittest.skipIf(os.getuid() != 0, "skip: only root starts programs as another user")
+    def test_a_program_cannot_end_the_launcher(self):
+        self.python(
+            "attack.py",
+            "import os, resource\n"
+            "print()\n"
+            "launcher = os.getppid()\n"
+            "limit = lambda: resource.prlimit(launcher, resource.RLIMIT_CPU, (0, 0))\n"
+            "for attack in lambda: os.kill(launcher, 9), limit:\n"
+            "    try:\n"
+            "        print('done', attack())\n"
+            "    except PermissionError:\n"
+            "        print('refused')\n"
+            "print(os.getresuid(), os.getresgid())\n",
+        )
+        proxy = self.start("--user", "12344:12344", "--cgi-user", "12345:12346")
+        launcher = self.launcher(proxy)
+        lines = self.get(proxy, "/cgi-bin/attack.py").body.decode().splitlines()
+        ids = "(12345, 12345, 12345) (12346, 12346, 12346)"
+        self.assertEqual(lines, ["refused", "refused", ids])
+        self.assertEqual(self.launcher(proxy), launcher)
+
+    def test_programs_handle_signals_as_usual(self):
+        # A shell with nohup ignores SIGHUP, and millrace inherits that.
+        self.shell("hangup.sh", "printf '\\n'; grep SigIgn /proc/self/status")
+        ignore = lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        proxy = self.start(before=ignore)
+        ignored = self.get(proxy, "/cgi-bin/hangup.sh").body.split()[1]
+        self.assertEqual(int(ignored, 16) >> (signal.SIGHUP - 1) & 1, 0)
+
     def test_only_allowed_programs_are_executed(self):
         copy = self.notes / "copy"
         copy.write_bytes(pathlib.Path("/bin/true").read_bytes())

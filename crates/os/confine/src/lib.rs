@@ -12,8 +12,8 @@ mod users;
 pub use landlock::{Grant, landlock_version, restrict_execution, restrict_files};
 pub use privileges::{
     Identity, NET_BIND_SERVICE, Permission, access, capabilities, create_directory_for,
-    drop_privileges, forbid_core_dumps, has_cap_ipc_lock, prepare_name_lookup, set_dumpable,
-    set_no_new_privs,
+    drop_privileges, drop_privileges_of_launcher, forbid_core_dumps, has_cap_ipc_lock,
+    prepare_name_lookup, set_dumpable, set_no_new_privs,
 };
 pub use seccomp::{ExtraCalls, can_restrict_syscalls, restrict_syscalls};
 pub use users::{find_group, find_user, find_user_name};

@@ -39,7 +39,7 @@ impl Identity {
     pub fn run_as<T>(self, action: impl FnOnce() -> T) -> Result<T> {
         let groups = process::getgroups()?;
         let own = Self::current();
-        let assumed = self.assume(own);
+        let assumed = self.assume(self, own);
         let result = assumed.map(|()| action());
         // The old user is the saved one, so returning to it is allowed.
         let all = thread::Uid::from_raw(own.user);
@@ -51,19 +51,20 @@ impl Identity {
         result
     }
 
-    /// Takes the identity, with `saved` as the saved one.
-    fn assume(self, saved: Self) -> Result<()> {
-        let (user, group) = (thread::Uid::from_raw(self.user), thread::Gid::from_raw(self.group));
+    /// Takes the identity as the effective one, with `real` and `saved` as the other ones.
+    fn assume(self, real: Self, saved: Self) -> Result<()> {
+        let groups = [real, self, saved].map(|ids| thread::Gid::from_raw(ids.group));
+        let users = [real, self, saved].map(|ids| thread::Uid::from_raw(ids.user));
         thread::set_thread_groups(&[])?;
-        thread::set_thread_res_gid(group, group, thread::Gid::from_raw(saved.group))?;
-        thread::set_thread_res_uid(user, user, thread::Uid::from_raw(saved.user))
+        thread::set_thread_res_gid(groups[0], groups[1], groups[2])?;
+        thread::set_thread_res_uid(users[0], users[1], users[2])
     }
 
-    /// Takes the identity permanently. Capabilities stay permitted, so that [`drop_privileges`] can
-    /// choose among them.
-    fn assume_permanently(self) -> Result<()> {
+    /// Takes the identity permanently, with `real` as the real and the saved one. Capabilities stay
+    /// permitted, so that [`drop_privileges`] can choose among them.
+    fn assume_permanently(self, real: Self) -> Result<()> {
         thread::set_keep_capabilities(true)?;
-        self.assume(self)?;
+        self.assume(real, real)?;
         thread::set_keep_capabilities(false)
     }
 }
@@ -80,10 +81,29 @@ impl Identity {
 /// Panics if the kernel reports success without effect.
 pub fn drop_privileges(identity: Option<Identity>, low_ports: bool) -> Result<()> {
     let wanted = if low_ports { CapabilitySet::NET_BIND_SERVICE } else { CapabilitySet::empty() };
+    drop_all_but(wanted, identity.map(|identity| (identity, identity)))
+}
+
+/// Drops every capability, and takes `own` as the real and the saved identity and `programs` as the
+/// effective one. Files are opened with the rights of `programs`. Programs of
+/// [`start_program`](millrace_sys::start_program) have the effective identity alone, so they can
+/// neither signal this process nor change its limits, and RLIMIT_NPROC does not count its threads.
+///
+/// # Errors
+/// As [`drop_privileges`].
+///
+/// # Panics
+/// As [`drop_privileges`].
+pub fn drop_privileges_of_launcher(own: Identity, programs: Identity) -> Result<()> {
+    drop_all_but(CapabilitySet::empty(), Some((own, programs)))
+}
+
+/// Takes the real and the effective identity, and drops every capability that is not wanted.
+fn drop_all_but(wanted: CapabilitySet, identities: Option<(Identity, Identity)>) -> Result<()> {
     lower_bounding_set(wanted)?;
-    if let Some(identity) = identity {
-        identity.assume_permanently()?;
-        assert_eq!(Identity::current(), identity, "the process has the requested user");
+    if let Some((real, effective)) = identities {
+        effective.assume_permanently(real)?;
+        assert_eq!(Identity::current(), effective, "the process has the requested user");
     }
     match thread::clear_ambient_capability_set() {
         // EINVAL: before Linux 4.3, which has no ambient set.

@@ -30,11 +30,12 @@ pub struct ProgramStart<'a> {
 }
 
 /// Starts a program as the leader of a process group of its own. The kernel kills it when the
-/// calling thread ends (PR_SET_PDEATHSIG). Signals have their default actions.
+/// calling thread ends (PR_SET_PDEATHSIG). The effective user and group of this process become its
+/// real and saved ones too. Signals have their default actions.
 ///
 /// # Errors
-/// Those of fork(2), execve(2), fchdir(2) and setrlimit(2); of close_range(2) before Linux 5.11;
-/// of a write to `cgroup.procs`.
+/// Those of fork(2), execve(2), fchdir(2), setresuid(2) and setrlimit(2); of close_range(2) before
+/// Linux 5.11; of a write to `cgroup.procs`.
 pub fn start_program(command: &mut Command, start: ProgramStart<'_>) -> io::Result<Child> {
     let folder = start.folder.as_raw_fd();
     let kept = start.kept.map(|fd| fd.as_raw_fd());
@@ -45,6 +46,7 @@ pub fn start_program(command: &mut Command, start: ProgramStart<'_>) -> io::Resu
         (Resource::Nofile, Some(start.descriptors)),
     ];
     let prepare = move || {
+        reset_signals();
         close_on_exec()?;
         if let Some(kept) = kept {
             rustix::io::fcntl_setfd(borrow(kept), FdFlags::empty())?;
@@ -59,6 +61,8 @@ pub fn start_program(command: &mut Command, start: ProgramStart<'_>) -> io::Resu
                 lower(resource, most)?;
             }
         }
+        take_effective_ids()?;
+        // A change of the user resets it.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         Ok(())
     };
@@ -74,6 +78,24 @@ fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
     // SAFETY: `start_program` borrows the descriptor until the child was started, and the child has
     // a copy, which it does not close before execve(2).
     unsafe { BorrowedFd::borrow_raw(fd) }
+}
+
+/// Makes the effective user and group the real and the saved ones too. The limit on processes then
+/// counts those of this user: execve(2) fails with EAGAIN if there are more.
+fn take_effective_ids() -> Result<()> {
+    let group = rustix::process::getegid();
+    rustix::thread::set_thread_res_gid(group, group, group)?;
+    let user = rustix::process::geteuid();
+    rustix::thread::set_thread_res_uid(user, user, user)
+}
+
+/// Resets ignored signals to their default actions. execve(2) resets only those with handlers.
+fn reset_signals() {
+    for signal in 1..=libc::SIGRTMAX() {
+        // SAFETY: the process has no other thread, and runs no handler before execve(2). EINVAL:
+        // the action of the signal cannot be changed.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 /// Makes execve(2) close every descriptor but the standard streams.

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use millrace_cgi::{Guard, LauncherSettings};
+use millrace_cgi::{Guard, LauncherSettings, Users};
 use millrace_config::{CgiRoute, Config, LauncherHandle, Origin, Route, Service};
 use millrace_confine::Identity;
 
@@ -26,8 +26,8 @@ use crate::program_error::ProgramError;
 pub(crate) struct CgiPrograms {
     /// `None` if the first configuration has no programs.
     guard: Option<Guard>,
-    /// The user of the programs.
-    user: Option<Identity>,
+    /// The users of the launcher and of the programs.
+    users: Option<Users>,
     /// `None` if the configuration has no programs.
     launcher: Option<Arc<Launcher>>,
 }
@@ -69,11 +69,11 @@ impl CgiPrograms {
         if folders.is_empty() {
             return Ok(Self::default());
         }
-        let user = privileges::program_user(config)?;
+        let users = privileges::program_users(config)?;
         let limits = &config.limits;
         let settings = LauncherSettings {
             parent: std::process::id(),
-            user,
+            users,
             programs: limits.cgi_programs,
             run_ms: limits.cgi_ms,
             memory_bytes: limits.cgi_memory_bytes,
@@ -85,7 +85,7 @@ impl CgiPrograms {
         let guard = Guard::start(&settings, &words);
         let guard = guard
             .map_err(|error| ProgramError::system("cannot start the guard of programs", error))?;
-        Ok(Self { guard: Some(guard), user, launcher: None })
+        Ok(Self { guard: Some(guard), users, launcher: None })
     }
 
     /// Connects the routes of `config` with a launcher that has exactly its folders. That of the
@@ -107,7 +107,7 @@ impl CgiPrograms {
             }
             _ => {
                 let guard = self.guard.as_mut().ok_or_else(|| without_guard(first))?;
-                Arc::new(start_launcher(guard, self.user, folders)?)
+                Arc::new(start_launcher(guard, self.users, folders)?)
             }
         };
         launcher.connect(config);
@@ -127,7 +127,7 @@ impl CgiPrograms {
 
 fn start_launcher(
     guard: &mut Guard,
-    user: Option<Identity>,
+    users: Option<Users>,
     folders: Vec<PathBuf>,
 ) -> Result<Launcher, String> {
     let failed = |error| format!("the launcher of CGI programs: {error}");
@@ -136,7 +136,8 @@ fn start_launcher(
     if started.folders != folders {
         return Err(failed("the configuration has changed meanwhile (reload it again)".to_owned()));
     }
-    let user = privileges::describe(user.unwrap_or_else(Identity::current));
+    let user = users.map_or_else(Identity::current, |users| users.programs);
+    let user = privileges::describe(user);
     Ok(Launcher {
         socket: started.socket,
         control: started.control,
@@ -215,9 +216,9 @@ pub(crate) fn finding(config: &Config) -> Finding {
         true => "in a control group each",
         false => "in a process group each",
     };
-    match privileges::program_user(config) {
-        Ok(Some(user)) => {
-            let value = format!("run as {}, {group}", privileges::describe(user));
+    match privileges::program_users(config) {
+        Ok(Some(users)) => {
+            let value = format!("run as {}, {group}", privileges::describe(users.programs));
             Finding::new("CGI programs", Severity::Ok, value, "")
         }
         Ok(None) => {

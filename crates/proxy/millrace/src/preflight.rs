@@ -19,7 +19,7 @@ use crate::program_error::ProgramError;
 /// The first failed check.
 pub(crate) fn check(config: &Config, raw: &RawConfig) -> Result<(), ProgramError> {
     privileges::check_user(&config.user)?;
-    privileges::program_user(config)?;
+    privileges::program_users(config)?;
     if let Some(path) = &config.admin_token_file {
         Token::read(&raw.name_of("admin-token-file"), path)?;
     }

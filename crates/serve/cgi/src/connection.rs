@@ -146,7 +146,7 @@ mod tests {
             }
             let settings = LauncherSettings {
                 parent: 0,
-                user: None,
+                users: None,
                 programs: 1,
                 run_ms,
                 memory_bytes: 0,

@@ -83,7 +83,13 @@ fn prepare(mut settings: LauncherSettings) -> Result<(Arc<Programs>, String), St
     let folders: Vec<OwnedFd> = folders.collect::<Result<_, _>>()?;
     let groups = control_group::open_groups(&settings)
         .map_err(|error| format!("cannot open the control groups: {error}"))?;
-    millrace_confine::drop_privileges(settings.user, false)
+    let dropped = match settings.users {
+        Some(users) => {
+            millrace_confine::drop_privileges_of_launcher(users.launcher, users.programs)
+        }
+        None => millrace_confine::drop_privileges(None, false),
+    };
+    dropped
         .and_then(|()| millrace_confine::set_no_new_privs())
         .and_then(|()| millrace_confine::set_dumpable(false))
         .map_err(|error| format!("cannot drop privileges: {error}"))?;
@@ -106,7 +112,7 @@ fn prepare(mut settings: LauncherSettings) -> Result<(Arc<Programs>, String), St
     let description = format!("in a {group} each; {execution}");
     // The limit counts all processes of a user, so it would also count those of an own user that
     // are no programs.
-    let processes = settings.user.and(Some(settings.processes)).filter(|&count| count > 0);
+    let processes = settings.users.and(Some(settings.processes)).filter(|&count| count > 0);
     Ok((Arc::new(Programs::new(settings, folders, groups, processes)), description))
 }
 

@@ -33,7 +33,7 @@ pub use control_group::can_make_control_groups;
 pub use guard::FindFolders;
 pub use guard_client::Guard;
 pub use guard_reply::StartedLauncher;
-pub use settings::LauncherSettings;
+pub use settings::{LauncherSettings, Users};
 
 use std::ffi::OsString;
 

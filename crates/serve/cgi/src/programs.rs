@@ -201,6 +201,11 @@ pub(crate) struct RunningProgram<'p> {
 }
 
 impl RunningProgram<'_> {
+    /// Kills the program with its group.
+    pub(crate) fn kill(&mut self) {
+        self.ending.kill();
+    }
+
     /// Kills the program with its group, and waits for its end. Returns its exit status, `None` if
     /// a signal ended it.
     pub(crate) fn finish(&mut self) -> Option<u32> {
@@ -218,12 +223,16 @@ struct Ending<'p> {
 }
 
 impl Ending<'_> {
-    fn finish(&mut self) -> Option<u32> {
+    fn kill(&mut self) {
         if let Some(group) = &mut self.group {
             // Fails only if the group was removed, which needs the launcher's guard.
             let _ = group.kill.write_all(b"1");
         }
         millrace_sys::kill_group(self.child.id());
+    }
+
+    fn finish(&mut self) -> Option<u32> {
+        self.kill();
         let id = self.child.id();
         {
             // The id is that of another process once the child was waited for.

@@ -102,7 +102,10 @@ impl Run<'_, '_> {
             match ready {
                 OUTPUT => _ = self.read_output(),
                 ERRORS => _ = self.read_errors(),
-                END => self.has_exited = true,
+                END => {
+                    self.has_exited = true;
+                    self.program.kill();
+                }
                 // The input is passed on next.
                 _ => {}
             }
@@ -152,10 +155,11 @@ impl Run<'_, '_> {
         Ok(())
     }
 
-    /// Reads what a program that has exited left in its pipes. Children that still hold them add
-    /// nothing. Returns whether all of it was read.
+    /// Reads what a program that has exited left in its pipes. Returns whether all of its output
+    /// was read. Children that left the group may still write, so errors are read only as far as
+    /// they are kept.
     fn read_rest(&mut self) -> bool {
-        while self.read_errors() {}
+        while self.errors_left > 0 && self.read_errors() {}
         while self.link.unsent.len() < OUTPUT_BYTES_MAX {
             if !self.read_output() {
                 return true;

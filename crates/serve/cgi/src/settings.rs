@@ -15,13 +15,22 @@ pub(crate) const GUARD_COMMAND: &str = "cgi-guard";
 /// The hidden command of the launcher.
 pub(crate) const LAUNCHER_COMMAND: &str = "cgi-launcher";
 
+/// The users that root selects.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Users {
+    /// The real and saved ids of the launcher. The effective ones are those of the programs.
+    pub launcher: Identity,
+    /// The ids of the programs. If they are those of the launcher, a program can kill it.
+    pub programs: Identity,
+}
+
 /// The settings of the launcher. They cannot be changed while it runs.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LauncherSettings {
     /// The process that may connect.
     pub parent: u32,
-    /// The user of the programs; `None`: that of the parent.
-    pub user: Option<Identity>,
+    /// The users of the launcher and of the programs; `None`: that of the parent.
+    pub users: Option<Users>,
     /// The most programs that run at the same time.
     pub programs: u64,
     /// The longest run of a program, in milliseconds.
@@ -40,12 +49,14 @@ pub struct LauncherSettings {
 impl LauncherSettings {
     /// Returns the arguments of a command line.
     pub fn to_arguments(&self) -> Vec<OsString> {
-        let user = self.user.map(|user| format!("{}:{}", user.user, user.group));
+        let ids = |of: Identity| format!("{}:{}", of.user, of.group);
+        let users =
+            self.users.map(|users| format!("{}:{}", ids(users.launcher), ids(users.programs)));
         let numbers =
             [u64::from(self.parent), self.programs, self.run_ms, self.memory_bytes, self.processes];
         let numbers = numbers.map(|number| number.to_string().into());
         let group = self.control_group.clone().map_or("-".into(), OsString::from);
-        let mut arguments = vec![user.map_or("-".into(), OsString::from), group];
+        let mut arguments = vec![users.map_or("-".into(), OsString::from), group];
         arguments.extend(numbers);
         arguments.extend(self.folders.iter().map(|folder| folder.clone().into_os_string()));
         arguments
@@ -55,18 +66,19 @@ impl LauncherSettings {
     /// [`LauncherSettings::to_arguments`].
     pub fn from_arguments(arguments: &[OsString]) -> Option<Self> {
         let (fixed, folders) = arguments.split_first_chunk::<7>()?;
-        let [user, group, numbers @ ..] = fixed;
-        let user = match user.to_str()? {
+        let [users, group, numbers @ ..] = fixed;
+        let users = match users.to_str()? {
             "-" => None,
             text => {
-                let (user, group) = text.split_once(':')?;
-                Some(Identity { user: user.parse().ok()?, group: group.parse().ok()? })
+                let mut ids = text.split(':').map(|id| id.parse().ok());
+                let mut identity = || Some(Identity { user: ids.next()??, group: ids.next()?? });
+                Some(Users { launcher: identity()?, programs: identity()? })
             }
         };
         let mut numbers = numbers.iter().map(|text| text.to_str()?.parse::<u64>().ok());
         let mut number = || numbers.next().flatten();
         Some(Self {
-            user,
+            users,
             control_group: (group.as_bytes() != b"-").then(|| group.into()),
             parent: u32::try_from(number()?).ok()?,
             programs: number()?,
@@ -86,7 +98,7 @@ mod tests {
     fn settings_are_read_as_they_were_written() {
         let plain = LauncherSettings {
             parent: 77,
-            user: None,
+            users: None,
             programs: 1,
             run_ms: 2,
             memory_bytes: 3,
@@ -95,7 +107,10 @@ mod tests {
             folders: vec!["/srv/a b".into(), "c".into()],
         };
         let full = LauncherSettings {
-            user: Some(Identity { user: 65534, group: 1 }),
+            users: Some(Users {
+                launcher: Identity { user: 65534, group: 1 },
+                programs: Identity { user: 33, group: 34 },
+            }),
             control_group: Some("/sys/fs/cgroup/x".into()),
             ..plain.clone()
         };

@@ -7,7 +7,7 @@ mod report;
 mod user;
 
 pub(crate) use paths::folder;
-pub(crate) use user::{check_user, describe, program_user};
+pub(crate) use user::{check_user, describe, program_users};
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

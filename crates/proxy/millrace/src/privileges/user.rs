@@ -2,6 +2,7 @@
 
 use std::fs;
 
+use millrace_cgi::Users;
 use millrace_config::{Config, ConfigError, ProcessUser};
 use millrace_confine::{Identity, find_group, find_user, find_user_name};
 use millrace_sys::Errno;
@@ -62,12 +63,13 @@ pub(super) fn choose(
     }
 }
 
-/// Returns the user of CGI programs; `None`: this process is not root, and programs have its user.
+/// Returns the users of CGI programs and of their launcher; `None`: this process is not root, and
+/// both have its user.
 ///
 /// # Errors
 /// If /etc/passwd or /etc/group lacks the name. If the user is that of this process: its programs
 /// could kill it, and read its files.
-pub(crate) fn program_user(config: &Config) -> Result<Option<Identity>, ConfigError> {
+pub(crate) fn program_users(config: &Config) -> Result<Option<Users>, ConfigError> {
     let (passwd, groups) = (text("/etc/passwd"), text("/etc/group"));
     let named = |wanted: &ProcessUser| match wanted {
         ProcessUser::Named { user, group } => {
@@ -85,7 +87,13 @@ pub(crate) fn program_user(config: &Config) -> Result<Option<Identity>, ConfigEr
         found.chain([OVERFLOW]).find(|user| user.user != own.user)
     });
     match of_programs.filter(|user| user.user != own.user) {
-        Some(user) => Ok(Some(user)),
+        Some(programs) => {
+            // Root as the saved user would be a way back to its rights.
+            let others = [own, automatic(&passwd).1, OVERFLOW];
+            let is_possible = |it: &Identity| it.user != 0 && it.user != programs.user;
+            let launcher = others.into_iter().find(is_possible).unwrap_or(programs);
+            Ok(Some(Users { launcher, programs }))
+        }
         None => {
             let user = describe(own);
             let problem = format!("{user} is also the user of millrace");
