@@ -215,6 +215,10 @@ class Programs(InteropCase):
                 fastcgi.record(fastcgi.STDOUT, b"A: b\n\nok", padding=255) + fastcgi.end(),
                 200,
             ),
+            "a length without content": (
+                fastcgi.output(b"Status: 204 No Content\nContent-Length: 0\n\n"),
+                204,
+            ),
             "standard error": (
                 fastcgi.record(fastcgi.STDERR, b"x" * 60000) * 20 + fastcgi.output(b"\nok"),
                 200,
@@ -237,6 +241,45 @@ class Programs(InteropCase):
                 proxy = self.start(respond)
                 with self.assertRaises((EOFError, ConnectionResetError)):
                     self.get(proxy)
+
+    def test_standard_error_is_logged_with_its_request(self):
+        def respond(environment, *_):
+            name = environment["PATH_INFO"].encode()
+            late = fastcgi.record(fastcgi.STDERR, b"late " + name)
+            return fastcgi.record(fastcgi.STDOUT, b"A: b\n\nok") + late + fastcgi.end()
+
+        proxy = self.start(respond)
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            for name in ("one", "two"):
+                connection.get(f"/app/{name}")
+                self.assertEqual(connection.read_response().body, b"ok")
+                line = f"the program of /app/{name} wrote: late /{name}"
+                self.wait_until(
+                    "it is logged",
+                    lambda line=line: any(line in logged for logged in proxy.lines),
+                )
+
+    def test_paths_that_no_program_gets(self):
+        proxy = self.start(lambda *_: fastcgi.output(b"A: b\n\nok"))
+        for path, status in {
+            "/app/a%00b": 400,
+            "/app/a%2f..%2fb": 400,
+            "/app/a%5c..": 400,
+            "/app/a%2fb": 200,
+            "/app/a..b": 200,
+        }.items():
+            self.assertEqual(self.get(proxy, path).status, status, path)
+        paths = [it["PATH_INFO"] for it in self.program.environments]
+        self.assertEqual(paths, ["/a/b", "/a..b"])
+
+    def test_a_request_without_host(self):
+        proxy = self.start(lambda *_: fastcgi.output(b"A: b\n\nok"))
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            connection.send(b"GET /app/ HTTP/1.0\r\n\r\n")
+            self.assertEqual(connection.read_response().status, 200)
+        self.assertEqual(self.program.environments[0]["SERVER_NAME"], "127.0.0.1")
 
     def test_a_malformed_response_is_not_requested_again(self):
         for name, records in (("no field", fastcgi.output(b"no field\n\n")),

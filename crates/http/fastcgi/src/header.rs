@@ -75,6 +75,8 @@ pub fn convert_header(header: &[u8], out: &mut Vec<u8>) -> Result<HeaderForm, He
     if let Some(path) = location.clone().filter(|value| is_ok && is_local(value)) {
         return Ok(HeaderForm::LocalRedirect(path));
     }
+    // RFC 9110 section 8.6: no Content-Length in a 204.
+    let has_no_content = status.is_some_and(|(number, _)| number == 204);
     match status {
         Some((number, reason)) => {
             out.extend_from_slice(b"HTTP/1.1 ");
@@ -87,7 +89,8 @@ pub fn convert_header(header: &[u8], out: &mut Vec<u8>) -> Result<HeaderForm, He
     for line in lines(header)? {
         let Field { known, name, value } = Field::parse(header, line)?;
         let [name, value] = [name, value].map(|range| &header[range]);
-        if !is_left_out(known) && !is_status(name) {
+        let is_of_no_body = known == FieldName::ContentLength && has_no_content;
+        if !is_left_out(known) && !is_status(name) && !is_of_no_body {
             append(out, &[name, b": ", value, b"\r\n"]);
         }
     }

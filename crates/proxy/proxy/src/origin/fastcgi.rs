@@ -7,8 +7,8 @@ use millrace_engine::{Engine, Key};
 use millrace_fastcgi::{AuthorizationFor, CGI_FOLDER_VARIABLE, Environment, write_input_header};
 use millrace_http1::format::{write_normalised_authority, write_number};
 use millrace_http1::{
-    Authority, Expectation, Framing, HeaderWriter, Method, Scheme, Version, destination,
-    expectation, path,
+    Authority, Expectation, Framing, HeaderWriter, Method, RequestHead, Scheme, Version,
+    destination, expectation, path,
 };
 
 use crate::conn::h1;
@@ -22,6 +22,17 @@ use crate::transfer::{TransferProgress, upload};
 #[inline]
 pub(crate) fn is_used(exchange: &Exchange) -> bool {
     exchange.snapshot().uses_fastcgi(exchange.service, exchange.plan)
+}
+
+/// Returns whether the path of a request may be that of a program: decoded, it has no NUL, which
+/// would end a variable, and no segment `..`, which would lead out of a folder.
+pub(crate) fn is_valid_path(request: &RequestHead) -> bool {
+    let Ok(destination) = destination(request) else { return false };
+    let (path, _) = path::split_query(destination.path_and_query);
+    let mut decoded = Vec::new();
+    path::decode_escapes(&path::normalise(path), &mut decoded);
+    let mut segments = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
+    !decoded.contains(&0) && !segments.any(|segment| segment == b"..")
 }
 
 /// Returns whether a connection to the origins of the exchange's route occupies a process there,
@@ -83,8 +94,6 @@ pub(crate) fn send_request<E: Engine>(
     key: Key,
     id: OriginId,
 ) -> TransferProgress {
-    // Those of the request before, which followed its header.
-    report_errors(core, key);
     let exchange = core.exchange(key);
     let has_body = exchange.file.as_ref().is_some_and(|file| file.body.is_some());
     if !exchange.has_received_request() && !has_body && !exchange.is_refresh() {
@@ -148,13 +157,16 @@ fn write_request(
     }
 }
 
-/// Reports what the program wrote to its standard error to the operator.
-pub(crate) fn report_errors<E: Engine>(core: &mut Core<E>, key: Key) {
-    let ExchangeParts { shared, exchange, origin, .. } = core.parts(key);
-    let Some(origin) = origin else { return };
-    let errors = origin.wire.take_program_errors();
+/// Reports what the program of the exchange, behind the connection `slot`, has written to its
+/// standard error to the operator.
+#[cold]
+pub(crate) fn report_errors<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) {
+    let Core { shared, exchanges, origins, .. } = core;
+    let Some(connection) = origins.connections.get_mut(slot) else { return };
+    let errors = connection.wire.take_program_errors();
     if !errors.is_empty() {
         let text = errors.trim_ascii().escape_ascii();
+        let exchange = exchanges.get(key).expect("the exchange has the connection");
         let target = exchange.request.target().escape_ascii();
         (shared.notify_operator)(&format!("the program of {target} wrote: {text}"));
     }
@@ -223,9 +235,13 @@ fn set_connection(
     }
     set(b"SERVER_NAME", &|text| {
         let destination = destination(&exchange.request).ok();
-        if let Some(authority) = destination.and_then(|destination| destination.authority) {
-            let without_port = Authority { port: None, ..authority };
-            write_normalised_authority(text, &without_port, Scheme::Http.port());
+        match destination.and_then(|destination| destination.authority) {
+            Some(authority) => {
+                let without_port = Authority { port: None, ..authority };
+                write_normalised_authority(text, &without_port, Scheme::Http.port());
+            }
+            // A request of HTTP/1.0 without Host.
+            None => text.extend(local.iter().flat_map(|it| it.ip().to_string().into_bytes())),
         }
     });
     set(b"GATEWAY_INTERFACE", &|text| text.extend(b"CGI/1.1"));

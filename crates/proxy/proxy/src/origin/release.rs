@@ -3,7 +3,9 @@
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
-use crate::origin::{OriginId, OriginUse, Phase, PickReason, close::close, dial, h1, pinned};
+use crate::origin::{
+    OriginId, OriginUse, Phase, PickReason, close::close, dial, fastcgi, h1, pinned,
+};
 
 /// Ends the part of the exchange at its origin after the response was read. The connection returns
 /// to the pool if it may serve other requests.
@@ -16,6 +18,9 @@ pub(crate) fn finish_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
         .take()
         .expect("an exchange with a connection has picked an origin");
     let (moved, may_be_kept) = (exchange.download.forwarded(), h1::is_persistent(exchange));
+    if fastcgi::is_used(exchange) {
+        fastcgi::report_errors(core, key, origin_use.slot());
+    }
     core.origins.record_body_length(id, moved);
     release(core, origin_use, id, may_be_kept);
 }
@@ -68,6 +73,10 @@ pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
         return;
     }
     let (phase, id) = (transaction.phase, transaction.origin);
+    if let Some(origin_use) = &transaction.connection {
+        let slot = origin_use.slot();
+        fastcgi::report_errors(core, key, slot);
+    }
     match phase {
         Phase::Resolving => core.names.forget(key),
         Phase::Dialing => dial::cancel(core, key),

@@ -20,8 +20,8 @@ use crate::names;
 use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
 use crate::origin::{
-    self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, events,
-    fastcgi, pick, pinned, release, secure,
+    self, OriginAddress, OriginId, OriginUse, Phase, PickReason, ProbeContext, Transaction, dial,
+    events, fastcgi, pick, pinned, release, secure,
 };
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, WantedResource};
@@ -292,11 +292,11 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
 /// connection.
 #[inline(never)]
 fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    if core.exchange(key).transaction.phase == Phase::Securing {
-        return continue_handshake(core, key);
-    }
     loop {
         let ExchangeParts { engine, exchange, client, origin, .. } = core.parts(key);
+        if exchange.transaction.phase == Phase::Securing {
+            return continue_handshake(core, key);
+        }
         let Some(origin) = origin else { unreachable!("a response arrives on a connection") };
         if client.is_some_and(|client| !client.may_send(key)) {
             return receive_ahead(core, key);
@@ -335,7 +335,9 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 origin.is_new = None;
                 if origin.wire.has_records() {
                     exchange.transaction.is_local_redirect = origin.wire.is_local_redirect();
-                    fastcgi::report_errors(core, key);
+                    // The rest is reported with the end of the response, which may be far.
+                    let slot = exchange.transaction.connection.as_ref().map(OriginUse::slot);
+                    fastcgi::report_errors(core, key, slot.expect("the response arrives on it"));
                 }
                 return handle_response(core, key);
             }
@@ -434,7 +436,6 @@ fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
         return NextStep::Wait;
     }
     if origin.is_some_and(|origin| origin.wire.has_malformed_records()) {
-        fastcgi::report_errors(core, key);
         // It may have done what the request asks for, so the request is not repeated as after the
         // end of an idle connection.
         return NextStep::End(Reason::MalformedResponse);

@@ -36,6 +36,9 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 }
 
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    if core.shared.cache.is_none() {
+        return advance(core, key);
+    }
     let Some(found) = query_cache(core, key) else { return advance(core, key) };
     let waiter = core.waiter(key, TokenKind::Exchange);
     let Core { engine, exchanges, cached, counters, .. } = core;

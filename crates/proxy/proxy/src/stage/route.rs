@@ -12,10 +12,11 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, OwnResponse, RequestPlan, Sender};
+use crate::origin::fastcgi;
 use crate::route_match;
 use crate::secure::layer::SecureLayer;
 use crate::snapshot::Snapshot;
-use millrace_config::{PathForward, Service, ServiceRole};
+use millrace_config::{OriginProtocol, PathForward, Service, ServiceRole};
 
 /// Handles an event of an exchange in this stage.
 #[inline]
@@ -81,6 +82,10 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                         return NextStep::End(Reason::FileMissing);
                     }
                     next = Stage::File;
+                } else if route.protocol == OriginProtocol::FastCgi
+                    && !fastcgi::is_valid_path(&exchange.request)
+                {
+                    return NextStep::End(Reason::FileNameInvalid);
                 }
             }
             NextStep::Advance(next)
