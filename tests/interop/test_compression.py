@@ -88,6 +88,14 @@ class Compression(InteropCase):
         self.assertTrue(decoder.eof)
         self.assertEqual(text, b"the first piece and the second")
 
+    def test_a_request_that_forbids_it(self):
+        self.server.has_first.set()
+        for path in ("/pieces", "/stored"):
+            for control, coding in (("max-age=9, no-transform", None), ("max-age=9", "gzip")):
+                response = self.get(path, Accept_Encoding="gzip", Cache_Control=control)
+                self.assertEqual(response.getheader("Content-Encoding"), coding, path)
+                response.read()
+
     def test_a_304_fits_the_compressed_response(self):
         # With a cache, the whole response would be fetched.
         origin = f"http://127.0.0.1:{self.server.server_port}"

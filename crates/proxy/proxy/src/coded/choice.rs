@@ -166,6 +166,10 @@ fn passing_coding(request: &RequestHead) -> Option<Coding> {
 }
 
 fn accepted(request: &RequestHead) -> AcceptedCodings {
+    // RFC 9111 section 5.2.1.6.
+    if request.values(FieldName::CacheControl).any(|value| has_token(value, b"no-transform")) {
+        return AcceptedCodings::NONE;
+    }
     AcceptedCodings::parse(request.values(FieldName::AcceptEncoding))
 }
 

@@ -39,9 +39,10 @@ pub(crate) struct Snapshot {
     services: Box<[ServiceState]>,
     pub(crate) request_limits: HeadLimits,
     pub(crate) response_limits: HeadLimits,
-    /// The shortest time limit of a wait for a client, lingering excepted. The timer of a client
-    /// connection is set at most this far ahead. Such a wait need not set the timer when it begins:
-    /// the timer fires before the deadline of the wait, and is then set to that deadline.
+    /// The shortest time limit of a wait for a client or for a stored body, lingering excepted. The
+    /// timer of a client connection is set at most this far ahead. Such a wait need not set the
+    /// timer when it begins: the timer fires before the deadline of the wait, and is then set to
+    /// that deadline.
     pub(crate) client_timer_max: Duration,
     /// The shortest time limit of an origin connection, for its timer.
     pub(crate) origin_timer_max: Duration,
@@ -359,7 +360,7 @@ fn head_limits(limits: &Limits, bytes: u64, fields: u64) -> HeadLimits {
     }
 }
 
-/// Returns the shortest time limit of a wait for a client; see [`Snapshot::client_timer_max`].
+/// Returns [`Snapshot::client_timer_max`].
 fn client_timer_max(limits: &Limits) -> Duration {
     shortest(&[
         limits.head_ms,
@@ -367,6 +368,7 @@ fn client_timer_max(limits: &Limits) -> Duration {
         limits.idle_ms,
         limits.body_ms,
         limits.send_ms,
+        limits.response_ms,
         limits.tunnel_idle_ms,
     ])
 }
