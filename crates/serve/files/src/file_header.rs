@@ -7,7 +7,7 @@ use millrace_http_cache::{CachedHeader, Flags, OwnResponse};
 use siphasher::sip::SipHasher13;
 
 use super::codings::Coding;
-use super::folder_io::{FileStatus, FileTime};
+use super::folder_io::FileStatus;
 use super::resolve::FoundFile;
 use super::rules::FolderRules;
 
@@ -92,29 +92,15 @@ pub fn entity_tag(
         hasher.write_u8(level as u8);
         hasher.write(env!("CARGO_PKG_VERSION").as_bytes());
     }
-    let weak = if is_settled(status.changed, now_ms) { "" } else { "W/" };
+    let weak = if status.is_unchanged_for(0, now_ms) { "" } else { "W/" };
     let coding = compressed.map_or("", |(coding, _)| coding.suffix()).replace('.', "-");
     format!("{weak}\"{:x}-{:x}{coding}\"", status.bytes, hasher.finish())
 }
 
-/// Returns whether a change from now on gets a later time than `changed`. A change in the future
-/// is not settled.
-fn is_settled(changed: FileTime, now_ms: u64) -> bool {
-    let Ok(seconds) = u64::try_from(changed.seconds) else { return true };
-    let changed_ms = seconds.saturating_mul(1000) + u64::from(changed.nanoseconds / 1_000_000);
-    let unit_ms = if changed.nanoseconds == 0 { COARSE_UNIT_MS } else { TICK_MS };
-    changed_ms.saturating_add(unit_ms) < now_ms
-}
-
-/// Two ticks of the slowest kernel (100 Hz): the tick of the change, and that of the clock.
-const TICK_MS: u64 = 20;
-/// The unit of file systems without nanoseconds; that of FAT is the longest.
-const COARSE_UNIT_MS: u64 = 2000;
-
 #[cfg(test)]
 mod tests {
     use super::super::codings::{AcceptedCodings, Coding};
-    use super::super::folder_io::{FileKind, OpenMode};
+    use super::super::folder_io::{FileKind, FileTime, OpenMode};
     use super::super::request_path::RequestPath;
     use super::super::resolve::{Resolution, resolve};
     use super::super::sim_folder::SimFolder;

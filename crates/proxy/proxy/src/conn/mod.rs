@@ -11,7 +11,7 @@ pub(crate) mod wire;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use millrace_engine::{Instant, Key, TimerId};
+use millrace_engine::{Engine, Instant, Key, TimerId};
 
 use crate::conn::{h1::Pipeline, wire::Wire};
 use crate::overload::per_client::ClientPrefix;
@@ -61,9 +61,8 @@ pub(crate) struct Conn {
     /// The client's address, from the PROXY header if a trusted peer sent one. `None` for a Unix
     /// socket.
     pub(crate) client_address: Option<SocketAddr>,
-    /// The destination address in the PROXY header of a trusted peer. `None` without such a header:
-    /// the destination is the local address then, which the engine knows. Boxed, since most
-    /// connections have none.
+    /// The destination address in the PROXY header of a trusted peer, or the local address once it
+    /// was needed. Boxed, since most connections never need it.
     pub(crate) destination: Option<Box<SocketAddr>>,
     /// The address of the peer. `None` for a Unix socket.
     pub(crate) peer: Option<SocketAddr>,
@@ -87,6 +86,14 @@ pub(crate) struct Conn {
 const _: () = assert!(size_of::<Conn>() <= 256);
 
 impl Conn {
+    /// Returns the address to which the client connected. `None` for a Unix socket.
+    pub(crate) fn destination<E: Engine>(&mut self, engine: &E) -> Option<SocketAddr> {
+        if self.destination.is_none() {
+            self.destination = self.wire.local_address(engine).map(Box::new);
+        }
+        self.destination.as_deref().copied()
+    }
+
     /// Enters the state `state`.
     pub(crate) fn set_state(&mut self, state: ConnState, now: Instant) {
         self.state = state;

@@ -88,7 +88,7 @@ impl Drop for OpenGuard {
 impl ServedFile {
     /// Creates the form of a found file. Its bytes are kept in the cache if there is a `hash` of
     /// the cache's keys, the file has at most `kept_bytes_max` bytes, and it was left alone for
-    /// [`SETTLED_MS`]. Until then, a second change might leave its times as they are.
+    /// [`KEEP_AFTER_MS`]. Until then, a second change might leave its times as they are.
     pub(super) fn new(
         found: FoundFile,
         rules: &FolderRules,
@@ -98,7 +98,8 @@ impl ServedFile {
         guard: OpenGuard,
     ) -> Rc<Self> {
         let status = found.opened.status;
-        let is_kept = (1..=kept_bytes_max).contains(&status.bytes) && is_settled(&status, now_ms);
+        let is_kept = (1..=kept_bytes_max).contains(&status.bytes)
+            && status.is_unchanged_for(KEEP_AFTER_MS, now_ms);
         let hash = hash.filter(|_| is_kept);
         let source = FileSource::File { file: found.opened.file.clone(), _guard: Rc::new(guard) };
         let source = Rc::new(RefCell::new(Some(source)));
@@ -134,7 +135,10 @@ impl ServedFile {
                 .coding
                 .or(found.compressible)
                 .map_or(!is_coded(""), |coding| is_coded(coding.name()))
-            && is_settled(&found.opened.status, self.header.meta.response_ms.min(now_ms))
+            && found
+                .opened
+                .status
+                .is_unchanged_for(KEEP_AFTER_MS, self.header.meta.response_ms.min(now_ms))
     }
 
     /// Returns whether the bytes have this content coding; any coding if it is empty.
@@ -196,8 +200,8 @@ impl ServedFile {
     /// listing, and of a file that was changed just now. It is probably written still, and a
     /// truncation would clear referenced bytes that wait in the socket.
     pub(crate) fn is_copied(&self) -> bool {
-        let is_settled = |status| is_settled(status, self.header.meta.response_ms);
-        !self.status.as_ref().is_some_and(is_settled)
+        let found_ms = self.header.meta.response_ms;
+        !self.status.is_some_and(|status| status.is_unchanged_for(KEEP_AFTER_MS, found_ms))
     }
 
     /// Returns the open file, with its status when it was opened.
@@ -266,18 +270,9 @@ fn key_of(
     Key::from_text(hash, &text)
 }
 
-/// Returns whether a file was left alone for [`SETTLED_MS`] before `now_ms`. A change in the future
-/// is one of another clock.
-fn is_settled(status: &FileStatus, now_ms: u64) -> bool {
-    let Ok(seconds) = u64::try_from(status.changed.seconds) else { return true };
-    let changed_ms =
-        seconds.saturating_mul(1000) + u64::from(status.changed.nanoseconds / 1_000_000);
-    changed_ms.saturating_add(SETTLED_MS) <= now_ms
-}
-
 /// How often a file is compressed if the cache does not keep the result.
 const COMPRESSIONS_MAX: u8 = 3;
 
 /// For how long a file has to be left alone before its bytes are kept. Two changes within the
 /// resolution of the file system's clock leave the same times.
-const SETTLED_MS: u64 = 1000;
+const KEEP_AFTER_MS: u64 = 1000;

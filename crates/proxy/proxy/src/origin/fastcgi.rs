@@ -101,9 +101,9 @@ pub(crate) fn send_request<E: Engine>(
     }
     let Core { engine, exchanges, origins, conns, out, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the exchange has a connection");
-    let client = exchange.conn.and_then(|conn| conns.get(conn));
-    let peer = client.and_then(|client| client.client_address);
-    let local = client.and_then(|client| client.wire.local_address(engine));
+    let client = exchange.conn.and_then(|conn| conns.get_mut(conn));
+    let peer = client.as_ref().and_then(|client| client.client_address);
+    let local = client.and_then(|client| client.destination(engine));
     out.clear();
     let origin = (origins.address(id), origins.default_port(id));
     write_request(out, exchange, origin, [peer, local]);

@@ -39,8 +39,7 @@ pub(crate) fn write_header<E: Engine>(core: &mut Core<E>, key: Key) {
         SendProxy::V1 => ProxyHeader::write_v1,
         SendProxy::V2 => ProxyHeader::write_v2,
     };
-    let destination =
-        client.destination.as_deref().copied().or_else(|| client.wire.local_address(engine));
+    let destination = client.destination(engine);
     write(&ProxyHeader { source: client.client_address, destination }, origin.wire.own_bytes());
     origin.pinned_to = exchange.conn;
 }

@@ -3,20 +3,27 @@
 //! its process. A new connection then waits in the queue of the listening socket, even if all
 //! processes are idle.
 //!
-//! So no connection to such an origin stays idle while another one, of any worker, waits for its
-//! first response. If there are enough processes, new connections become rare and the others are
-//! kept.
+//! So no connection to such an origin stays idle while another one, of any worker, has waited
+//! [`PROCESS_WAIT`] for its first response. If there are enough processes, new connections get
+//! their responses sooner and all are kept.
 
-use millrace_engine::{Engine, Key};
+use std::time::Duration;
+
+use millrace_engine::{Engine, Instant, Key};
 
 use crate::core::Core;
 use crate::exchange::Exchange;
 use crate::origin::new_connection::NewConnection;
 use crate::origin::{OriginId, Origins, close::close, fastcgi};
 
+/// For how long a new connection waits for its first response before idle ones are closed. A
+/// program that takes longer makes others open connections, which cost little beside it.
+pub(crate) const PROCESS_WAIT: Duration = Duration::from_millis(10);
+
 impl Origins {
-    /// Counts a connection of this exchange that was just opened to the origin `id`. `None` if its
-    /// idle connections occupy no process: that of HTTP, and the launcher of CGI programs.
+    /// Returns the state of a connection of this exchange that was just opened to the origin `id`.
+    /// `None` if its idle connections occupy no process: that of HTTP, and the launcher of CGI
+    /// programs.
     pub(super) fn begin_connection(
         &mut self,
         id: OriginId,
@@ -31,11 +38,24 @@ impl Origins {
     }
 
     /// Returns whether an idle connection to the origin may keep another one waiting.
-    #[inline]
     pub(super) fn needs_process(&self, id: OriginId) -> bool {
         let state = self.state(id);
         let shared = state.shared.as_ref().filter(|_| state.has_processes);
-        shared.is_some_and(|shared| shared.has_new_connections())
+        shared.is_some_and(|shared| shared.has_waiting_connections())
+    }
+
+    /// Counts the connections of this worker that have waited [`PROCESS_WAIT`] for their first
+    /// response.
+    pub(crate) fn count_waiting(&mut self, now: Instant) {
+        while let Some(&(opened, slot)) = self.new_connections.front() {
+            let connection = self.connections.get_mut(slot);
+            let new = connection.and_then(|connection| connection.new.as_mut());
+            if new.is_some() && now < opened + PROCESS_WAIT {
+                break;
+            }
+            self.new_connections.pop_front();
+            new.into_iter().for_each(NewConnection::count);
+        }
     }
 }
 

@@ -40,6 +40,9 @@ pub(crate) fn release<E: Engine>(
     let state = origins.state(id);
     let may_be_kept = may_be_kept && is_clean && state.is_in_force && !core.drain.is_draining;
     let has_processes = state.has_processes;
+    if has_processes {
+        origins.count_waiting(engine.now());
+    }
     if may_be_kept && !(has_processes && origins.needs_process(id)) {
         let now = engine.now();
         if let Some(client) = origins.make_idle(slot, now) {
@@ -65,7 +68,8 @@ pub(crate) fn release<E: Engine>(
 /// Makes the exchange leave its origin in any phase. Cancels a lookup, dial or wait, and closes the
 /// connection.
 pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
-    let transaction = &mut core.exchange(key).transaction;
+    let exchange = core.exchange(key);
+    let transaction = &mut exchange.transaction;
     if !transaction.is_open() {
         // Without a picked origin there is neither a connection nor a dial.
         assert!(transaction.connection.is_none() && transaction.dial.is_none());
@@ -73,8 +77,10 @@ pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
         return;
     }
     let (phase, id) = (transaction.phase, transaction.origin);
-    if let Some(origin_use) = &transaction.connection {
-        let slot = origin_use.slot();
+    let slot = transaction.connection.as_ref().map(OriginUse::slot);
+    if let Some(slot) = slot
+        && fastcgi::is_used(exchange)
+    {
         fastcgi::report_errors(core, key, slot);
     }
     match phase {

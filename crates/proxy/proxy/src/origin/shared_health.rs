@@ -43,8 +43,8 @@ pub struct SharedHealth {
 pub(crate) struct SharedOrigin {
     published: Mutex<PublishedHealth>,
     pub(crate) outage: SharedOutage,
-    /// The number of new connections of all workers that occupy a process of the origin.
-    new_connections: AtomicU32,
+    /// The number of connections of all workers that have waited long for a process of the origin.
+    waiting_connections: AtomicU32,
     /// The counters of each worker, by its index.
     counters: Box<[OriginCounters]>,
 }
@@ -62,10 +62,10 @@ pub(crate) struct OriginCounters {
 }
 
 impl SharedOrigin {
-    fn new(workers: usize, generation: u64) -> Self {
+    pub(super) fn new(workers: usize, generation: u64) -> Self {
         let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
-        let (outage, new_connections) = (SharedOutage::new(generation), AtomicU32::default());
-        Self { published: Mutex::default(), outage, new_connections, counters }
+        let (outage, waiting_connections) = (SharedOutage::new(generation), AtomicU32::default());
+        Self { published: Mutex::default(), outage, waiting_connections, counters }
     }
 
     /// Returns the counters of a worker.
@@ -73,19 +73,19 @@ impl SharedOrigin {
         &self.counters[worker]
     }
 
-    // No other memory depends on the number of new connections.
-    pub(super) fn add_new_connection(&self) {
-        self.new_connections.fetch_add(1, Ordering::Relaxed);
+    // No other memory depends on the number of connections.
+    pub(super) fn add_waiting_connection(&self) {
+        self.waiting_connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn remove_new_connection(&self) {
-        self.new_connections.fetch_sub(1, Ordering::Relaxed);
+    pub(super) fn remove_waiting_connection(&self) {
+        self.waiting_connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Returns whether a connection of any worker waits for its first response.
+    /// Returns whether a connection of any worker has waited long for its first response.
     #[inline]
-    pub(super) fn has_new_connections(&self) -> bool {
-        self.new_connections.load(Ordering::Relaxed) > 0
+    pub(super) fn has_waiting_connections(&self) -> bool {
+        self.waiting_connections.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn published(&self) -> PublishedHealth {

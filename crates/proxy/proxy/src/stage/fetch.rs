@@ -332,7 +332,7 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 let memory_bytes = header_memory_bytes(exchange);
                 exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
                 exchange.transaction.names_file = sendfile::names_file(exchange);
-                origin.is_new = None;
+                origin.new = None;
                 if origin.wire.has_records() {
                     exchange.transaction.is_local_redirect = origin.wire.is_local_redirect();
                     // The rest is reported with the end of the response, which may be far.

@@ -36,10 +36,8 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 }
 
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    if core.shared.cache.is_none() {
-        return advance(core, key);
-    }
-    let Some(found) = query_cache(core, key) else { return advance(core, key) };
+    let found = if core.shared.cache.is_some() { query_cache(core, key) } else { None };
+    let Some(found) = found else { return advance(core, key) };
     let waiter = core.waiter(key, TokenKind::Exchange);
     let Core { engine, exchanges, cached, counters, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
@@ -227,6 +225,7 @@ fn look_up(
 }
 
 /// Returns whether the request asks for a range. The Range field is always passed to the origin.
+#[inline(always)]
 fn wants_range(request: &RequestHead) -> bool {
     request.find(FieldName::Range).is_some() && request.method() == Method::Get
 }

@@ -24,7 +24,7 @@ struct Task<E: Engine> {
 impl<E: Engine> Worker<E> {
     /// The tasks in the order in which they run. Tasks that close connections come before the task
     /// that looks for free capacity.
-    const TASKS: [Task<E>; 14] = [
+    const TASKS: [Task<E>; 15] = [
         Task {
             is_due: |worker| worker.core.listeners.has_retiring(),
             perform: |worker, _| worker.core.listeners.close_retired(&mut worker.core.engine),
@@ -32,6 +32,10 @@ impl<E: Engine> Worker<E> {
         Task {
             is_due: |worker| worker.core.snapshots.has_idle_on_removed,
             perform: |worker, _| reconfigure::close_idle_of_removed(&mut worker.core),
+        },
+        Task {
+            is_due: |worker| !worker.core.origins.new_connections.is_empty(),
+            perform: |worker, now| worker.core.origins.count_waiting(now),
         },
         Task {
             is_due: |worker| worker.core.origins.has_idle_processes,
@@ -122,6 +126,8 @@ impl<E: Engine> Worker<E> {
         let due = now
             + if capacity::is_short(&self.core) {
                 SHORTAGE_CHECK_INTERVAL
+            } else if !self.core.origins.new_connections.is_empty() {
+                programs::PROCESS_WAIT
             } else {
                 MAINTENANCE_INTERVAL
             };
