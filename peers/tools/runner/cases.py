@@ -20,6 +20,7 @@ SIZED = ("reverse-miss", "reverse-hit", "reverse-store", "static-file", "tunnel"
 MIXTURES = ("reverse-miss-polymix", "reverse-hit-surge", "static-file-surge")
 FORWARD = ("forward-miss-8k", "forward-miss-8k-new-connection", "forward-hit-8k",
            "forward-hit-surge")
+CLOSING = ("static-file-", "fastcgi-")  # may be followed by -new-connection
 CONDITIONAL = "static-file-304"
 COLD_CASE = "static-file-cold-64k"
 # Files of COLD_CASE. In a window each is requested once at most: the first ones by the first
@@ -119,6 +120,12 @@ def spec(case, peer, idle=10000):
 
 def plain_spec(case, peer, served, idle):
     """Returns the Spec of a case without variants."""
+    persistent = case.removesuffix("-new-connection")
+    if persistent != case and persistent.startswith(CLOSING):
+        found = plain_spec(persistent, peer, served, idle)
+        if found:
+            found.closes = True
+        return found
     is_floor = peer.startswith("floor")
     family, _, size = case.rpartition("-")
     if family in SIZED and size not in SIZES and case not in (*MIXTURES, CONDITIONAL):
@@ -147,7 +154,7 @@ def plain_spec(case, peer, served, idle):
     if family in PROGRAMS and family in served and (family == "fastcgi" or size == "1k"):
         offset, path, program, rate = PROGRAMS[family]
         return Spec(offset, path.format(size=size), size, program=program,
-                    rate=min(rate, RATES[size]))
+                    rate=min(rate, RATES.get(size, RATES["64k"])))
     if case in FORWARD:
         return forward_spec(case, is_floor, served)
     if family == "tunnel":

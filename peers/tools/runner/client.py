@@ -78,8 +78,10 @@ def from_origin(path, timeout=20, tls=False):
 
 def write_files():
     """Writes the static files, with the bodies that the origin sends, and texts."""
+    for size, count in SIZES.items():
+        if count <= SIZES["1m"]:
+            write_file(f"{FILES}/c/{size}", from_origin("/n/" + size))
     for size in ("1k", "8k", "64k", "1m"):
-        write_file(f"{FILES}/c/{size}", from_origin("/n/" + size))
         body = text(SIZES[size])
         for folder in TEXTS.values():
             write_file(f"{FILES}/{folder}/{size}.txt", body)

@@ -26,6 +26,9 @@ PROGRAMS = WORK + "/programs"  # sockets of the programs behind FastCGI
 # On a disk, unlike the others: files that are read while they are not in the page cache.
 COLD = os.environ.get("PB_DISK", tempfile.gettempdir() + "/pb-disk") + "/cold"
 SIZES = {"1k": 1024, "8k": 8192, "64k": 65536, "1m": 1 << 20, "64m": 64 << 20}
+# Those of tools/servers.py.
+SIZES |= {"512": 512, "2k": 2048, "4k": 4096, "16k": 16384, "32k": 32768, "128k": 131072,
+          "200k": 204800}
 
 
 def sources_hash():
