@@ -41,6 +41,8 @@ def check(case, peer, spec, base, options, count=None):
         if (status, length, digest) != right:
             raise Failed(f"{peer} {case}: wrong response {status} {length} {headers}")
     seen = count()[0] - before
+    if spec.program == "php":
+        seen = min(seen, 2)  # see check_origin_requests
     if not peer.startswith("floor") and seen != (0 if is_hit(case) else 2):
         raise Failed(f"{peer} {case}: origin saw {seen} of 2 requests {headers}")
     if spec.status == 304:
@@ -145,14 +147,15 @@ def check_connections(case, peer, row, count):
 def check_origin_requests(case, peer, row, before, after):
     """Raises unless the origin saw exactly the requests of the row, or none if they are hits.
 
-    `before` and `after` are results of origin_requests(). A program without hashes has None there.
+    `before` and `after` are results of origin_requests(). php-fpm has None for the hashes, and also
+    counts a connection that is closed while it waits for the next request: it may see more.
     """
     hashes = None if after[1] is None else (after[1] - before[1]) % 2**64
     seen = after[0] - before[0], hashes
     due = (0, 0) if is_hit(case) else (row["total"], row["urls"])
-    if hashes is None:
-        due = due[0], None
     row["origin_requests"] = seen[0]
+    if hashes is None:
+        seen, due = (min(seen[0], due[0]), None), (due[0], None)
     if seen != due:
         targets = ", and other targets" * (seen[1] != due[1])
         raise Wrong(f"{peer} {case}: the client made {row['total']} requests, the origin saw "

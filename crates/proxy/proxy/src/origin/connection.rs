@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use millrace_engine::{Instant, Key, TimerId};
 
 use crate::conn::wire::Wire;
-use crate::origin::{OriginId, new_connection::NewConnection};
+use crate::origin::{OriginId, process_waits::NewConnection};
 
 /// The user of an origin connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

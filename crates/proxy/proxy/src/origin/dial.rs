@@ -177,19 +177,15 @@ fn handle_attempt_end<E: Engine>(
     let Core { origins, exchanges, timers, snapshots, counters, .. } = core;
     let exchange = exchanges.get_mut(key).expect("an attempt has an exchange");
     let id = exchange.transaction.origin.expect("picked before it was dialed");
-    let new = origins.begin_connection(id, exchange);
-    let transaction = &mut exchange.transaction;
     let slot = origins.connections.next_key().expect("the attempt was counted as a connection");
     let token = slot.token(TokenKind::Origin);
     let timer = timers.insert(token, now + snapshots.origin_timer_max);
+    origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
+    origins.note_opened(id, slot, exchange, now);
+    let transaction = &mut exchange.transaction;
     // A handshake may follow, whose deadline is that of the dial.
     transaction.awaiting_since = started;
-    origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
-    if new.is_some() {
-        origins.new_connections.push_back((now, slot));
-    }
     let connection = origins.connections.get_mut(slot).expect("inserted just now");
-    connection.new = new;
     let origin_use = connection.begin_use(slot, ConnectionUser::Exchange(key));
     transaction.use_connection(origin_use, address, false);
     // The open connection keeps the reservation from now on.

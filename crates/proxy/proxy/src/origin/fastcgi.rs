@@ -157,6 +157,25 @@ fn write_request(
     }
 }
 
+/// Notes that the header of the response was received.
+#[cold]
+pub(crate) fn note_response<E: Engine>(core: &mut Core<E>, key: Key) {
+    let now = core.engine.now();
+    let Core { exchanges, origins, .. } = core;
+    let exchange = exchanges.get_mut(key).expect("the caller's exchange is in the table");
+    let transaction = &mut exchange.transaction;
+    let origin_use = transaction.connection.as_ref().expect("the response arrives on it");
+    let slot = origin_use.slot();
+    let connection = origins.connections.get_mut(slot).expect("it is in use");
+    transaction.is_local_redirect = connection.wire.is_local_redirect();
+    let (is_first, id) = (connection.new.take().is_some(), connection.origin);
+    if let Some(processes) = origins.state(id).processes.as_ref().filter(|_| !is_first) {
+        processes.waits.note_response(now.since(transaction.awaiting_since));
+    }
+    // The rest is reported with the end of the response, which may be far.
+    report_errors(core, key, slot);
+}
+
 /// Reports what the program of the exchange, behind the connection `slot`, has written to its
 /// standard error to the operator.
 #[cold]

@@ -50,11 +50,11 @@ pub(crate) struct Origins {
     pub(super) all_pristine: bool,
     /// Origins with failures or responses that are not published yet.
     pub(super) pending_reports: Vec<OriginId>,
-    /// Connections that occupy a process, with the times at which they were opened, in this order;
-    /// possibly some that were used or closed since.
-    pub(crate) new_connections: VecDeque<(Instant, Key)>,
     /// Whether connections that occupy a process are idle; possibly although none is by now.
     pub(crate) has_idle_processes: bool,
+    /// Whether connections that occupy a process have not had a response; possibly although all
+    /// have by now.
+    pub(crate) has_new_processes: bool,
     /// The number of exchanges in the queues of all origins.
     pub(super) queued_count: usize,
     /// Origins with a queue, and possibly some whose queue is empty by now.

@@ -1,78 +1,83 @@
-//! Idle connections to FastCGI servers. Such a server, php-fpm for example, has a number of
-//! processes, each of which serves one connection until that is closed. An idle connection occupies
-//! its process. A new connection then waits in the queue of the listening socket, even if all
-//! processes are idle.
+//! Connections to FastCGI servers. Such a server, php-fpm for example, has a number of processes,
+//! each of which serves one connection until that is closed. An idle connection occupies its
+//! process. A new connection then waits in the queue of the listening socket, even if all processes
+//! are idle.
 //!
-//! So no connection to such an origin stays idle while another one, of any worker, has waited
-//! [`PROCESS_WAIT`] for its first response. If there are enough processes, new connections get
-//! their responses sooner and all are kept.
+//! So an idle connection to such an origin is closed for each one, of any worker, that has waited
+//! twice as long for its first response as others wait for theirs. If there are enough processes,
+//! new connections get their responses sooner and all are kept.
 
-use std::time::Duration;
-
-use millrace_engine::{Engine, Instant, Key};
+use millrace_engine::{Engine, Instant, Key, Table};
 
 use crate::core::Core;
 use crate::exchange::Exchange;
-use crate::origin::new_connection::NewConnection;
-use crate::origin::{OriginId, Origins, close::close, fastcgi};
-
-/// For how long a new connection waits for its first response before idle ones are closed. A
-/// program that takes longer makes others open connections, which cost little beside it.
-pub(crate) const PROCESS_WAIT: Duration = Duration::from_millis(10);
+use crate::origin::process_waits::{NewConnection, Processes};
+use crate::origin::{OriginConn, OriginId, Origins, close::close, fastcgi};
 
 impl Origins {
-    /// Returns the state of a connection of this exchange that was just opened to the origin `id`.
-    /// `None` if its idle connections occupy no process: that of HTTP, and the launcher of CGI
+    /// Notes that a connection of this exchange, `slot`, was just opened to the origin `id`. Has no
+    /// effect if idle connections occupy no process there: for HTTP, and for the launcher of CGI
     /// programs.
-    pub(super) fn begin_connection(
+    pub(super) fn note_opened(
         &mut self,
         id: OriginId,
+        slot: Key,
         exchange: &Exchange,
-    ) -> Option<NewConnection> {
+        now: Instant,
+    ) {
         if !fastcgi::occupies_process(exchange) {
-            return None;
+            return;
         }
-        let state = self.state_mut(id);
-        state.has_processes = true;
-        state.shared.clone().map(NewConnection::new)
+        let state = self.states[id.0 as usize].as_mut().expect("the exchange has picked it");
+        let Some(shared) = &state.shared else { return };
+        let processes = state
+            .processes
+            .get_or_insert_with(|| Box::new(Processes::new(shared.process_waits.clone())));
+        processes.new.push_back((now, slot));
+        self.has_new_processes = true;
+        let connection = self.connections.get_mut(slot).expect("opened just now");
+        connection.new = Some(NewConnection::new(processes.waits.clone()));
     }
 
-    /// Returns whether an idle connection to the origin may keep another one waiting.
-    pub(super) fn needs_process(&self, id: OriginId) -> bool {
-        let state = self.state(id);
-        let shared = state.shared.as_ref().filter(|_| state.has_processes);
-        shared.is_some_and(|shared| shared.has_waiting_connections())
-    }
-
-    /// Counts the connections of this worker that have waited [`PROCESS_WAIT`] for their first
-    /// response.
-    pub(crate) fn count_waiting(&mut self, now: Instant) {
-        while let Some(&(opened, slot)) = self.new_connections.front() {
-            let connection = self.connections.get_mut(slot);
-            let new = connection.and_then(|connection| connection.new.as_mut());
-            if new.is_some() && now < opened + PROCESS_WAIT {
-                break;
-            }
-            self.new_connections.pop_front();
-            new.into_iter().for_each(NewConnection::count);
-        }
+    /// Returns whether an idle connection to the origin has to be closed, because it may keep
+    /// another one waiting.
+    pub(super) fn must_yield_process(&mut self, id: OriginId, now: Instant) -> bool {
+        let state = self.states[id.0 as usize].as_mut();
+        let Some(processes) = state.and_then(|state| state.processes.as_mut()) else {
+            return false;
+        };
+        count_waiting(processes, &mut self.connections, now);
+        processes.waits.takes_idle_connection(now)
     }
 }
 
-/// Closes the idle connections that may keep others waiting.
-pub(crate) fn close_idle<E: Engine>(core: &mut Core<E>) {
+/// Counts the connections that have waited long for their first response.
+fn count_waiting(processes: &mut Processes, connections: &mut Table<OriginConn>, now: Instant) {
+    let wait = processes.waits.wait();
+    while let Some(&(opened, slot)) = processes.new.front() {
+        let new = connections.get_mut(slot).and_then(|connection| connection.new.as_mut());
+        if new.is_some() && now < opened + wait {
+            break;
+        }
+        processes.new.pop_front();
+        new.into_iter().for_each(NewConnection::count);
+    }
+}
+
+/// Counts the connections that wait for a process, and closes idle ones for them.
+pub(crate) fn maintain<E: Engine>(core: &mut Core<E>, now: Instant) {
     let origins = &mut core.origins;
-    origins.has_idle_processes = false;
+    (origins.has_idle_processes, origins.has_new_processes) = (false, false);
     let mut surplus: Vec<Key> = Vec::new();
     for id in (0..origins.states.len() as u32).map(OriginId) {
-        let Some(state) = &origins.states[id.0 as usize] else { continue };
-        if !state.has_processes || state.idle.is_empty() {
-            continue;
-        }
-        match origins.needs_process(id) {
-            true => surplus.extend(&state.idle),
-            false => origins.has_idle_processes = true,
-        }
+        let Some(state) = &mut origins.states[id.0 as usize] else { continue };
+        let Some(processes) = &mut state.processes else { continue };
+        count_waiting(processes, &mut origins.connections, now);
+        origins.has_new_processes |= !processes.new.is_empty();
+        let takes = |_: &&Key| processes.waits.takes_idle_connection(now);
+        let yielded = state.idle.iter().take_while(takes).count();
+        origins.has_idle_processes |= yielded < state.idle.len();
+        surplus.extend(&state.idle[..yielded]);
     }
     for slot in surplus {
         close(core, slot);

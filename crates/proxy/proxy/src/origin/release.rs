@@ -39,11 +39,8 @@ pub(crate) fn release<E: Engine>(
         origins.connections.get(slot).is_some_and(|connection| connection.wire.is_clean());
     let state = origins.state(id);
     let may_be_kept = may_be_kept && is_clean && state.is_in_force && !core.drain.is_draining;
-    let has_processes = state.has_processes;
-    if has_processes {
-        origins.count_waiting(engine.now());
-    }
-    if may_be_kept && !(has_processes && origins.needs_process(id)) {
+    let has_processes = state.processes.is_some();
+    if may_be_kept && !(has_processes && origins.must_yield_process(id, engine.now())) {
         let now = engine.now();
         if let Some(client) = origins.make_idle(slot, now) {
             pinned::note_idle(origins, slot, client);

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::hash::{Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -19,6 +19,7 @@ use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
 use crate::counters::Counter;
 use crate::origin::outage::{Notifier, SharedOutage};
+use crate::origin::process_waits::ProcessWaits;
 use crate::origin::{Ejection, HealthChange, PendingReport};
 
 pub use crate::origin::outage::{FailureCause, Outage};
@@ -43,8 +44,8 @@ pub struct SharedHealth {
 pub(crate) struct SharedOrigin {
     published: Mutex<PublishedHealth>,
     pub(crate) outage: SharedOutage,
-    /// The number of connections of all workers that have waited long for a process of the origin.
-    waiting_connections: AtomicU32,
+    /// The connections that wait for a process of the origin.
+    pub(super) process_waits: Arc<ProcessWaits>,
     /// The counters of each worker, by its index.
     counters: Box<[OriginCounters]>,
 }
@@ -62,30 +63,15 @@ pub(crate) struct OriginCounters {
 }
 
 impl SharedOrigin {
-    pub(super) fn new(workers: usize, generation: u64) -> Self {
+    fn new(workers: usize, generation: u64) -> Self {
         let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
-        let (outage, waiting_connections) = (SharedOutage::new(generation), AtomicU32::default());
-        Self { published: Mutex::default(), outage, waiting_connections, counters }
+        let outage = SharedOutage::new(generation);
+        Self { published: Mutex::default(), outage, process_waits: Arc::default(), counters }
     }
 
     /// Returns the counters of a worker.
     pub(crate) fn counters(&self, worker: usize) -> &OriginCounters {
         &self.counters[worker]
-    }
-
-    // No other memory depends on the number of connections.
-    pub(super) fn add_waiting_connection(&self) {
-        self.waiting_connections.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(super) fn remove_waiting_connection(&self) {
-        self.waiting_connections.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    /// Returns whether a connection of any worker has waited long for its first response.
-    #[inline]
-    pub(super) fn has_waiting_connections(&self) -> bool {
-        self.waiting_connections.load(Ordering::Relaxed) > 0
     }
 
     pub(crate) fn published(&self) -> PublishedHealth {

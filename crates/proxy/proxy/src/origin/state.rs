@@ -8,7 +8,9 @@ use millrace_config::Origin;
 use millrace_engine::{Instant, Key};
 use millrace_tls::ServerName;
 
-use crate::origin::{ConnectRulesId, Health, shared_health::SharedOrigin};
+use crate::origin::{
+    ConnectRulesId, Health, process_waits::Processes, shared_health::SharedOrigin,
+};
 
 /// An origin, by its index in the worker's table.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -66,8 +68,8 @@ pub(super) struct OriginState {
     /// Whether the snapshot in force would open connections to the origin, so that they may
     /// become idle rather than be closed.
     pub(super) is_in_force: bool,
-    /// Whether each connection occupies a process of the origin, as those of FastCGI do.
-    pub(super) has_processes: bool,
+    /// Set if each connection occupies a process of the origin, as those of FastCGI do.
+    pub(super) processes: Option<Box<Processes>>,
     /// The health of a configured origin. Not recorded for an origin that a client requested.
     pub(super) health: Health,
     /// The state that all workers share; `None` if no configuration ever named the origin.

@@ -134,7 +134,7 @@ impl Origins {
             has_small_bodies: false,
             is_from_client: true,
             is_configured: false,
-            has_processes: false,
+            processes: None,
             is_in_force: self.rules_in_force.contains(&rules),
             health: Health::default(),
             shared: None,
@@ -179,13 +179,15 @@ impl Origins {
     /// large body should stay in the kernel until its transfer is planned, so that it can be
     /// spliced; a small body is copied anyway and should arrive by the same receive as the header.
     /// The next body is assumed to be like the last. A wrong assumption costs a copy of at most
-    /// this many bytes, or another receive.
+    /// this many bytes, or another receive. Programs write records of 8 KB, which are all copied.
     #[inline]
     pub(crate) fn header_receive_max(&self, id: OriginId) -> usize {
-        if !self.state(id).has_small_bodies {
-            return HEADER_RECEIVE_MAX;
+        let state = self.state(id);
+        match (state.has_small_bodies, state.processes.is_some()) {
+            (false, false) => HEADER_RECEIVE_MAX,
+            (true, false) => (HEADER_RECEIVE_MAX + self.small_below as usize).min(Buffer::SIZE),
+            (_, true) => Buffer::SIZE,
         }
-        (HEADER_RECEIVE_MAX + self.small_below as usize).min(Buffer::SIZE)
     }
 
     /// Records the length of a response body, in bytes.

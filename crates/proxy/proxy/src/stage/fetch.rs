@@ -20,8 +20,8 @@ use crate::names;
 use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
 use crate::origin::{
-    self, OriginAddress, OriginId, OriginUse, Phase, PickReason, ProbeContext, Transaction, dial,
-    events, fastcgi, pick, pinned, release, secure,
+    self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, events,
+    fastcgi, pick, pinned, release, secure,
 };
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, WantedResource};
@@ -332,12 +332,8 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 let memory_bytes = header_memory_bytes(exchange);
                 exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
                 exchange.transaction.names_file = sendfile::names_file(exchange);
-                origin.new = None;
                 if origin.wire.has_records() {
-                    exchange.transaction.is_local_redirect = origin.wire.is_local_redirect();
-                    // The rest is reported with the end of the response, which may be far.
-                    let slot = exchange.transaction.connection.as_ref().map(OriginUse::slot);
-                    fastcgi::report_errors(core, key, slot.expect("the response arrives on it"));
+                    fastcgi::note_response(core, key);
                 }
                 return handle_response(core, key);
             }

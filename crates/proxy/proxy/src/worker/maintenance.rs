@@ -8,6 +8,7 @@ use crate::auth;
 use crate::cached::fill;
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
+use crate::origin::process_waits::PROCESS_WAIT_MIN;
 use crate::origin::{programs, queue};
 use crate::overload::{SHORTAGE_CHECK_INTERVAL, capacity, shed, wait_list};
 use crate::transfer::file_wait;
@@ -24,7 +25,7 @@ struct Task<E: Engine> {
 impl<E: Engine> Worker<E> {
     /// The tasks in the order in which they run. Tasks that close connections come before the task
     /// that looks for free capacity.
-    const TASKS: [Task<E>; 15] = [
+    const TASKS: [Task<E>; 14] = [
         Task {
             is_due: |worker| worker.core.listeners.has_retiring(),
             perform: |worker, _| worker.core.listeners.close_retired(&mut worker.core.engine),
@@ -34,12 +35,11 @@ impl<E: Engine> Worker<E> {
             perform: |worker, _| reconfigure::close_idle_of_removed(&mut worker.core),
         },
         Task {
-            is_due: |worker| !worker.core.origins.new_connections.is_empty(),
-            perform: |worker, now| worker.core.origins.count_waiting(now),
-        },
-        Task {
-            is_due: |worker| worker.core.origins.has_idle_processes,
-            perform: |worker, _| programs::close_idle(&mut worker.core),
+            is_due: |worker| {
+                let origins = &worker.core.origins;
+                origins.has_idle_processes || origins.has_new_processes
+            },
+            perform: |worker, now| programs::maintain(&mut worker.core, now),
         },
         Task {
             is_due: |worker| worker.core.overload.clients.has_changes(),
@@ -126,8 +126,8 @@ impl<E: Engine> Worker<E> {
         let due = now
             + if capacity::is_short(&self.core) {
                 SHORTAGE_CHECK_INTERVAL
-            } else if !self.core.origins.new_connections.is_empty() {
-                programs::PROCESS_WAIT
+            } else if self.core.origins.has_new_processes {
+                PROCESS_WAIT_MIN
             } else {
                 MAINTENANCE_INTERVAL
             };
