@@ -273,6 +273,10 @@ class Requests(Programs):
             'path = "/run/"\ncgi = "{}"\n'
         )
         config.write_text(table.format(self.site, self.cgi))
+        checked = subprocess.run(
+            [program(), "check", config], check=True, capture_output=True, text=True, timeout=60
+        )
+        self.assertNotIn("may not connect", checked.stderr)
         proxy = self.millrace("run", config)
         self.assertEqual(self.get(proxy, "/run/a.sh/x").body, b"/run/a.sh /x")
         self.assertEqual(self.get(proxy, "/page.html").body, b"page")

@@ -4,6 +4,7 @@ die, lie and stall."""
 import contextlib
 import hashlib
 import json
+import os
 import subprocess
 import time
 
@@ -70,6 +71,13 @@ class Php(InteropCase):
                 "HTTP_A_B": None,
             },
         )
+
+    def test_a_relative_folder(self):
+        self.script("a.php", "echo $_SERVER['SCRIPT_FILENAME'], ' ', $_SERVER['DOCUMENT_ROOT'];")
+        words = ("serve", "site", "--listen", "127.0.0.1:0", "--fastcgi", self.fpm.address)
+        proxy = self.millrace(*words, before=lambda: os.chdir(self.folder))
+        found = self.get(proxy, "/a.php").body.decode()
+        self.assertEqual(found, f"{self.site}/a.php {self.site}")
 
     def test_responses(self):
         self.script("status.php", "http_response_code(418); header('X-A: b'); echo 'tea';")

@@ -46,6 +46,12 @@ pub(super) const EXAMPLES: &[Example] = &[
     ),
     example(
         "serve",
+        "millrace serve /srv/app/public --fastcgi unix:/run/php/php-fpm.sock \\\n        \
+         --fallback /index.php",
+        "Serve an application in PHP with a front controller",
+    ),
+    example(
+        "serve",
         "millrace serve /srv/www --listen tls://0.0.0.0:443 --server-name example.org \\\n        \
          --acme you@example.org",
         "Serve files over HTTPS with a certificate from Let's Encrypt",

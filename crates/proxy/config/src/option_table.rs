@@ -476,7 +476,7 @@ impl OptionRow {
             ),
         row(Service, Connections, "proxy-status", ValueType::Switch, "off")
             .summary("Add Proxy-Status (RFC 9209) to responses that are passed on")
-            .detail("Responses that millrace itself makes always have this field."),
+            .detail("Responses that millrace makes in place of an origin's always have this field."),
         row(Service, Connections, "congestion", ValueType::Congestion, "system")
             .summary("TCP congestion control of connections from clients")
             .detail(

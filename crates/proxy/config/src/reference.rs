@@ -263,8 +263,8 @@ fn file_page() -> String {
             writeln!(out, ".TP\n.B {name}\n{text}\nValues: {values}. Default: {default} {unit}.");
     }
     out.push_str(".SH EXAMPLES\n");
-    for example in [HTTPS_EXAMPLE, FILE_EXAMPLE] {
-        let _ = writeln!(out, ".PP\n.EX\n{}.EE", roff(example));
+    for (number, example) in [HTTPS_EXAMPLE, FILE_EXAMPLE].into_iter().enumerate() {
+        let _ = writeln!(out, ".PP\nFile {}:\n.PP\n.EX\n{}.EE", number + 1, roff(example));
     }
     out.push_str(FILE_PAGE_END);
     out

@@ -66,7 +66,10 @@ impl OptionRow {
             ),
         row(Folder, Files, "fallback", ValueType::FilePath, "(none)")
             .summary("File for requests that have none, such as the page of an application")
-            .detail("It is sent with status 200."),
+            .detail(
+                "It is sent with status 200. If it is a script, such as /index.php, fastcgi runs \
+                 it for all methods, with the path of the request in REQUEST_URI.",
+            ),
         row(Folder, Files, "precompressed", ValueType::Switch, "on")
             .summary("Serve FILE.br, FILE.zst or FILE.gz to clients that accept the coding")
             .detail("Such a file lies beside FILE and must not be older."),

@@ -10,9 +10,13 @@ pub(super) fn parse_file_name(text: &str) -> Result<Vec<u8>, Problem> {
     check_name(text)?;
     match text {
         "." | ".." => Err("is not the name of a file"),
+        _ if text.contains(',') => Err(WITH_COMMA),
         _ => Ok(text.as_bytes().to_vec()),
     }
 }
+
+/// Commas separate the values of other options, so they are no part of a name here.
+const WITH_COMMA: Problem = "has a comma (give each value by an option of its own)";
 
 /// Parses a pattern of names.
 pub(super) fn parse_pattern(text: &str) -> Result<NamePattern, Problem> {
@@ -38,6 +42,9 @@ fn check_name(text: &str) -> Result<(), Problem> {
 /// Parses a place at which a request is looked for.
 pub(super) fn parse_try_file(text: &str) -> Result<TryFile, Problem> {
     parse_file_path(text)?;
+    if text.contains(',') {
+        return Err(WITH_COMMA);
+    }
     TryFile::parse(text).map_err(|_| "is not a path to try")
 }
 

@@ -93,6 +93,8 @@ impl Paths {
         for path in served.flat_map(|folder| folder.paths()) {
             need(path, PathUse::Served);
         }
+        // The launcher of CGI programs has no path.
+        let routes = routes.filter(|route| route.cgi.is_none());
         for origin in routes.flat_map(|route| &route.origins) {
             if let Origin::Unix(path) = origin {
                 need(path, PathUse::Origin);

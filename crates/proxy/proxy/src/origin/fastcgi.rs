@@ -158,7 +158,7 @@ fn write_request(
 }
 
 /// Notes that the header of the response was received.
-#[cold]
+#[inline(never)]
 pub(crate) fn note_response<E: Engine>(core: &mut Core<E>, key: Key) {
     let now = core.engine.now();
     let Core { exchanges, origins, .. } = core;
@@ -178,7 +178,7 @@ pub(crate) fn note_response<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// Reports what the program of the exchange, behind the connection `slot`, has written to its
 /// standard error to the operator.
-#[cold]
+#[inline(never)]
 pub(crate) fn report_errors<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) {
     let Core { shared, exchanges, origins, .. } = core;
     let Some(connection) = origins.connections.get_mut(slot) else { return };
