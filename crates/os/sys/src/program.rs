@@ -62,7 +62,7 @@ pub fn start_program(command: &mut Command, start: ProgramStart<'_>) -> io::Resu
             }
         }
         take_effective_ids()?;
-        // A change of the user resets it.
+        // After the change of the user, which may reset it.
         rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
         Ok(())
     };
@@ -83,10 +83,15 @@ fn borrow<'a>(fd: RawFd) -> BorrowedFd<'a> {
 /// Makes the effective user and group the real and the saved ones too. The limit on processes then
 /// counts those of this user: execve(2) fails with EAGAIN if there are more.
 fn take_effective_ids() -> Result<()> {
-    let group = rustix::process::getegid();
-    rustix::thread::set_thread_res_gid(group, group, group)?;
-    let user = rustix::process::geteuid();
-    rustix::thread::set_thread_res_uid(user, user, user)
+    let (group, user) = (rustix::process::getegid(), rustix::process::geteuid());
+    // A service manager may forbid these calls to a process that is not root.
+    if group != rustix::process::getgid() {
+        rustix::thread::set_thread_res_gid(group, group, group)?;
+    }
+    if user != rustix::process::getuid() {
+        rustix::thread::set_thread_res_uid(user, user, user)?;
+    }
+    Ok(())
 }
 
 /// Resets ignored signals to their default actions. execve(2) resets only those with handlers.

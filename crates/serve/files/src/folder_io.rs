@@ -96,13 +96,14 @@ pub struct FileStatus {
 }
 
 impl FileStatus {
-    /// Returns whether the last change was more than `pause_ms` before `now_ms`, and so long before
-    /// it that a change from now on gets a later time. Both are in milliseconds; `now_ms` counts
-    /// from 1970. A change in the future is one of another clock, and counts as too recent.
+    /// Returns whether the last change was more than `pause_ms` milliseconds before `now_ms`, which
+    /// counts from 1970. It must also be so old that a change from now on gets a later time. A
+    /// change in the future is one of another clock, and counts as too recent.
     pub fn is_unchanged_for(&self, pause_ms: u64, now_ms: u64) -> bool {
         let FileTime { seconds, nanoseconds } = self.changed;
         let Ok(seconds) = u64::try_from(seconds) else { return true };
-        let changed_ms = seconds.saturating_mul(1000) + u64::from(nanoseconds / 1_000_000);
+        let ms = u64::from(nanoseconds / 1_000_000);
+        let changed_ms = seconds.saturating_mul(1000).saturating_add(ms);
         let unit_ms = if nanoseconds == 0 { COARSE_UNIT_MS } else { TICK_MS };
         changed_ms.saturating_add(pause_ms.max(unit_ms)) < now_ms
     }

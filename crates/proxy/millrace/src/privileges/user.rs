@@ -82,16 +82,17 @@ pub(crate) fn program_users(config: &Config) -> Result<Option<Users>, ConfigErro
         return Ok(None);
     }
     let own = own.unwrap_or_else(|| automatic(&passwd).1);
-    let of_programs = of_programs.or_else(|| {
+    let candidates = || {
         let found = PROGRAM_USERS.iter().filter_map(|name| find_user(&passwd, name));
-        found.chain([OVERFLOW]).find(|user| user.user != own.user)
-    });
+        found.chain([OVERFLOW])
+    };
+    let of_programs = of_programs.or_else(|| candidates().find(|user| user.user != own.user));
     match of_programs.filter(|user| user.user != own.user) {
         Some(programs) => {
             // Root as the saved user would be a way back to its rights.
-            let others = [own, automatic(&passwd).1, OVERFLOW];
             let is_possible = |it: &Identity| it.user != 0 && it.user != programs.user;
-            let launcher = others.into_iter().find(is_possible).unwrap_or(programs);
+            let launcher = [own, automatic(&passwd).1].into_iter().chain(candidates());
+            let launcher = launcher.into_iter().find(is_possible).unwrap_or(programs);
             Ok(Some(Users { launcher, programs }))
         }
         None => {
