@@ -254,12 +254,13 @@ class Programs(InteropCase):
         def respond(environment, *_):
             name = environment["PATH_INFO"].encode()
             late = fastcgi.record(fastcgi.STDERR, b"late " + name)
-            return fastcgi.record(fastcgi.STDOUT, b"A: b\n\nok") + late + fastcgi.end()
+            field = b"Cache-Control: max-age=60" if b"stored" in name else b"A: b"
+            return fastcgi.record(fastcgi.STDOUT, field + b"\n\nok") + late + fastcgi.end()
 
         proxy = self.start(respond)
         connection = wire.Connection(proxy.address)
         with contextlib.closing(connection.socket):
-            for name in ("one", "two"):
+            for name in ("one", "stored", "two"):
                 connection.get(f"/app/{name}")
                 self.assertEqual(connection.read_response().body, b"ok")
                 line = f"the program of /app/{name} wrote: late /{name}"

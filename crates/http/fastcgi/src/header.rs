@@ -89,8 +89,8 @@ pub fn convert_header(header: &[u8], out: &mut Vec<u8>) -> Result<HeaderForm, He
     for line in lines(header)? {
         let Field { known, name, value } = Field::parse(header, line)?;
         let [name, value] = [name, value].map(|range| &header[range]);
-        let is_of_no_body = known == FieldName::ContentLength && has_no_content;
-        if !is_left_out(known) && !is_status(name) && !is_of_no_body {
+        let is_forbidden_length = known == FieldName::ContentLength && has_no_content;
+        if !is_left_out(known) && !is_status(name) && !is_forbidden_length {
             append(out, &[name, b": ", value, b"\r\n"]);
         }
     }

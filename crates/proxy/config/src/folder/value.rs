@@ -16,7 +16,7 @@ pub(super) fn parse_file_name(text: &str) -> Result<Vec<u8>, Problem> {
 }
 
 /// Commas separate the values of other options, so they are no part of a name here.
-const WITH_COMMA: Problem = "has a comma (give each value by an option of its own)";
+const WITH_COMMA: Problem = "has a comma (give each name separately)";
 
 /// Parses a pattern of names.
 pub(super) fn parse_pattern(text: &str) -> Result<NamePattern, Problem> {

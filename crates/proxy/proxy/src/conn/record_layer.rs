@@ -28,6 +28,8 @@ pub(crate) struct RecordLayer {
     header_max: usize,
     /// Whether the request was HEAD.
     is_head: bool,
+    /// The target of the request.
+    pub(crate) target: Vec<u8>,
     /// The header in the form of HTTP/1.1, until it is read.
     pub(crate) header: Vec<u8>,
     /// Whether the header is a local redirect, which no client gets.
@@ -74,8 +76,8 @@ pub(crate) struct Translated {
 
 impl RecordLayer {
     /// Prepares for the response to a request that is about to be sent.
-    pub(crate) fn begin(&mut self, is_head: bool, header_max: usize) {
-        *self = Self { is_head, header_max, body: RecordBody::Header, ..Self::default() };
+    pub(crate) fn begin(&mut self, is_head: bool, header_max: usize, target: Vec<u8>) {
+        *self = Self { is_head, header_max, target, body: RecordBody::Header, ..Self::default() };
     }
 
     /// Returns whether the whole response was received.
@@ -299,7 +301,7 @@ mod tests {
     /// Translates pieces of records. Returns the response, and whether it is cut.
     fn translate(pieces: &[&[u8]], is_head: bool) -> Option<(String, bool)> {
         let mut layer = RecordLayer::default();
-        layer.begin(is_head, 1000);
+        layer.begin(is_head, 1000, Vec::new());
         let (mut body, mut was_cut) = (Vec::new(), false);
         for piece in pieces {
             let mut input = piece.to_vec();
@@ -373,7 +375,7 @@ mod tests {
         assert_eq!(translate(&[without_end], false), Some((String::new(), false)));
         let mut layer = RecordLayer::default();
         for (output, is_redirect) in [("Location: /a\n\n", true), ("Location: //a\n\n", false)] {
-            layer.begin(false, 1000);
+            layer.begin(false, 1000, Vec::new());
             layer.translate(&mut records(&[output])).unwrap();
             assert_eq!(layer.is_local_redirect, is_redirect, "{output}");
         }
@@ -384,7 +386,7 @@ mod tests {
         for output in ["A: b\n\nbody", "Content-Length: 1\n\na", "Status: 304\n\n"] {
             let (whole, mut layer) = (records(&[output]), RecordLayer::default());
             assert!(layer.is_idle());
-            layer.begin(false, 1000);
+            layer.begin(false, 1000, Vec::new());
             for byte in &whole {
                 assert!(!layer.is_idle());
                 layer.translate(&mut [*byte]).unwrap();

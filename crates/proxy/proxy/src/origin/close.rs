@@ -3,7 +3,7 @@
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
-use crate::origin::OriginConn;
+use crate::origin::{OriginConn, program_errors};
 
 /// Resets the origin connection of the exchange, if it has one, so that the origin sees an error
 /// rather than an orderly end.
@@ -17,7 +17,10 @@ pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// Closes an origin connection, whether it is idle or in use.
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, slot: Key) {
-    if let Some(connection) = remove(core, slot) {
+    if let Some(mut connection) = remove(core, slot) {
+        if connection.wire.has_records() {
+            program_errors::report(&core.shared, &mut connection.wire);
+        }
         connection.wire.close(&mut core.engine);
     }
 }

@@ -62,7 +62,7 @@ pub(crate) struct OriginConn {
     pub(crate) pinned_to: Option<Key>,
     pub(crate) timer: TimerId,
     /// Until the first response, if the connection occupies a process of its origin.
-    pub(crate) new: Option<NewConnection>,
+    pub(crate) first_response: Option<NewConnection>,
     /// When the connection last became idle.
     pub(crate) idle_since: Instant,
 }
@@ -82,7 +82,7 @@ impl OriginConn {
             uses: UseQueue { users: [None; USES_MAX] },
             pinned_to: None,
             timer,
-            new: None,
+            first_response: None,
             idle_since: Instant::default(),
         }
     }

@@ -1,6 +1,6 @@
 //! Requests to FastCGI servers: the environment of the program that responds.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use millrace_config::OriginProtocol;
 use millrace_engine::{Engine, Key};
@@ -14,7 +14,7 @@ use millrace_http1::{
 use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, headers};
-use crate::origin::{OriginAddress, OriginId, events};
+use crate::origin::{OriginAddress, OriginId, events, program_errors};
 use crate::transfer::sink::TransferSink;
 use crate::transfer::{TransferProgress, upload};
 
@@ -29,6 +29,9 @@ pub(crate) fn is_used(exchange: &Exchange) -> bool {
 pub(crate) fn is_valid_path(request: &RequestHead) -> bool {
     let Ok(destination) = destination(request) else { return false };
     let (path, _) = path::split_query(destination.path_and_query);
+    if path::is_plain(path) {
+        return true;
+    }
     let mut decoded = Vec::new();
     path::decode_escapes(&path::normalise(path), &mut decoded);
     let mut segments = decoded.split(|byte| matches!(byte, b'/' | b'\\'));
@@ -110,7 +113,9 @@ pub(crate) fn send_request<E: Engine>(
     let ExchangeParts { exchange, origin, .. } = core.parts(key);
     let is_head = exchange.request.method() == Method::Head;
     let header_max = exchange.snapshot().response_limits.bytes_max;
-    origin.expect("the request has its connection").wire.begin_records(is_head, header_max);
+    let target = exchange.request.target().to_vec();
+    let origin = origin.expect("the request has its connection");
+    origin.wire.begin_records(is_head, header_max, target);
     events::receive(core, key);
     let ExchangeParts { engine, exchange, client, origin, out, .. } = core.parts(key);
     if client.is_none() {
@@ -161,33 +166,18 @@ fn write_request(
 #[inline(never)]
 pub(crate) fn note_response<E: Engine>(core: &mut Core<E>, key: Key) {
     let now = core.engine.now();
-    let Core { exchanges, origins, .. } = core;
+    let Core { exchanges, origins, shared, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the caller's exchange is in the table");
     let transaction = &mut exchange.transaction;
     let origin_use = transaction.connection.as_ref().expect("the response arrives on it");
-    let slot = origin_use.slot();
-    let connection = origins.connections.get_mut(slot).expect("it is in use");
+    let connection = origins.connections.get_mut(origin_use.slot()).expect("it is in use");
     transaction.is_local_redirect = connection.wire.is_local_redirect();
-    let (is_first, id) = (connection.new.take().is_some(), connection.origin);
-    if let Some(processes) = origins.state(id).processes.as_ref().filter(|_| !is_first) {
-        processes.waits.note_response(now.since(transaction.awaiting_since));
-    }
     // The rest is reported with the end of the response, which may be far.
-    report_errors(core, key, slot);
-}
-
-/// Reports what the program of the exchange, behind the connection `slot`, has written to its
-/// standard error to the operator.
-#[inline(never)]
-pub(crate) fn report_errors<E: Engine>(core: &mut Core<E>, key: Key, slot: Key) {
-    let Core { shared, exchanges, origins, .. } = core;
-    let Some(connection) = origins.connections.get_mut(slot) else { return };
-    let errors = connection.wire.take_program_errors();
-    if !errors.is_empty() {
-        let text = errors.trim_ascii().escape_ascii();
-        let exchange = exchanges.get(key).expect("the exchange has the connection");
-        let target = exchange.request.target().escape_ascii();
-        (shared.notify_operator)(&format!("the program of {target} wrote: {text}"));
+    program_errors::report(shared, &mut connection.wire);
+    let (is_first, id) = (connection.first_response.take().is_some(), connection.origin);
+    if let Some(processes) = &origins.state(id).processes {
+        let time = now.since(transaction.awaiting_since);
+        processes.waits.note_response(time, is_first);
     }
 }
 
@@ -260,7 +250,11 @@ fn set_connection(
                 write_normalised_authority(text, &without_port, Scheme::Http.port());
             }
             // A request of HTTP/1.0 without Host.
-            None => text.extend(local.iter().flat_map(|it| it.ip().to_string().into_bytes())),
+            None => match local.map(|local| local.ip()) {
+                Some(IpAddr::V6(address)) => text.extend(format!("[{address}]").bytes()),
+                Some(address) => text.extend(address.to_string().bytes()),
+                None => text.extend(b"localhost"),
+            },
         }
     });
     set(b"GATEWAY_INTERFACE", &|text| text.extend(b"CGI/1.1"));

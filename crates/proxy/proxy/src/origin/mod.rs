@@ -15,6 +15,7 @@ mod pick;
 pub(crate) mod pinned;
 mod pool;
 pub(crate) mod process_waits;
+mod program_errors;
 pub(crate) mod programs;
 pub(crate) mod queue;
 mod reconfigure;

@@ -11,7 +11,7 @@ use millrace_engine::{Instant, Key};
 /// For how long a new connection waits at least for its first response before an idle one is closed
 /// for it.
 pub(crate) const PROCESS_WAIT_MIN: Duration = Duration::from_millis(10);
-/// For how long it waits at most. Beside programs that take longer, connections cost nothing.
+/// For how long it waits at most.
 const PROCESS_WAIT_MAX: Duration = Duration::from_millis(100);
 
 /// The waits for processes of one origin.
@@ -19,7 +19,8 @@ const PROCESS_WAIT_MAX: Duration = Duration::from_millis(100);
 pub(crate) struct ProcessWaits {
     /// The number of connections that have waited longer than [`ProcessWaits::wait`].
     waiting: AtomicU32,
-    /// A moving average of the time to the first byte of a response, in nanoseconds.
+    /// A moving average of the time until the header of a response, in nanoseconds; 0 before the
+    /// first response.
     response_ns: AtomicU64,
     closings: Mutex<Closings>,
 }
@@ -33,11 +34,17 @@ struct Closings {
 
 // No other memory depends on the numbers, and an average may lose a response.
 impl ProcessWaits {
-    /// Notes the time to the first byte of a response over a connection that has its process.
-    pub(super) fn note_response(&self, time: Duration) {
+    /// Notes the time until the header of a response. That of the first response over a connection
+    /// counts only if there is no other, because the connection may have waited for a process.
+    pub(super) fn note_response(&self, time: Duration, is_first: bool) {
         let average = self.response_ns.load(Ordering::Relaxed);
         let time = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        self.response_ns.store(average - average / 8 + time / 8, Ordering::Relaxed);
+        let updated = match (average, is_first) {
+            (0, _) => time,
+            (_, true) => return,
+            (_, false) => average - average / 8 + time / 8,
+        };
+        self.response_ns.store(updated, Ordering::Relaxed);
     }
 
     /// Returns for how long a connection waits before it is known to lack a process: twice as long
@@ -47,9 +54,14 @@ impl ProcessWaits {
         response.saturating_mul(2).clamp(PROCESS_WAIT_MIN, PROCESS_WAIT_MAX)
     }
 
-    /// Returns whether an idle connection has to be closed now. In each period, as many are closed
-    /// as connections wait, since these need no more processes.
-    pub(super) fn takes_idle_connection(&self, now: Instant) -> bool {
+    /// Returns whether a connection of any worker has waited too long.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) > 0
+    }
+
+    /// Claims the process of an idle connection for one that waits. Returns false if none waits, or
+    /// if as many were claimed in this period as connections wait.
+    pub(super) fn claim_process(&self, now: Instant) -> bool {
         let waiting = self.waiting.load(Ordering::Relaxed);
         if waiting == 0 {
             return false;
@@ -58,9 +70,9 @@ impl ProcessWaits {
         if now >= closings.since + self.wait() {
             *closings = Closings { since: now, count: 0 };
         }
-        let takes = closings.count < waiting;
-        closings.count += u32::from(takes);
-        takes
+        let is_claimed = closings.count < waiting;
+        closings.count += u32::from(is_claimed);
+        is_claimed
     }
 }
 
@@ -79,8 +91,8 @@ impl Processes {
     }
 }
 
-/// A connection before its first response. It is counted from [`NewConnection::count`] until then,
-/// or until its end.
+/// A connection before its first response. It is counted from [`NewConnection::mark_waiting`] until
+/// then, or until its end.
 #[derive(Debug)]
 pub(crate) struct NewConnection {
     waits: Arc<ProcessWaits>,
@@ -94,7 +106,7 @@ impl NewConnection {
     }
 
     /// Counts the connection as one that waits, once.
-    pub(super) fn count(&mut self) {
+    pub(super) fn mark_waiting(&mut self) {
         if !self.is_counted {
             self.waits.waiting.fetch_add(1, Ordering::Relaxed);
             self.is_counted = true;
@@ -120,27 +132,26 @@ mod tests {
         let [mut first, second] = [(); 2].map(|()| NewConnection::new(waits.clone()));
         drop(second);
         let now = Instant::default() + PROCESS_WAIT_MIN;
-        assert!(!waits.takes_idle_connection(now), "others stay idle while it is new");
-        first.count();
-        first.count();
-        assert!(waits.takes_idle_connection(now));
-        assert!(!waits.takes_idle_connection(now), "one connection needs one process");
+        assert!(!waits.claim_process(now), "others stay idle while it is new");
+        first.mark_waiting();
+        first.mark_waiting();
+        assert!(waits.claim_process(now));
+        assert!(!waits.claim_process(now), "one connection needs one process");
         let later = now + PROCESS_WAIT_MIN;
-        assert!(waits.takes_idle_connection(later), "another program got the process");
+        assert!(waits.claim_process(later), "another program got the process");
         drop(first);
-        assert!(!waits.takes_idle_connection(later + PROCESS_WAIT_MIN));
+        assert!(!waits.claim_process(later + PROCESS_WAIT_MIN));
     }
 
     #[test]
     fn a_slow_program_is_waited_for() {
         let waits = ProcessWaits::default();
         assert_eq!(waits.wait(), PROCESS_WAIT_MIN);
-        for _ in 0..100 {
-            waits.note_response(Duration::from_millis(30));
-        }
-        let wait = waits.wait().as_millis();
-        assert!((50..=60).contains(&wait), "{wait}");
-        waits.note_response(Duration::from_secs(60));
+        waits.note_response(Duration::from_millis(30), true);
+        assert_eq!(waits.wait(), Duration::from_millis(60));
+        waits.note_response(Duration::from_secs(60), true);
+        assert_eq!(waits.wait(), Duration::from_millis(60), "it may have waited for a process");
+        waits.note_response(Duration::from_secs(60), false);
         assert_eq!(waits.wait(), PROCESS_WAIT_MAX);
     }
 }

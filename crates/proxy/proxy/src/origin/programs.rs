@@ -36,18 +36,18 @@ impl Origins {
         processes.new.push_back((now, slot));
         self.has_new_processes = true;
         let connection = self.connections.get_mut(slot).expect("opened just now");
-        connection.new = Some(NewConnection::new(processes.waits.clone()));
+        connection.first_response = Some(NewConnection::new(processes.waits.clone()));
     }
 
-    /// Returns whether an idle connection to the origin has to be closed, because it may keep
-    /// another one waiting.
-    pub(super) fn must_yield_process(&mut self, id: OriginId, now: Instant) -> bool {
+    /// Claims the process of a connection that could become idle. Returns whether the connection
+    /// has to be closed, because another one waits.
+    pub(super) fn claim_process(&mut self, id: OriginId, now: Instant) -> bool {
         let state = self.states[id.0 as usize].as_mut();
         let Some(processes) = state.and_then(|state| state.processes.as_mut()) else {
             return false;
         };
         count_waiting(processes, &mut self.connections, now);
-        processes.waits.takes_idle_connection(now)
+        processes.waits.claim_process(now)
     }
 }
 
@@ -55,12 +55,13 @@ impl Origins {
 fn count_waiting(processes: &mut Processes, connections: &mut Table<OriginConn>, now: Instant) {
     let wait = processes.waits.wait();
     while let Some(&(opened, slot)) = processes.new.front() {
-        let new = connections.get_mut(slot).and_then(|connection| connection.new.as_mut());
-        if new.is_some() && now < opened + wait {
+        let waiting =
+            connections.get_mut(slot).and_then(|connection| connection.first_response.as_mut());
+        if waiting.is_some() && now < opened + wait {
             break;
         }
         processes.new.pop_front();
-        new.into_iter().for_each(NewConnection::count);
+        waiting.into_iter().for_each(NewConnection::mark_waiting);
     }
 }
 
@@ -73,8 +74,9 @@ pub(crate) fn maintain<E: Engine>(core: &mut Core<E>, now: Instant) {
         let Some(state) = &mut origins.states[id.0 as usize] else { continue };
         let Some(processes) = &mut state.processes else { continue };
         count_waiting(processes, &mut origins.connections, now);
-        origins.has_new_processes |= !processes.new.is_empty();
-        let takes = |_: &&Key| processes.waits.takes_idle_connection(now);
+        let has_waiting = processes.waits.has_waiting() && !state.idle.is_empty();
+        origins.has_new_processes |= has_waiting || !processes.new.is_empty();
+        let takes = |_: &&Key| processes.waits.claim_process(now);
         let yielded = state.idle.iter().take_while(takes).count();
         origins.has_idle_processes |= yielded < state.idle.len();
         surplus.extend(&state.idle[..yielded]);

@@ -4,7 +4,7 @@ use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
 use crate::origin::{
-    OriginId, OriginUse, Phase, PickReason, close::close, dial, fastcgi, h1, pinned,
+    OriginId, OriginUse, Phase, PickReason, close::close, dial, h1, pinned, program_errors,
 };
 
 /// Ends the part of the exchange at its origin after the response was read. The connection returns
@@ -18,9 +18,6 @@ pub(crate) fn finish_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
         .take()
         .expect("an exchange with a connection has picked an origin");
     let (moved, may_be_kept) = (exchange.download.forwarded(), h1::is_persistent(exchange));
-    if fastcgi::is_used(exchange) {
-        fastcgi::report_errors(core, key, origin_use.slot());
-    }
     core.origins.record_body_length(id, moved);
     release(core, origin_use, id, may_be_kept);
 }
@@ -34,13 +31,18 @@ pub(crate) fn release<E: Engine>(
     may_be_kept: bool,
 ) {
     let slot = origin_use.slot();
-    let Core { engine, origins, .. } = core;
-    let is_clean =
-        origins.connections.get(slot).is_some_and(|connection| connection.wire.is_clean());
+    let Core { engine, origins, shared, .. } = core;
+    let mut is_clean = false;
+    if let Some(connection) = origins.connections.get_mut(slot) {
+        is_clean = connection.wire.is_clean();
+        if connection.wire.has_records() {
+            program_errors::report(shared, &mut connection.wire);
+        }
+    }
     let state = origins.state(id);
     let may_be_kept = may_be_kept && is_clean && state.is_in_force && !core.drain.is_draining;
     let has_processes = state.processes.is_some();
-    if may_be_kept && !(has_processes && origins.must_yield_process(id, engine.now())) {
+    if may_be_kept && !(has_processes && origins.claim_process(id, engine.now())) {
         let now = engine.now();
         if let Some(client) = origins.make_idle(slot, now) {
             pinned::note_idle(origins, slot, client);
@@ -65,8 +67,7 @@ pub(crate) fn release<E: Engine>(
 /// Makes the exchange leave its origin in any phase. Cancels a lookup, dial or wait, and closes the
 /// connection.
 pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
-    let exchange = core.exchange(key);
-    let transaction = &mut exchange.transaction;
+    let transaction = &mut core.exchange(key).transaction;
     if !transaction.is_open() {
         // Without a picked origin there is neither a connection nor a dial.
         assert!(transaction.connection.is_none() && transaction.dial.is_none());
@@ -74,12 +75,6 @@ pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
         return;
     }
     let (phase, id) = (transaction.phase, transaction.origin);
-    let slot = transaction.connection.as_ref().map(OriginUse::slot);
-    if let Some(slot) = slot
-        && fastcgi::is_used(exchange)
-    {
-        fastcgi::report_errors(core, key, slot);
-    }
     match phase {
         Phase::Resolving => core.names.forget(key),
         Phase::Dialing => dial::cancel(core, key),

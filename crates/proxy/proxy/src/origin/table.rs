@@ -179,7 +179,8 @@ impl Origins {
     /// large body should stay in the kernel until its transfer is planned, so that it can be
     /// spliced; a small body is copied anyway and should arrive by the same receive as the header.
     /// The next body is assumed to be like the last. A wrong assumption costs a copy of at most
-    /// this many bytes, or another receive. Programs write records of 8 KB, which are all copied.
+    /// this many bytes, or another receive. Most programs write records of 8 KB, which are
+    /// copied.
     #[inline]
     pub(crate) fn header_receive_max(&self, id: OriginId) -> usize {
         let state = self.state(id);

@@ -178,7 +178,7 @@ fn read_proxy_header<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             conn.wire.recv_buffer.consume(length);
             if let Some(source) = header.source {
                 (conn.client_address, conn.destination) =
-                    (Some(canonical(source)), header.destination.map(Box::new));
+                    (Some(canonical(source)), header.destination.map(canonical).map(Box::new));
             }
             conn.set_state(state_after_proxy_header(secured), now);
             core.secure.in_progress += usize::from(secured);

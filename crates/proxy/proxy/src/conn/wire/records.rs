@@ -8,8 +8,8 @@ use crate::conn::recv_buffer::RecvBuffer;
 
 impl Wire {
     /// Prepares a FastCGI connection for the response to a request that is about to be sent.
-    pub(crate) fn begin_records(&mut self, is_head: bool, header_max: usize) {
-        self.records.get_or_insert_default().begin(is_head, header_max);
+    pub(crate) fn begin_records(&mut self, is_head: bool, header_max: usize, target: Vec<u8>) {
+        self.records.get_or_insert_default().begin(is_head, header_max, target);
     }
 
     /// Returns whether this is the connection of a FastCGI server.
@@ -28,9 +28,12 @@ impl Wire {
         self.records.as_ref().is_some_and(|records| records.is_malformed)
     }
 
-    /// Takes the beginning of what a program wrote to its standard error.
-    pub(crate) fn take_program_errors(&mut self) -> Vec<u8> {
-        self.records.as_mut().map(|records| records.decoder.take_errors()).unwrap_or_default()
+    /// Takes the beginning of what a program wrote to its standard error, with the target of its
+    /// request; `None` if it wrote nothing.
+    pub(crate) fn take_program_errors(&mut self) -> Option<(&[u8], Vec<u8>)> {
+        let records = self.records.as_mut()?;
+        let errors = records.decoder.take_errors();
+        (!errors.is_empty()).then_some((&records.target[..], errors))
     }
 
     /// Returns the received bytes with which a response begins.
