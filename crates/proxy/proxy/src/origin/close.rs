@@ -17,12 +17,19 @@ pub(crate) fn reset<E: Engine>(core: &mut Core<E>, key: Key) {
 
 /// Closes an origin connection, whether it is idle or in use.
 pub(crate) fn close<E: Engine>(core: &mut Core<E>, slot: Key) {
-    if let Some(mut connection) = remove(core, slot) {
-        if connection.wire.has_records() {
-            program_errors::report(&core.shared, &mut connection.wire);
+    if let Some(connection) = remove(core, slot) {
+        match connection.wire.has_records() {
+            true => close_program(core, connection),
+            false => connection.wire.close(&mut core.engine),
         }
-        connection.wire.close(&mut core.engine);
     }
+}
+
+/// Closes the connection of a FastCGI server.
+#[inline(never)]
+fn close_program<E: Engine>(core: &mut Core<E>, mut connection: OriginConn) {
+    program_errors::report(&core.shared, &mut connection.wire);
+    connection.wire.close(&mut core.engine);
 }
 
 #[inline(always)]

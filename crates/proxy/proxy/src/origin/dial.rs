@@ -13,7 +13,7 @@ use crate::conn::wire::Wire;
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::attempt::{ConnectAttempt, Dial};
-use crate::origin::{ConnectionUser, OriginConn, Phase, close::close};
+use crate::origin::{ConnectionUser, OriginConn, Phase, close::close, fastcgi};
 use crate::overload::capacity;
 use millrace_config::ServiceRole;
 use millrace_dns::{NextAttempt, Race};
@@ -181,7 +181,9 @@ fn handle_attempt_end<E: Engine>(
     let token = slot.token(TokenKind::Origin);
     let timer = timers.insert(token, now + snapshots.origin_timer_max);
     origins.connections.insert(OriginConn::new(Wire::new(fd, token), id, address, timer));
-    origins.note_opened(id, slot, exchange, now);
+    if fastcgi::is_used(exchange) {
+        origins.note_opened(id, slot, exchange, now);
+    }
     let transaction = &mut exchange.transaction;
     // A handshake may follow, whose deadline is that of the dial.
     transaction.awaiting_since = started;
