@@ -1,8 +1,8 @@
 //! The guard: the parent process of the launchers. It keeps the rights with which millrace was
 //! started, so that it can start another launcher for a reload, and remove control groups.
 //!
-//! Its only input from millrace is the request for a launcher. An attacker who controls a worker
-//! could name any folder, so the guard finds the folders in the configuration itself.
+//! millrace sends only the request for a launcher to it. An attacker who controls a worker could
+//! name any folder, so the guard finds the folders in the configuration itself.
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Read};

@@ -144,6 +144,13 @@ mod tests {
     use super::*;
 
     #[test]
+    fn names_have_no_comma() {
+        assert_eq!(parse_file_name("index.php,index.html"), Err(WITH_COMMA));
+        assert_eq!(parse_try_file("{path},/index.php").err(), Some(WITH_COMMA));
+        assert_eq!(parse_file_name("index.php"), Ok(b"index.php".to_vec()));
+    }
+
+    #[test]
     fn names_and_patterns_have_no_slash() {
         assert_eq!(parse_file_name("index.html"), Ok(b"index.html".to_vec()));
         for text in ["", ".", "..", "a/b", "/a", "a\n"] {

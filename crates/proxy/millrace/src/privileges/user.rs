@@ -91,8 +91,8 @@ pub(crate) fn program_users(config: &Config) -> Result<Option<Users>, ConfigErro
         Some(programs) => {
             // Root as the saved user would be a way back to its rights.
             let is_possible = |it: &Identity| it.user != 0 && it.user != programs.user;
-            let launcher = [own, automatic(&passwd).1].into_iter().chain(candidates());
-            let launcher = launcher.into_iter().find(is_possible).unwrap_or(programs);
+            let mut others = [own, automatic(&passwd).1].into_iter().chain(candidates());
+            let launcher = others.find(is_possible).unwrap_or(programs);
             Ok(Some(Users { launcher, programs }))
         }
         None => {
