@@ -11,11 +11,12 @@ use millrace_http1::{FieldRun, Framing, HeaderWriter, Version};
 pub const CGI_FOLDER_VARIABLE: &str = "MILLRACE_CGI_FOLDER";
 
 /// Whether a program receives the field `Authorization`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum AuthorizationFor {
     /// A FastCGI program, which often verifies the credentials itself.
     Program,
     /// RFC 3875 section 9.2: the environment of a process may be visible to other users.
+    #[default]
     NoProgram,
 }
 
@@ -28,7 +29,7 @@ pub enum AuthorizationFor {
 /// * fields whose names have other bytes than `A-Z`, `a-z`, `0-9` and `-`: a program could not tell
 ///   `A_B` from `A-B`, and some take `A.B` for it too;
 /// * `Proxy`: many programs take HTTP_PROXY for the address of a proxy.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Environment {
     /// All names and values. A value may be in several pieces.
     text: Vec<u8>,
@@ -64,8 +65,15 @@ struct TextRange {
 impl Environment {
     /// Creates an environment without variables.
     pub fn new(authorization: AuthorizationFor) -> Self {
-        let (text, variables) = (Vec::with_capacity(2048), Vec::with_capacity(40));
-        Self { text, variables, more: Vec::new(), authorization, client_target: None }
+        Self { authorization, ..Self::default() }
+    }
+
+    /// Removes all variables, for another request. The memory is kept.
+    pub fn restart(&mut self, authorization: AuthorizationFor) {
+        self.text.clear();
+        self.variables.clear();
+        self.more.clear();
+        (self.authorization, self.client_target) = (authorization, None);
     }
 
     /// Has REQUEST_URI name this path and query in place of those of the request, which a local
@@ -76,8 +84,14 @@ impl Environment {
 
     /// Sets a variable, which must not be set yet. `name` has no `=`, and neither has a NUL.
     pub fn set(&mut self, name: &[u8], value: &[u8]) {
+        self.set_with(name, |text| text.extend_from_slice(value));
+    }
+
+    /// Sets a variable like [`Environment::set`], to the value that `write` appends.
+    pub fn set_with(&mut self, name: &[u8], write: impl FnOnce(&mut Vec<u8>)) {
         let name = self.push(name);
-        let value = self.push(value);
+        write(&mut self.text);
+        let value = TextRange { start: name.end, end: self.text.len() };
         self.variables.push(Variable { name, value, more: None });
     }
 
@@ -110,24 +124,24 @@ impl Environment {
     /// Adds the variable of a field. The value is the end of the text, from `value_start` on.
     fn add_field(&mut self, name: &[u8], value_start: usize) {
         let value = TextRange { start: value_start, end: self.text.len() };
-        if !self.receives(name) {
+        let prefix_start = self.text.len();
+        self.text.extend_from_slice(b"HTTP_");
+        let start = self.text.len();
+        self.text.extend(name.iter().map(|&byte| VARIABLE_BYTES[usize::from(byte)]));
+        let own = &self.text[start..];
+        if !self.receives(own) {
             // The value stays in the text, since a later one may copy from it.
+            self.text.truncate(prefix_start);
             return;
         }
-        let name_start = self.text.len();
-        let is_content = name.eq_ignore_ascii_case(b"content-type");
-        self.text.extend_from_slice(if is_content { b"" } else { b"HTTP_" });
-        self.text.extend(name.iter().map(|byte| match byte {
-            b'-' => b'_',
-            byte => byte.to_ascii_uppercase(),
-        }));
+        let name_start = if own == b"CONTENT_TYPE" { start } else { prefix_start };
         let own = TextRange { start: name_start, end: self.text.len() };
         let is_same = |other: &Variable| self.text_of(other.name) == self.text_of(own);
         let Some(at) = self.variables.iter().position(is_same) else {
             self.variables.push(Variable { name: own, value, more: None });
             return;
         };
-        self.text.truncate(name_start);
+        self.text.truncate(prefix_start);
         let is_cookie = name.eq_ignore_ascii_case(b"cookie");
         // RFC 9113 section 8.2.3: cookies are not a list of members.
         let separator = self.push(if is_cookie { b"; " } else { b", " });
@@ -142,16 +156,34 @@ impl Environment {
         }
     }
 
-    /// Returns whether a field of this name becomes a variable.
+    /// Returns whether a field becomes a variable, by its name in [`VARIABLE_BYTES`].
     fn receives(&self, name: &[u8]) -> bool {
-        let is_one_of = |names: [&[u8]; 2]| names.iter().any(|it| name.eq_ignore_ascii_case(it));
-        let is_allowed = self.authorization == AuthorizationFor::Program
-            || !is_one_of([b"authorization", b"proxy-authorization"]);
-        // The framing sets the length.
-        let is_plain = name.iter().all(|&byte| byte.is_ascii_alphanumeric() || byte == b'-');
-        is_allowed && is_plain && !is_one_of([b"proxy", b"content-length"])
+        match name {
+            // The framing sets the length.
+            b"PROXY" | b"CONTENT_LENGTH" => false,
+            b"AUTHORIZATION" | b"PROXY_AUTHORIZATION" => {
+                self.authorization == AuthorizationFor::Program
+            }
+            _ => !name.contains(&0),
+        }
     }
 }
+
+/// The byte of a variable's name for each byte of a field's name; 0 for those that no name of a
+/// variable may come from.
+const VARIABLE_BYTES: [u8; 256] = {
+    let mut bytes = [0; 256];
+    let mut byte: u8 = 0;
+    while byte < 128 {
+        bytes[byte as usize] = match byte {
+            b'-' => b'_',
+            b'0'..=b'9' | b'A'..=b'Z' | b'a'..=b'z' => byte.to_ascii_uppercase(),
+            _ => 0,
+        };
+        byte += 1;
+    }
+    bytes
+};
 
 impl HeaderWriter for Environment {
     /// Sets REQUEST_METHOD, REQUEST_URI, QUERY_STRING and HTTP_HOST.
@@ -198,11 +230,11 @@ impl HeaderWriter for Environment {
     /// have a known length.
     fn framing(&mut self, framing: Framing, chunked: bool) {
         assert!(!chunked, "a program receives no chunks");
-        let mut length = Vec::new();
-        if let Framing::Length(bytes) = framing {
-            write_number(&mut length, bytes);
-        }
-        self.set(b"CONTENT_LENGTH", &length);
+        self.set_with(b"CONTENT_LENGTH", |text| {
+            if let Framing::Length(bytes) = framing {
+                write_number(text, bytes);
+            }
+        });
     }
 
     /// Connections are not the program's.

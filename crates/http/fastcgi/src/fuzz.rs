@@ -148,7 +148,7 @@ pub fn fuzz_header(data: &[u8]) {
     let mut out = Vec::new();
     match convert_header(&data[..length], &mut out) {
         Ok(HeaderForm::LocalRedirect(path)) => assert!(data[path].starts_with(b"/")),
-        Ok(HeaderForm::Document) => {
+        Ok(HeaderForm::Document { .. }) => {
             let limits =
                 HeadLimits { bytes_max: 1 << 20, fields_max: 1000, target_bytes_max: 8192 };
             let read = ResponseHead::default().parse(&out, &mut HeadScan::default(), &limits);

@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use memchr::{memchr, memchr_iter};
-use millrace_http1::FieldName;
 use millrace_http1::format::write_number;
+use millrace_http1::{FieldName, parse_decimal};
 
 use crate::error::HeaderError;
 use crate::limits::HEADER_LINES_MAX;
@@ -13,7 +13,10 @@ use crate::limits::HEADER_LINES_MAX;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HeaderForm {
     /// A response for the client.
-    Document,
+    Document {
+        /// The length of the body, by the first field `Content-Length` that has a number.
+        content_length: Option<u64>,
+    },
     /// The server has to respond as to a request for this path and query, a range of the header
     /// (RFC 3875 section 6.2.2).
     LocalRedirect(Range<usize>),
@@ -86,16 +89,22 @@ pub fn convert_header(header: &[u8], out: &mut Vec<u8>) -> Result<HeaderForm, He
         None if location.is_some() => out.extend_from_slice(b"HTTP/1.1 302 Found\r\n"),
         None => out.extend_from_slice(b"HTTP/1.1 200 OK\r\n"),
     }
+    let mut content_length = None;
     for line in lines(header)? {
         let Field { known, name, value } = Field::parse(header, line)?;
         let [name, value] = [name, value].map(|range| &header[range]);
-        let is_forbidden_length = known == FieldName::ContentLength && has_no_content;
-        if !is_left_out(known) && !is_status(name) && !is_forbidden_length {
+        if known == FieldName::ContentLength {
+            if has_no_content {
+                continue;
+            }
+            content_length = content_length.or_else(|| parse_decimal(value));
+        }
+        if !is_left_out(known) && !is_status(name) {
             append(out, &[name, b": ", value, b"\r\n"]);
         }
     }
     out.extend_from_slice(b"\r\n");
-    Ok(HeaderForm::Document)
+    Ok(HeaderForm::Document { content_length })
 }
 
 /// Returns the lines before the empty one, without their ends.
@@ -198,8 +207,22 @@ mod tests {
             ("\n", "HTTP/1.1 200 OK\r\n\r\n"),
             ("A: \t \n\n", "HTTP/1.1 200 OK\r\nA: \r\n\r\n"),
         ] {
-            let expected = Ok((HeaderForm::Document, expected.to_owned()));
+            let form = HeaderForm::Document { content_length: None };
+            let expected = Ok((form, expected.to_owned()));
             assert_eq!(converted(header), expected, "{header:?}");
+        }
+    }
+
+    #[test]
+    fn the_length_of_the_body_is_that_of_the_first_field_with_a_number() {
+        for (header, expected) in [
+            ("content-length: 12\n\n", Some(12)),
+            ("Content-Length: a\nContent-Length: 3 \nContent-Length: 4\n\n", Some(3)),
+            ("Status: 204\nContent-Length: 3\n\n", None),
+            ("Content-Length: -1\n\n", None),
+        ] {
+            let form = converted(header).unwrap().0;
+            assert_eq!(form, HeaderForm::Document { content_length: expected }, "{header:?}");
         }
     }
 

@@ -64,54 +64,44 @@ pub fn write_request(out: &mut Vec<u8>, environment: &Environment) {
     let [role1, role0] = RESPONDER.to_be_bytes();
     out.extend_from_slice(&header(RecordType::BeginRequest, 8));
     out.extend_from_slice(&[role1, role0, KEEPS_CONNECTION, 0, 0, 0, 0, 0]);
-    let mut record = open_record(out, RecordType::Params);
-    let mut append = |mut bytes: &[u8]| {
-        while !bytes.is_empty() {
-            let space = record + CONTENT_BYTES_MAX + RECORD_HEADER_BYTES - out.len();
-            let (now, later) = bytes.split_at(bytes.len().min(space));
-            out.extend_from_slice(now);
-            if now.len() == space {
-                close_record(out, record);
-                record = open_record(out, RecordType::Params);
-            }
-            bytes = later;
-        }
-    };
+    let start = out.len();
+    out.extend_from_slice(&header(RecordType::Params, 0));
     for (name, value) in environment.variables() {
-        let value_bytes = value.clone().map(<[u8]>::len).sum();
-        let (mut lengths, mut end) = ([0; 8], 0);
-        push_length(&mut lengths, &mut end, name.len());
-        push_length(&mut lengths, &mut end, value_bytes);
-        append(&lengths[..end]);
-        append(name);
-        value.for_each(&mut append);
+        push_length(out, name.len());
+        push_length(out, value.clone().map(<[u8]>::len).sum());
+        out.extend_from_slice(name);
+        value.for_each(|piece| out.extend_from_slice(piece));
     }
-    close_record(out, record);
+    close_params(out, start);
     out.extend_from_slice(&header(RecordType::Params, 0));
 }
 
-/// Appends the header of a record whose length is not known yet. Returns its offset.
-fn open_record(out: &mut Vec<u8>, record_type: RecordType) -> usize {
-    out.extend_from_slice(&header(record_type, 0));
-    out.len() - RECORD_HEADER_BYTES
-}
-
-/// Sets the length of the record at offset `at`, or removes the record if it is empty: an empty one
-/// would end the stream.
-fn close_record(out: &mut Vec<u8>, at: usize) {
-    let content_bytes = out.len() - at - RECORD_HEADER_BYTES;
-    match content_bytes {
-        0 => out.truncate(at),
-        _ => out[at + 4..at + 6].copy_from_slice(&(content_bytes as u16).to_be_bytes()),
+/// Sets the length of the PARAMS record at offset `start`, which ends with the bytes in `out`. Long
+/// content is divided into several records. An empty record would end the stream, so it is removed.
+fn close_params(out: &mut Vec<u8>, start: usize) {
+    let content_at = start + RECORD_HEADER_BYTES;
+    match out.len() - content_at {
+        0 => out.truncate(start),
+        bytes @ ..=CONTENT_BYTES_MAX => {
+            out[start..content_at].copy_from_slice(&header(RecordType::Params, bytes));
+        }
+        _ => {
+            let content = out.split_off(content_at);
+            out.truncate(start);
+            for part in content.chunks(CONTENT_BYTES_MAX) {
+                out.extend_from_slice(&header(RecordType::Params, part.len()));
+                out.extend_from_slice(part);
+            }
+        }
     }
 }
 
 /// Appends a length of a name or value: one byte below 128, otherwise four with the first bit set.
-fn push_length(lengths: &mut [u8; 8], at: &mut usize, length: usize) {
-    let long = (length as u32 | 1 << 31).to_be_bytes();
-    let bytes: &[u8] = if length < 128 { &[length as u8] } else { &long };
-    lengths[*at..*at + bytes.len()].copy_from_slice(bytes);
-    *at += bytes.len();
+fn push_length(out: &mut Vec<u8>, length: usize) {
+    match length {
+        ..128 => out.push(length as u8),
+        _ => out.extend_from_slice(&(length as u32 | 1 << 31).to_be_bytes()),
+    }
 }
 
 /// Returns the header of a STDIN record, which `content_bytes` bytes of the body follow, at most

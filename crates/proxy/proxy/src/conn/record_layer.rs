@@ -15,7 +15,6 @@ use std::io::Write;
 use std::ops::Range;
 
 use millrace_fastcgi::{HeaderForm, ResponseDecoder, ResponsePart, convert_header, header_length};
-use millrace_http1::{FieldName, parse_decimal};
 
 /// The state of a FastCGI connection.
 #[derive(Debug, Default)]
@@ -76,8 +75,12 @@ pub(crate) struct Translated {
 
 impl RecordLayer {
     /// Prepares for the response to a request that is about to be sent.
-    pub(crate) fn begin(&mut self, is_head: bool, header_max: usize, target: Vec<u8>) {
-        *self = Self { is_head, header_max, target, body: RecordBody::Header, ..Self::default() };
+    pub(crate) fn begin(&mut self, is_head: bool, header_max: usize, target: &[u8]) {
+        let Self { collected, header, target: last_target, .. } = std::mem::take(self);
+        let [collected, header, mut own_target] = [collected, header, last_target].map(emptied);
+        own_target.extend_from_slice(target);
+        let (body, target) = (RecordBody::Header, own_target);
+        *self = Self { collected, header, is_head, header_max, target, body, ..Self::default() };
     }
 
     /// Returns whether the whole response was received.
@@ -178,20 +181,21 @@ impl RecordLayer {
     /// is malformed.
     fn begin_body(&mut self) -> Option<()> {
         self.header.clear();
-        match convert_header(&self.collected, &mut self.header) {
-            Ok(HeaderForm::Document) => {}
+        let length = match convert_header(&self.collected, &mut self.header) {
+            Ok(HeaderForm::Document { content_length }) => content_length,
             // The rest of the output is dropped.
             Ok(HeaderForm::LocalRedirect(path)) => {
                 self.is_local_redirect = true;
                 self.header.extend_from_slice(b"HTTP/1.1 302 Found\r\nLocation: ");
                 self.header.extend_from_slice(&self.collected[path]);
                 self.header.extend_from_slice(b"\r\nContent-Length: 0\r\n\r\n");
+                Some(0)
             }
             Err(_) => return None,
-        }
-        self.collected = Vec::new();
+        };
+        self.collected.clear();
         let has_no_body = self.is_head || matches!(&self.header[9..12], b"204" | b"304");
-        self.body = match content_length(&self.header) {
+        self.body = match length {
             _ if has_no_body => RecordBody::Dropped,
             Some(0) => RecordBody::Dropped,
             Some(left) => RecordBody::Length { left, held: None },
@@ -260,16 +264,17 @@ fn keep(input: &mut [u8], at: usize, count: usize, out: &mut Range<usize>) {
     out.end += count;
 }
 
-/// Returns the length of the body by the header. The parser of the response reports a malformed
-/// one.
-fn content_length(header: &[u8]) -> Option<u64> {
-    let mut lines = header.split(|&byte| byte == b'\n');
-    lines.find_map(|line| {
-        let colon = line.iter().position(|&byte| byte == b':')?;
-        let is_length = FieldName::from_bytes(&line[..colon]) == FieldName::ContentLength;
-        is_length.then(|| parse_decimal(line[colon + 1..].trim_ascii())).flatten()
-    })
+/// Returns a buffer for the next response, with the memory of this one unless it is long.
+fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
+    if buffer.capacity() > KEPT_BYTES_MAX {
+        return Vec::new();
+    }
+    buffer.clear();
+    buffer
 }
+
+/// The most bytes of a buffer whose memory an idle connection keeps.
+const KEPT_BYTES_MAX: usize = 1024;
 
 #[cfg(test)]
 mod tests {
@@ -301,7 +306,7 @@ mod tests {
     /// Translates pieces of records. Returns the response, and whether it is cut.
     fn translate(pieces: &[&[u8]], is_head: bool) -> Option<(String, bool)> {
         let mut layer = RecordLayer::default();
-        layer.begin(is_head, 1000, Vec::new());
+        layer.begin(is_head, 1000, b"");
         let (mut body, mut was_cut) = (Vec::new(), false);
         for piece in pieces {
             let mut input = piece.to_vec();
@@ -375,7 +380,7 @@ mod tests {
         assert_eq!(translate(&[without_end], false), Some((String::new(), false)));
         let mut layer = RecordLayer::default();
         for (output, is_redirect) in [("Location: /a\n\n", true), ("Location: //a\n\n", false)] {
-            layer.begin(false, 1000, Vec::new());
+            layer.begin(false, 1000, b"");
             layer.translate(&mut records(&[output])).unwrap();
             assert_eq!(layer.is_local_redirect, is_redirect, "{output}");
         }
@@ -386,7 +391,7 @@ mod tests {
         for output in ["A: b\n\nbody", "Content-Length: 1\n\na", "Status: 304\n\n"] {
             let (whole, mut layer) = (records(&[output]), RecordLayer::default());
             assert!(layer.is_idle());
-            layer.begin(false, 1000, Vec::new());
+            layer.begin(false, 1000, b"");
             for byte in &whole {
                 assert!(!layer.is_idle());
                 layer.translate(&mut [*byte]).unwrap();

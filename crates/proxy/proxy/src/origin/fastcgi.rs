@@ -1,11 +1,11 @@
 //! Requests to FastCGI servers: the environment of the program that responds.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 use millrace_config::OriginProtocol;
 use millrace_engine::{Engine, Key};
 use millrace_fastcgi::{AuthorizationFor, CGI_FOLDER_VARIABLE, Environment, write_input_header};
-use millrace_http1::format::{write_normalised_authority, write_number};
+use millrace_http1::format::{write_ip, write_ip_host, write_normalised_authority, write_number};
 use millrace_http1::{
     Authority, Expectation, Framing, HeaderWriter, Method, RequestHead, Scheme, Version,
     destination, expectation, path,
@@ -108,12 +108,15 @@ pub(crate) fn send_request<E: Engine>(
     let peer = client.as_ref().and_then(|client| client.client_address);
     let local = client.and_then(|client| client.destination(engine));
     out.clear();
+    let mut environment = std::mem::take(&mut origins.environment);
     let origin = (origins.address(id), origins.default_port(id));
-    write_request(out, exchange, origin, [peer, local]);
+    set_environment(&mut environment, exchange, origin, [peer, local]);
+    write_request(out, exchange, &environment);
+    origins.environment = environment;
     let ExchangeParts { exchange, origin, .. } = core.parts(key);
     let is_head = exchange.request.method() == Method::Head;
     let header_max = exchange.snapshot().response_limits.bytes_max;
-    let target = exchange.request.target().to_vec();
+    let target = exchange.request.target();
     let origin = origin.expect("the request has its connection");
     origin.wire.begin_records(is_head, header_max, target);
     events::receive(core, key);
@@ -132,10 +135,10 @@ pub(crate) fn send_request<E: Engine>(
     upload::pump(core, key, true)
 }
 
-/// Writes a request to the program at `origin`: its environment, with the fields that an origin of
-/// HTTP receives too, and the end of its body if it has none.
-fn write_request(
-    out: &mut Vec<u8>,
+/// Composes the environment of a request to the program at `origin`, with the fields that an origin
+/// of HTTP receives too.
+fn set_environment(
+    environment: &mut Environment,
     exchange: &mut Exchange,
     origin: (&OriginAddress, u16),
     [peer, local]: [Option<SocketAddr>; 2],
@@ -145,16 +148,20 @@ fn write_request(
         true => AuthorizationFor::NoProgram,
         false => AuthorizationFor::Program,
     };
-    let mut environment = Environment::new(authorization);
+    environment.restart(authorization);
     if exchange.sender.redirected.is_some() {
         let client = destination(exchange.client_request());
         let client = client.expect("the route stage has checked it before the local redirect");
         environment.set_client_target(client.path_and_query);
     }
-    headers::write_request(&mut environment, exchange, origin);
-    set_program(&mut environment, exchange);
-    set_connection(&mut environment, exchange, [peer, local]);
-    millrace_fastcgi::write_request(out, &environment);
+    headers::write_request(environment, exchange, origin);
+    set_program(environment, exchange);
+    set_connection(environment, exchange, [peer, local]);
+}
+
+/// Writes a request to a program: its environment, and the end of its body if it has none.
+fn write_request(out: &mut Vec<u8>, exchange: &Exchange, environment: &Environment) {
+    millrace_fastcgi::write_request(out, environment);
     let is_received = exchange.file.as_ref().is_some_and(|file| file.body.is_some());
     // The upload of a received body, even of an empty one, ends with such a record.
     if matches!(exchange.framing, Framing::None | Framing::Length(0)) && !is_received {
@@ -228,21 +235,15 @@ fn set_connection(
     exchange: &Exchange,
     [peer, local]: [Option<SocketAddr>; 2],
 ) {
-    let mut text = Vec::new();
-    let mut set = |name: &[u8], write: &dyn Fn(&mut Vec<u8>)| {
-        text.clear();
-        write(&mut text);
-        environment.set(name, &text);
-    };
     if let Some(peer) = peer {
-        set(b"REMOTE_ADDR", &|text| text.extend(peer.ip().to_string().bytes()));
-        set(b"REMOTE_PORT", &|text| write_number(text, peer.port().into()));
+        environment.set_with(b"REMOTE_ADDR", |text| write_ip(text, peer.ip()));
+        environment.set_with(b"REMOTE_PORT", |text| write_number(text, peer.port().into()));
     }
     if let Some(local) = local {
-        set(b"SERVER_ADDR", &|text| text.extend(local.ip().to_string().bytes()));
-        set(b"SERVER_PORT", &|text| write_number(text, local.port().into()));
+        environment.set_with(b"SERVER_ADDR", |text| write_ip(text, local.ip()));
+        environment.set_with(b"SERVER_PORT", |text| write_number(text, local.port().into()));
     }
-    set(b"SERVER_NAME", &|text| {
+    environment.set_with(b"SERVER_NAME", |text| {
         let destination = destination(&exchange.request).ok();
         match destination.and_then(|destination| destination.authority) {
             Some(authority) => {
@@ -250,23 +251,20 @@ fn set_connection(
                 write_normalised_authority(text, &without_port, Scheme::Http.port());
             }
             // A request of HTTP/1.0 without Host.
-            None => match local.map(|local| local.ip()) {
-                Some(IpAddr::V6(address)) => text.extend(format!("[{address}]").bytes()),
-                Some(address) => text.extend(address.to_string().bytes()),
-                None => text.extend(b"localhost"),
+            None => match local {
+                Some(local) => write_ip_host(text, local.ip()),
+                None => text.extend_from_slice(b"localhost"),
             },
         }
     });
-    set(b"GATEWAY_INTERFACE", &|text| text.extend(b"CGI/1.1"));
-    set(b"SERVER_SOFTWARE", &|text| text.extend(b"millrace"));
-    set(b"SERVER_PROTOCOL", &|text| {
-        text.extend(exchange.request.version().as_str().bytes());
-    });
+    environment.set(b"GATEWAY_INTERFACE", b"CGI/1.1");
+    environment.set(b"SERVER_SOFTWARE", b"millrace");
+    environment.set(b"SERVER_PROTOCOL", exchange.request.version().as_str().as_bytes());
     // php-cgi refuses requests that no server has passed on.
-    set(b"REDIRECT_STATUS", &|text| text.extend(b"200"));
+    environment.set(b"REDIRECT_STATUS", b"200");
     let scheme = exchange.sender.scheme;
-    set(b"REQUEST_SCHEME", &|text| text.extend(scheme.as_str().bytes()));
+    environment.set(b"REQUEST_SCHEME", scheme.as_str().as_bytes());
     if scheme == Scheme::Https {
-        set(b"HTTPS", &|text| text.extend(b"on"));
+        environment.set(b"HTTPS", b"on");
     }
 }

@@ -11,6 +11,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use millrace_engine::{Instant, Key, Table};
+use millrace_fastcgi::Environment;
 use millrace_splice::Thresholds;
 
 use crate::conn::wire::Wire;
@@ -66,6 +67,8 @@ pub(crate) struct Origins {
     pub(crate) worker: usize,
     /// A buffer to compose an [`OriginState::identity`] without an allocation.
     pub(super) identity_buffer: Vec<u8>,
+    /// A buffer to compose the environment of a program without an allocation.
+    pub(super) environment: Environment,
     /// Idle connections by the client connection that they are pinned to. An entry is stale if its
     /// connection is in use again or was closed.
     pub(super) pinned: HashMap<Key, Vec<Key>>,

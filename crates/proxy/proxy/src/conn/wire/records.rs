@@ -8,7 +8,7 @@ use crate::conn::recv_buffer::RecvBuffer;
 
 impl Wire {
     /// Prepares a FastCGI connection for the response to a request that is about to be sent.
-    pub(crate) fn begin_records(&mut self, is_head: bool, header_max: usize, target: Vec<u8>) {
+    pub(crate) fn begin_records(&mut self, is_head: bool, header_max: usize, target: &[u8]) {
         self.records.get_or_insert_default().begin(is_head, header_max, target);
     }
 
