@@ -25,6 +25,7 @@
 //! This crate owns memory and decides who may write to it. It knows nothing about HTTP, keys or
 //! eviction, and sends nothing itself.
 
+mod account;
 mod aggregate;
 mod blocks;
 mod buffer;
@@ -39,6 +40,7 @@ pub mod limits;
 mod memory;
 mod memory_kind;
 mod prefault;
+mod sealed;
 mod segment;
 mod slab;
 mod slice;
@@ -48,6 +50,7 @@ mod stats;
 #[cfg(test)]
 mod test_slices;
 
+pub use account::Account;
 pub use aggregate::Aggregate;
 pub use buffer::{Buffer, BufferView};
 pub use checksum::Sum;
@@ -57,6 +60,7 @@ pub use derived::Digest;
 pub use error::{AllocError, Error};
 pub use memory_kind::MemoryKind;
 pub use prefault::PrefaultThread;
+pub use sealed::{RefusedMemory, SealedMemory, UnsealedMemory};
 pub use slab::{PrefaultOutcome, Slab};
 pub use slice::Slice;
 pub use slice_id::SliceId;

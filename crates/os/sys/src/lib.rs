@@ -23,6 +23,7 @@ mod process;
 mod program;
 mod random;
 mod read;
+mod seals;
 mod signals;
 mod socket;
 
@@ -50,7 +51,9 @@ pub use limits::{
     descriptor_limit, locked_memory_limit, lower_descriptor_limit, raise_descriptor_limit,
 };
 pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
-pub use memory::{HUGE_PAGE_BYTES, MappedRegion, create_memory_file, punch_hole, sendfile};
+pub use memory::{
+    HUGE_PAGE_BYTES, MappedFile, MappedRegion, create_memory_file, punch_hole, sendfile,
+};
 pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
@@ -62,6 +65,7 @@ pub use random::fill_random;
 pub use read::open_to_read;
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
+pub use seals::{first_hole, has_sealed_contents, seal_contents};
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,

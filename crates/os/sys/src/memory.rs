@@ -167,6 +167,67 @@ impl Drop for MappedRegion {
     }
 }
 
+/// A whole file in memory, mapped by itself. Children of the process do not inherit the mapping. It
+/// is unmapped when dropped, so the owner of pointers into it has to keep it.
+#[derive(Debug)]
+pub struct MappedFile {
+    start: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: the value is an address and a length, as a `MappedRegion` is.
+unsafe impl Send for MappedFile {}
+// SAFETY: as above; no method accesses the memory.
+unsafe impl Sync for MappedFile {}
+
+impl MappedFile {
+    /// Maps the first `bytes` of `file`, at least one, for reading only.
+    ///
+    /// # Errors
+    /// Those of mmap(2) and madvise(2): ENODEV for what cannot be mapped; ENOMEM.
+    pub fn read_only(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        Self::new(file, bytes, ProtFlags::READ)
+    }
+
+    /// Maps the first `bytes` of `file`, at least one, for reading and writing.
+    ///
+    /// # Errors
+    /// As [`MappedFile::read_only`]; EPERM for a file that is sealed against writing.
+    pub fn writable(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        Self::new(file, bytes, ProtFlags::READ | ProtFlags::WRITE)
+    }
+
+    fn new(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> Result<Self> {
+        // SAFETY: the kernel picks an address where nothing is mapped.
+        let start =
+            unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
+        let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
+        let mapped = Self { start, bytes };
+        // SAFETY: the range was mapped just now; the advice changes no byte.
+        unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
+        Ok(mapped)
+    }
+
+    /// Returns the first address.
+    pub fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    /// Returns the number of mapped bytes, at least one.
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        // SAFETY: the owners of pointers into the mapping have kept it until the pointers were
+        // gone.
+        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,0 +1,351 @@
+//! Memory files between processes that do not trust each other. A file is passed on only after its
+//! contents were sealed; a receiver accepts no other.
+//!
+//! ```text
+//!   producer                                   receiver
+//!   UnsealedMemory ──seal──> SealedMemory ───> SealedMemory::accept
+//!     write, bytes_mut          file()           file(), bytes()
+//! ```
+
+use std::fmt;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+
+use millrace_sys::{Errno, MappedFile};
+
+use crate::account::{Account, Charge};
+use crate::error::Error;
+
+/// A memory file that is being filled. Only this process has it.
+#[derive(Debug)]
+pub struct UnsealedMemory {
+    mapping: MappedFile,
+    file: OwnedFd,
+    filled: usize,
+}
+
+impl UnsealedMemory {
+    /// Creates a file of `capacity` bytes, at least one. It takes memory as it is filled.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`].
+    ///
+    /// # Panics
+    /// If `capacity` is 0.
+    pub fn new(capacity: usize) -> Result<Self, Error> {
+        assert!(capacity > 0, "a memory file has at least one byte");
+        let file = millrace_sys::create_memory_file("iolite", capacity as u64)
+            .map_err(|error| Error::Kernel("memfd_create", error))?;
+        let mapping = MappedFile::writable(file.as_fd(), capacity)
+            .map_err(|error| Error::Kernel("mmap", error))?;
+        Ok(Self { mapping, file, filled: 0 })
+    }
+
+    /// Returns the bytes that are not filled yet, all zero. Write them from the beginning on and
+    /// call [`UnsealedMemory::advance`].
+    pub fn unfilled(&mut self) -> &mut [u8] {
+        // SAFETY: `filled` is at most the length of the mapping.
+        let start = unsafe { self.mapping.start().byte_add(self.filled) };
+        // SAFETY: the range is mapped as long as `self` lives. No other process has the file, and
+        // this one accesses it only through `self`, which is borrowed mutably.
+        unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.mapping.len() - self.filled) }
+    }
+
+    /// Records that the first `count` bytes of [`UnsealedMemory::unfilled`] were written.
+    ///
+    /// # Panics
+    /// If `count` is larger than that.
+    pub fn advance(&mut self, count: usize) {
+        assert!(count <= self.mapping.len() - self.filled);
+        self.filled += count;
+    }
+
+    /// Copies as much of `bytes` as fits, and returns the number of bytes copied.
+    pub fn write(&mut self, bytes: &[u8]) -> usize {
+        let unfilled = self.unfilled();
+        let count = bytes.len().min(unfilled.len());
+        unfilled[..count].copy_from_slice(&bytes[..count]);
+        self.advance(count);
+        count
+    }
+
+    /// Cuts the file after the filled bytes, and seals it.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`]: the file cannot be passed on.
+    pub fn seal(self) -> Result<SealedMemory, Error> {
+        let Self { mapping, file, filled } = self;
+        let capacity = mapping.len();
+        // The kernel seals no file that is mapped for writing.
+        drop(mapping);
+        if filled < capacity {
+            millrace_sys::truncate_file(file.as_fd(), filled as u64)
+                .map_err(|error| Error::Kernel("ftruncate", error))?;
+        }
+        millrace_sys::seal_contents(file.as_fd()).map_err(|error| Error::Kernel("fcntl", error))?;
+        Ok(SealedMemory { file, length: filled, mapping: OnceLock::new(), _charge: None })
+    }
+}
+
+/// A memory file whose contents no process can change, not even the one that filled it, whatever
+/// descriptors and mappings it has kept.
+#[derive(Debug)]
+pub struct SealedMemory {
+    file: OwnedFd,
+    length: usize,
+    /// The file in memory, once it was read.
+    mapping: OnceLock<MappedFile>,
+    _charge: Option<Charge>,
+}
+
+impl SealedMemory {
+    /// Accepts a descriptor from another process, and charges its length to the sender's account
+    /// until the memory is dropped here.
+    ///
+    /// # Errors
+    /// The reason why it is not accepted. The descriptor is closed then.
+    pub fn accept(file: OwnedFd, sender: &Account) -> Result<Self, RefusedMemory> {
+        match millrace_sys::has_sealed_contents(file.as_fd()) {
+            Ok(true) => {}
+            Ok(false) => return Err(RefusedMemory::Unsealed),
+            Err(_) => return Err(RefusedMemory::OtherFile),
+        }
+        // Only sealed contents keep their length and their holes.
+        let (length, hole) =
+            millrace_sys::first_hole(file.as_fd()).map_err(RefusedMemory::Kernel)?;
+        let charge = sender.charge(length).ok_or_else(|| RefusedMemory::TooLong {
+            length,
+            left: sender.bytes_max().saturating_sub(sender.held()),
+        })?;
+        // To read a hole would take memory, which the kernel would charge to the reader.
+        if hole < length {
+            return Err(RefusedMemory::Hole { offset: hole });
+        }
+        let length_here =
+            usize::try_from(length).map_err(|_| RefusedMemory::Kernel(Errno::FBIG))?;
+        let (mapping, charge) = (OnceLock::new(), Some(charge));
+        Ok(Self { file, length: length_here, mapping, _charge: charge })
+    }
+
+    /// Returns the number of bytes.
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Returns whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.length == 0
+    }
+
+    /// Returns the file, for passing it on and for sending it by reference (sendfile(2)).
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    /// Returns the bytes. The first call maps the file.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if it cannot be mapped.
+    pub fn bytes(&self) -> Result<&[u8], Error> {
+        if self.is_empty() {
+            return Ok(&[]);
+        }
+        let mapping = match self.mapping.get() {
+            Some(mapping) => mapping,
+            None => {
+                let mapping = MappedFile::read_only(self.file.as_fd(), self.length)
+                    .map_err(|error| Error::Kernel("mmap", error))?;
+                self.mapping.get_or_init(|| mapping)
+            }
+        };
+        let start = mapping.start().as_ptr();
+        // SAFETY: the range is mapped as long as `self` lives. The file is sealed, so no process
+        // writes to it or makes it shorter.
+        Ok(unsafe { std::slice::from_raw_parts(start, self.length) })
+    }
+}
+
+/// The reason why a descriptor of another process was refused.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum RefusedMemory {
+    /// It is no memory file that can be sealed.
+    OtherFile,
+    /// A process may still change the contents.
+    Unsealed,
+    /// The file has no memory for the page at this offset.
+    Hole {
+        /// In bytes.
+        offset: u64,
+    },
+    /// It is longer than what is left of the sender's account.
+    TooLong {
+        /// The length of the file in bytes.
+        length: u64,
+        /// The bytes that the account has left.
+        left: u64,
+    },
+    /// The kernel refused to examine it.
+    Kernel(Errno),
+}
+
+impl fmt::Display for RefusedMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::OtherFile => f.write_str("a descriptor that is no memory file (memfd_create(2))"),
+            Self::Unsealed => f.write_str(
+                "a memory file that is not sealed (expected: F_SEAL_WRITE, F_SEAL_SHRINK and \
+                 F_SEAL_GROW)",
+            ),
+            Self::Hole { offset } => write!(f, "a memory file with a hole at byte {offset}"),
+            Self::TooLong { length, left } => {
+                write!(f, "a memory file of {length} bytes (expected: at most {left})")
+            }
+            Self::Kernel(error) => write!(f, "a memory file that cannot be examined: {error}"),
+        }
+    }
+}
+
+impl std::error::Error for RefusedMemory {}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    use std::os::unix::net::UnixStream;
+
+    use super::*;
+
+    const ACCOUNT_BYTES: u64 = 1 << 20;
+
+    fn account() -> Account {
+        Account::new(ACCOUNT_BYTES)
+    }
+
+    fn memory_file(bytes: u64) -> OwnedFd {
+        millrace_sys::create_memory_file("test", bytes).unwrap()
+    }
+
+    fn refused(file: OwnedFd) -> RefusedMemory {
+        let account = account();
+        let refused = SealedMemory::accept(file, &account).unwrap_err();
+        assert_eq!(account.held(), 0, "nothing is charged");
+        refused
+    }
+
+    /// Passes a descriptor as one process passes it to another.
+    fn passed(file: BorrowedFd<'_>) -> OwnedFd {
+        let (here, there) = UnixStream::pair().unwrap();
+        millrace_sys::send_with_descriptors(here.as_fd(), b"f", &[file]).unwrap();
+        let mut files = Vec::new();
+        millrace_sys::receive_with_descriptors(there.as_fd(), &mut [0], &mut files).unwrap();
+        files.pop().unwrap()
+    }
+
+    #[test]
+    fn sealed_memory_is_read_where_it_was_written() {
+        let mut memory = UnsealedMemory::new(10_000).unwrap();
+        assert_eq!(memory.write(b"first "), 6);
+        memory.unfilled()[..6].copy_from_slice(b"second");
+        memory.advance(6);
+        let sent = memory.seal().unwrap();
+        let account = account();
+        let received = SealedMemory::accept(passed(sent.file()), &account).unwrap();
+        drop(sent);
+        assert_eq!((received.bytes().unwrap(), received.len()), (&b"first second"[..], 12));
+        assert_eq!(account.held(), 12);
+        drop(received);
+        assert_eq!(account.held(), 0);
+    }
+
+    #[test]
+    fn an_empty_file_is_accepted() {
+        let empty = UnsealedMemory::new(1).unwrap().seal().unwrap();
+        let received = SealedMemory::accept(passed(empty.file()), &account()).unwrap();
+        assert!(received.is_empty() && received.bytes().unwrap().is_empty());
+    }
+
+    #[test]
+    fn writing_takes_no_more_than_there_is_room_for() {
+        let mut memory = UnsealedMemory::new(4).unwrap();
+        assert_eq!((memory.write(b"abc"), memory.write(b"def"), memory.write(b"g")), (3, 1, 0));
+        assert_eq!(memory.seal().unwrap().bytes().unwrap(), b"abcd");
+    }
+
+    #[test]
+    fn a_producer_cannot_write_later() {
+        let file = memory_file(4096);
+        let kept = File::from(file.try_clone().unwrap());
+        kept.write_all_at(&[7; 4096], 0).unwrap();
+        let mapping = MappedFile::writable(file.as_fd(), 4096).unwrap();
+        assert_eq!(
+            millrace_sys::seal_contents(file.as_fd()),
+            Err(Errno::BUSY),
+            "a kept mapping prevents the seals"
+        );
+        assert_eq!(refused(passed(file.as_fd())), RefusedMemory::Unsealed);
+        drop(mapping);
+        millrace_sys::seal_contents(file.as_fd()).unwrap();
+        let received = SealedMemory::accept(passed(file.as_fd()), &account()).unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let reopened = File::options().write(true).open(path).unwrap();
+        for writer in [&kept, &reopened] {
+            assert!(writer.write_all_at(b"8", 0).is_err());
+            assert!(writer.set_len(1).is_err() && writer.set_len(10_000).is_err());
+        }
+        assert!(MappedFile::writable(file.as_fd(), 4096).is_err());
+        assert_eq!(received.bytes().unwrap(), [7; 4096]);
+    }
+
+    #[test]
+    fn other_descriptors_are_refused() {
+        let (socket, _peer) = UnixStream::pair().unwrap();
+        let mut on_disk = tempfile();
+        on_disk.write_all(b"bytes").unwrap();
+        for other in [
+            OwnedFd::from(socket),
+            File::open("/").unwrap().into(),
+            File::open("/dev/zero").unwrap().into(),
+            on_disk.into(),
+        ] {
+            assert_eq!(refused(other), RefusedMemory::OtherFile);
+        }
+        assert_eq!(refused(memory_file(10)), RefusedMemory::Unsealed);
+    }
+
+    fn tempfile() -> File {
+        let path = std::env::temp_dir().join(format!("iolite-sealed-{}", std::process::id()));
+        let file = File::create(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        file
+    }
+
+    #[test]
+    fn a_sparse_or_long_file_is_refused() {
+        let sparse = memory_file(ACCOUNT_BYTES);
+        let writer = File::from(sparse.try_clone().unwrap());
+        writer.write_all_at(&[1; 8192], 0).unwrap();
+        millrace_sys::seal_contents(sparse.as_fd()).unwrap();
+        assert_eq!(refused(sparse), RefusedMemory::Hole { offset: 8192 });
+        let long = memory_file(ACCOUNT_BYTES + 1);
+        millrace_sys::seal_contents(long.as_fd()).unwrap();
+        let length = ACCOUNT_BYTES + 1;
+        assert_eq!(refused(long), RefusedMemory::TooLong { length, left: ACCOUNT_BYTES });
+    }
+
+    #[test]
+    fn a_sender_has_one_account_for_all_its_files() {
+        let mut memory = UnsealedMemory::new(ACCOUNT_BYTES as usize).unwrap();
+        memory.write(&vec![1; ACCOUNT_BYTES as usize - 1]);
+        let (sent, account) = (memory.seal().unwrap(), account());
+        let first = SealedMemory::accept(passed(sent.file()), &account).unwrap();
+        let length = ACCOUNT_BYTES - 1;
+        assert_eq!(
+            SealedMemory::accept(passed(sent.file()), &account).unwrap_err(),
+            RefusedMemory::TooLong { length, left: 1 }
+        );
+        drop(first);
+        assert!(SealedMemory::accept(passed(sent.file()), &account).is_ok());
+    }
+}
