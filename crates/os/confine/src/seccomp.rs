@@ -286,7 +286,7 @@ const ALLOWED: &[c_long] = &[
     libc::SYS_getrusage,
     libc::SYS_gettid,
     libc::SYS_getpid,
-    // Programs get the whole path of a relative folder.
+    // A reload makes the paths of folders absolute.
     libc::SYS_getcwd,
     libc::SYS_getuid,
     libc::SYS_geteuid,

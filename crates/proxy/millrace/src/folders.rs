@@ -10,7 +10,8 @@ use millrace_sys::Errno;
 
 use crate::cgi;
 
-/// Opens the folder of each route in `config` that has one. `raw` is the source of `config`.
+/// Opens the folder of each route in `config` that has one, and makes its path absolute. `raw` is
+/// the source of `config`.
 ///
 /// # Errors
 /// The first folder that cannot be opened.
@@ -31,7 +32,11 @@ pub(crate) fn open(config: &mut Config, raw: &RawConfig) -> Result<(), ConfigErr
                     let problem = format!("cannot open the folder \"{path}\": {error}");
                     ConfigError::rule(place, problem, "a directory that this user may open")
                 })?;
-                Arc::make_mut(folder).folder = Some(handle);
+                let folder = Arc::make_mut(folder);
+                folder.folder = Some(handle);
+                // Programs run elsewhere, and workers do not look up their working directory.
+                folder.path =
+                    std::path::absolute(&folder.path).unwrap_or_else(|_| folder.path.clone());
             }
         }
     }

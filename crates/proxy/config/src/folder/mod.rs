@@ -18,7 +18,7 @@ pub(super) use write::write;
 /// A folder whose files a route serves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FolderRoute {
-    /// The path, as configured.
+    /// The path as configured; absolute once the program has opened the folder.
     pub path: PathBuf,
     /// Which symbolic links are followed.
     pub symlinks: SymlinkRule,

@@ -2,7 +2,6 @@
 //! `X-Accel-Redirect` that of a route with a folder. The client gets the file with the other fields
 //! of the response.
 
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -86,8 +85,7 @@ fn below_route<'a>(
     }
     let route = route_match::select_for_path(service, &destination, path)?;
     let folder = route.folder.as_ref()?;
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let is_inside = absolute(&folder.path).starts_with(absolute(&permitted.path));
+    let is_inside = folder.path.starts_with(&permitted.path);
     // The path of a route with a folder ends with a slash.
     let below = path.get(route.path.len() - 1..)?;
     is_inside.then(|| (folder.clone(), below))

@@ -202,9 +202,7 @@ fn set_program(environment: &mut Environment, exchange: &Exchange) {
     let script = exchange.file.as_ref().and_then(|file| file.script.as_ref());
     match (&route.folder, script) {
         (Some(folder), Some(script)) => {
-            // The program runs elsewhere.
-            let root = std::path::absolute(&folder.path).unwrap_or_else(|_| folder.path.clone());
-            let root = root.as_os_str().as_encoded_bytes();
+            let root = folder.path.as_os_str().as_encoded_bytes();
             let root = root.strip_suffix(b"/").unwrap_or(root);
             let name = [mount, b"/", &script.path[..]].concat();
             environment.set(b"SCRIPT_NAME", &name);
