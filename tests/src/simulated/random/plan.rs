@@ -217,6 +217,11 @@ pub enum Method {
 }
 
 impl Method {
+    /// Returns whether the proxy never sends such a request again.
+    fn is_sent_once(self) -> bool {
+        matches!(self, Self::Post | Self::Put)
+    }
+
     /// Returns the name of the method.
     pub fn word(self) -> &'static str {
         match self {
@@ -508,6 +513,8 @@ impl RandomScenario {
             && !matches!(connection.reader, Reader::Stalls(..))
             && connection.requests.iter().all(|request| self.has_plain_exchange(request))
             && connection.requests.iter().all(|request| self.has_plain_file(request))
+            && !(self.closes_unannounced()
+                && connection.requests.iter().any(|it| it.method.is_sent_once()))
             && origins.iter().all(|origin| self.has_clean_connections(*origin))
     }
 
@@ -529,6 +536,13 @@ impl RandomScenario {
             Some(TlsFault::UnknownName | TlsFault::NoName) => !self.proxy.accepts_unknown_names,
             Some(_) => true,
         }
+    }
+
+    /// Returns whether a program closes a connection after a response, which FastCGI cannot
+    /// announce. A request that is sent on it meanwhile is lost, unless it can be sent again.
+    fn closes_unannounced(&self) -> bool {
+        let mut requests = self.connections.iter().flat_map(|connection| &connection.requests);
+        self.proxy.fastcgi && requests.any(|request| request.response.closes)
     }
 
     /// Returns whether an origin uses TLS and does not announce the end of its streams.
