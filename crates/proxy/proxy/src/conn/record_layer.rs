@@ -193,7 +193,7 @@ impl RecordLayer {
             }
             Err(_) => return None,
         };
-        self.collected.clear();
+        self.collected = emptied(std::mem::take(&mut self.collected));
         let has_no_body = self.is_head || matches!(&self.header[9..12], b"204" | b"304");
         self.body = match length {
             _ if has_no_body => RecordBody::Dropped,
@@ -264,8 +264,8 @@ fn keep(input: &mut [u8], at: usize, count: usize, out: &mut Range<usize>) {
     out.end += count;
 }
 
-/// Returns a buffer for the next response, with the memory of this one unless it is long.
-fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
+/// Returns an empty buffer, with the memory of this one unless it is long.
+pub(crate) fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
     if buffer.capacity() > KEPT_BYTES_MAX {
         return Vec::new();
     }
@@ -274,7 +274,7 @@ fn emptied(mut buffer: Vec<u8>) -> Vec<u8> {
 }
 
 /// The most bytes of a buffer whose memory an idle connection keeps.
-const KEPT_BYTES_MAX: usize = 1024;
+const KEPT_BYTES_MAX: usize = 4096;
 
 #[cfg(test)]
 mod tests {

@@ -3,7 +3,7 @@
 use millrace_engine::{Buffer, Engine, HeldBytes, ShutdownHow};
 
 use super::{ReceiveResult, Wire};
-use crate::conn::record_layer::Translated;
+use crate::conn::record_layer::{Translated, emptied};
 use crate::conn::recv_buffer::RecvBuffer;
 
 impl Wire {
@@ -51,7 +51,7 @@ impl Wire {
     pub(crate) fn consume_header(&mut self, length: usize) {
         match &mut self.records {
             None => self.recv_buffer.consume(length),
-            Some(records) => records.header.clear(),
+            Some(records) => records.header = emptied(std::mem::take(&mut records.header)),
         }
     }
 
