@@ -17,7 +17,7 @@ struct AccountState {
     held: AtomicU64,
 }
 
-/// A part of an account, given back when dropped.
+/// A charge to an account, which is refunded when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Charge {
     account: Account,

@@ -41,8 +41,8 @@ impl UnsealedMemory {
         Ok(Self { mapping, file, filled: 0 })
     }
 
-    /// Returns the bytes that are not filled yet, all zero. Write them from the beginning on and
-    /// call [`UnsealedMemory::advance`].
+    /// Returns the bytes that are not filled yet. Write them from the beginning on and call
+    /// [`UnsealedMemory::advance`].
     pub fn unfilled(&mut self) -> &mut [u8] {
         // SAFETY: `filled` is at most the length of the mapping.
         let start = unsafe { self.mapping.start().byte_add(self.filled) };
@@ -51,7 +51,8 @@ impl UnsealedMemory {
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.mapping.len() - self.filled) }
     }
 
-    /// Records that the first `count` bytes of [`UnsealedMemory::unfilled`] were written.
+    /// Records that the first `count` bytes of [`UnsealedMemory::unfilled`] were written. Receivers
+    /// refuse a file with pages that were not.
     ///
     /// # Panics
     /// If `count` is larger than that.
@@ -99,32 +100,34 @@ pub struct SealedMemory {
 }
 
 impl SealedMemory {
-    /// Accepts a descriptor from another process, and charges its length to the sender's account
-    /// until the memory is dropped here.
+    /// Accepts a descriptor from another process, and charges its memory to the sender's account
+    /// until it is dropped here: whole pages, at least one.
     ///
     /// # Errors
-    /// The reason why it is not accepted. The descriptor is closed then.
+    /// The reason why it is not accepted. The descriptor is closed then, which may block for as
+    /// long as the sender has chosen, if it is a socket (socket(7), SO_LINGER).
     pub fn accept(file: OwnedFd, sender: &Account) -> Result<Self, RefusedMemory> {
         match millrace_sys::has_sealed_contents(file.as_fd()) {
             Ok(true) => {}
             Ok(false) => return Err(RefusedMemory::Unsealed),
             Err(_) => return Err(RefusedMemory::OtherFile),
         }
-        // Only sealed contents keep their length and their holes.
-        let (length, hole) =
-            millrace_sys::first_hole(file.as_fd()).map_err(RefusedMemory::Kernel)?;
-        let charge = sender.charge(length).ok_or_else(|| RefusedMemory::TooLong {
-            length,
+        let file = millrace_sys::reopen_to_read(file.as_fd()).map_err(RefusedMemory::Kernel)?;
+        // Only sealed contents keep their length, their memory and their holes.
+        let (length, memory) =
+            millrace_sys::memory_file_size(file.as_fd()).map_err(RefusedMemory::Kernel)?;
+        let memory = memory.max(length).max(1).next_multiple_of(PAGE_BYTES);
+        let charge = sender.charge(memory).ok_or_else(|| RefusedMemory::TooLong {
+            memory,
             left: sender.bytes_max().saturating_sub(sender.held()),
         })?;
         // To read a hole would take memory, which the kernel would charge to the reader.
-        if hole < length {
-            return Err(RefusedMemory::Hole { offset: hole });
+        let hole = millrace_sys::first_hole(file.as_fd(), length);
+        if let Some(offset) = hole.map_err(RefusedMemory::Kernel)? {
+            return Err(RefusedMemory::Hole { offset });
         }
-        let length_here =
-            usize::try_from(length).map_err(|_| RefusedMemory::Kernel(Errno::FBIG))?;
-        let (mapping, charge) = (OnceLock::new(), Some(charge));
-        Ok(Self { file, length: length_here, mapping, _charge: charge })
+        let length = usize::try_from(length).map_err(|_| RefusedMemory::Kernel(Errno::FBIG))?;
+        Ok(Self { file, length, mapping: OnceLock::new(), _charge: Some(charge) })
     }
 
     /// Returns the number of bytes.
@@ -165,6 +168,9 @@ impl SealedMemory {
     }
 }
 
+/// The unit of charges.
+const PAGE_BYTES: u64 = 4096;
+
 /// The reason why a descriptor of another process was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RefusedMemory {
@@ -177,10 +183,10 @@ pub enum RefusedMemory {
         /// In bytes.
         offset: u64,
     },
-    /// It is longer than what is left of the sender's account.
+    /// It takes more memory than is left of the sender's account.
     TooLong {
-        /// The length of the file in bytes.
-        length: u64,
+        /// The memory of the file in bytes.
+        memory: u64,
         /// The bytes that the account has left.
         left: u64,
     },
@@ -197,8 +203,8 @@ impl fmt::Display for RefusedMemory {
                  F_SEAL_GROW)",
             ),
             Self::Hole { offset } => write!(f, "a memory file with a hole at byte {offset}"),
-            Self::TooLong { length, left } => {
-                write!(f, "a memory file of {length} bytes (expected: at most {left})")
+            Self::TooLong { memory, left } => {
+                write!(f, "a memory file that takes {memory} bytes (expected: at most {left})")
             }
             Self::Kernel(error) => write!(f, "a memory file that cannot be examined: {error}"),
         }
@@ -214,6 +220,8 @@ mod tests {
     use std::os::fd::AsRawFd;
     use std::os::unix::fs::FileExt;
     use std::os::unix::net::UnixStream;
+
+    use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
 
     use super::*;
 
@@ -254,7 +262,7 @@ mod tests {
         let received = SealedMemory::accept(passed(sent.file()), &account).unwrap();
         drop(sent);
         assert_eq!((received.bytes().unwrap(), received.len()), (&b"first second"[..], 12));
-        assert_eq!(account.held(), 12);
+        assert_eq!(account.held(), PAGE_BYTES);
         drop(received);
         assert_eq!(account.held(), 0);
     }
@@ -330,8 +338,42 @@ mod tests {
         assert_eq!(refused(sparse), RefusedMemory::Hole { offset: 8192 });
         let long = memory_file(ACCOUNT_BYTES + 1);
         millrace_sys::seal_contents(long.as_fd()).unwrap();
-        let length = ACCOUNT_BYTES + 1;
-        assert_eq!(refused(long), RefusedMemory::TooLong { length, left: ACCOUNT_BYTES });
+        let memory = ACCOUNT_BYTES + PAGE_BYTES;
+        assert_eq!(refused(long), RefusedMemory::TooLong { memory, left: ACCOUNT_BYTES });
+    }
+
+    #[test]
+    fn reserved_huge_pages_are_refused() {
+        let flags = MemfdFlags::HUGETLB | MemfdFlags::ALLOW_SEALING;
+        match memfd_create("test", flags) {
+            Ok(huge) => {
+                ftruncate(&huge, 2 << 20).unwrap();
+                millrace_sys::seal_contents(huge.as_fd()).unwrap();
+                assert_eq!(refused(huge), RefusedMemory::OtherFile);
+            }
+            Err(error) => println!("skip: the kernel has no reserved huge pages: {error}"),
+        }
+    }
+
+    #[test]
+    fn a_descriptor_for_writing_alone_can_be_read() {
+        let mut memory = UnsealedMemory::new(4).unwrap();
+        memory.write(b"text");
+        let sent = memory.seal().unwrap();
+        let path = format!("/proc/self/fd/{}", sent.file().as_raw_fd());
+        let for_writing = File::options().write(true).open(path).unwrap();
+        let received = SealedMemory::accept(for_writing.into(), &account()).unwrap();
+        assert_eq!(received.bytes().unwrap(), b"text");
+    }
+
+    #[test]
+    fn memory_behind_the_end_is_charged() {
+        let file = memory_file(4096);
+        File::from(file.try_clone().unwrap()).write_all_at(&[1; 4096], 0).unwrap();
+        fallocate(&file, FallocateFlags::KEEP_SIZE, 4096, ACCOUNT_BYTES).unwrap();
+        millrace_sys::seal_contents(file.as_fd()).unwrap();
+        let memory = ACCOUNT_BYTES + 4096;
+        assert_eq!(refused(file), RefusedMemory::TooLong { memory, left: ACCOUNT_BYTES });
     }
 
     #[test]
@@ -340,10 +382,9 @@ mod tests {
         memory.write(&vec![1; ACCOUNT_BYTES as usize - 1]);
         let (sent, account) = (memory.seal().unwrap(), account());
         let first = SealedMemory::accept(passed(sent.file()), &account).unwrap();
-        let length = ACCOUNT_BYTES - 1;
         assert_eq!(
             SealedMemory::accept(passed(sent.file()), &account).unwrap_err(),
-            RefusedMemory::TooLong { length, left: 1 }
+            RefusedMemory::TooLong { memory: ACCOUNT_BYTES, left: 0 }
         );
         drop(first);
         assert!(SealedMemory::accept(passed(sent.file()), &account).is_ok());

@@ -65,7 +65,7 @@ pub use random::fill_random;
 pub use read::open_to_read;
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
-pub use seals::{first_hole, has_sealed_contents, seal_contents};
+pub use seals::{first_hole, has_sealed_contents, memory_file_size, reopen_to_read, seal_contents};
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,

@@ -22,7 +22,7 @@ pub const HUGE_PAGE_BYTES: usize = 2 << 20;
 pub fn create_memory_file(name: &str, bytes: u64) -> Result<OwnedFd> {
     let file = match memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::NOEXEC_SEAL) {
         // Linux before 6.3 does not know MFD_NOEXEC_SEAL.
-        Err(Errno::INVAL) => memfd_create(name, MemfdFlags::CLOEXEC),
+        Err(Errno::INVAL) => memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING),
         made => made,
     }?;
     ftruncate(&file, bytes)?;
@@ -167,8 +167,8 @@ impl Drop for MappedRegion {
     }
 }
 
-/// A whole file in memory, mapped by itself. Children of the process do not inherit the mapping. It
-/// is unmapped when dropped, so the owner of pointers into it has to keep it.
+/// The beginning of a file in memory, mapped by itself. Children of the process do not inherit the
+/// mapping. It is unmapped when dropped, so the owner of pointers into it has to keep it.
 #[derive(Debug)]
 pub struct MappedFile {
     start: NonNull<u8>,

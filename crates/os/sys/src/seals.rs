@@ -1,9 +1,9 @@
 //! Seals of memory files: changes that the kernel refuses from then on, whatever descriptor or
 //! mapping a process has (fcntl(2), F_ADD_SEALS).
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{SealFlags, SeekFrom};
+use rustix::fs::{Mode, OFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::Result;
@@ -13,8 +13,8 @@ use crate::Result;
 ///
 /// # Errors
 /// EBUSY while a mapping of the file exists that was made from a descriptor open for writing, even
-/// a read-only one, or while a pipe or a socket refers to a page of it; EINVAL if it is no memory
-/// file; EPERM if its seals are sealed.
+/// a read-only one, or while a pipe or a socket refers to a page of it, for which the call waits up
+/// to 0.2 s; EINVAL if it is no memory file; EPERM if its seals are sealed.
 pub fn seal_contents(file: BorrowedFd<'_>) -> Result<()> {
     rustix::fs::fcntl_add_seals(file, FINAL)
 }
@@ -23,9 +23,13 @@ pub fn seal_contents(file: BorrowedFd<'_>) -> Result<()> {
 /// holder of a descriptor or mapping can change them.
 ///
 /// # Errors
-/// EINVAL if the file is no memory file, and if it is none that can be sealed: one that was created
-/// without that permission, or a file of a folder in memory.
+/// EINVAL if the file is no memory file, or one in reserved huge pages (MFD_HUGETLB), and if it is
+/// none that can be sealed: one that was created without that permission, or a file of a folder in
+/// memory. EBADF for a descriptor that only names a file (O_PATH).
 pub fn has_sealed_contents(file: BorrowedFd<'_>) -> Result<bool> {
+    if rustix::fs::fstatfs(file)?.f_type != TMPFS_MAGIC {
+        return Err(Errno::INVAL);
+    }
     let seals = rustix::fs::fcntl_get_seals(file)?;
     match seals.difference(SealFlags::EXEC) {
         // Files of tmpfs(5) have this seal from the beginning.
@@ -34,21 +38,46 @@ pub fn has_sealed_contents(file: BorrowedFd<'_>) -> Result<bool> {
     }
 }
 
+/// The type of the file system in which memory files are (statfs(2)).
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
 const FINAL: SealFlags =
     SealFlags::WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
 
-/// Returns the length of a file in bytes, and the offset of its first hole; the length if it has
-/// none (lseek(2), SEEK_HOLE). A page that was reserved but never written is a hole. This moves the
-/// file offset, which the descriptor shares with its duplicates.
+/// Opens a memory file again, for reading only (proc_pid_fd(5)). Another process may share a
+/// received descriptor, and can lock its offset or have opened it for writing alone; the new one
+/// belongs to this process.
 ///
 /// # Errors
-/// Those of fstat(2) and lseek(2).
-pub fn first_hole(file: BorrowedFd<'_>) -> Result<(u64, u64)> {
-    let length = rustix::fs::fstat(file)?.st_size.unsigned_abs();
+/// EACCES if the owner has taken the permission away; EAGAIN if another process holds a lease;
+/// ENOENT if proc(5) is not mounted.
+pub fn reopen_to_read(file: BorrowedFd<'_>) -> Result<OwnedFd> {
+    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    rustix::io::retry_on_intr(|| rustix::fs::open(&path, flags, Mode::empty()))
+}
+
+/// Returns the length of a file, and the memory that it occupies, in bytes. The memory may be more:
+/// fallocate(2) adds pages behind the end.
+///
+/// # Errors
+/// Those of fstat(2).
+pub fn memory_file_size(file: BorrowedFd<'_>) -> Result<(u64, u64)> {
+    let status = rustix::fs::fstat(file)?;
+    Ok((status.st_size.unsigned_abs(), status.st_blocks.unsigned_abs().saturating_mul(512)))
+}
+
+/// Returns the offset of the first hole before `length`, the length of the file (lseek(2),
+/// SEEK_HOLE). A page that was reserved but never written is a hole. This moves the file offset,
+/// which the descriptor shares with its duplicates, and takes 10 us for 1 MB in pages of 4 KB.
+///
+/// # Errors
+/// Those of lseek(2).
+pub fn first_hole(file: BorrowedFd<'_>, length: u64) -> Result<Option<u64>> {
     match rustix::fs::seek(file, SeekFrom::Hole(0)) {
-        Ok(hole) => Ok((length, hole)),
+        Ok(hole) => Ok(Some(hole).filter(|hole| *hole < length)),
         // There is no byte.
-        Err(Errno::NXIO) => Ok((length, length)),
+        Err(Errno::NXIO) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -69,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_changes_sealed_contents() {
+    fn sealed_contents_do_not_change() {
         let file = file(&[7; 8192]);
         assert_eq!(has_sealed_contents(file.as_fd()), Ok(false));
         seal_contents(file.as_fd()).unwrap();
@@ -93,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_memory_file_is_refused() {
+    fn other_files_have_no_sealed_contents() {
         let (one, _other) = std::os::unix::net::UnixStream::pair().unwrap();
         let folder = std::fs::File::open("/").unwrap();
         let unsealable = memfd_create("test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
@@ -105,15 +134,15 @@ mod tests {
     #[test]
     fn holes_are_found_wherever_they_are() {
         let mib = 1 << 20;
-        assert_eq!(first_hole(file(&[1; 5000]).as_fd()), Ok((5000, 5000)));
-        assert_eq!(first_hole(file(&[]).as_fd()), Ok((0, 0)));
+        assert_eq!(first_hole(file(&[1; 5000]).as_fd(), 5000), Ok(None));
+        assert_eq!(first_hole(file(&[]).as_fd(), 0), Ok(None));
         let sparse = file(&[1; 8192]);
         ftruncate(&sparse, mib).unwrap();
-        // Pages behind the end, which `st_blocks` counts.
         fallocate(&sparse, FallocateFlags::KEEP_SIZE, mib, mib).unwrap();
-        assert_eq!(first_hole(sparse.as_fd()), Ok((mib, 8192)));
+        assert_eq!(first_hole(sparse.as_fd(), mib), Ok(Some(8192)));
+        assert_eq!(memory_file_size(sparse.as_fd()), Ok((mib, mib + 8192)));
         let reserved = create_memory_file("test", mib).unwrap();
         fallocate(&reserved, FallocateFlags::empty(), 0, mib).unwrap();
-        assert_eq!(first_hole(reserved.as_fd()), Ok((mib, 0)));
+        assert_eq!(first_hole(reserved.as_fd(), mib), Ok(Some(0)));
     }
 }
