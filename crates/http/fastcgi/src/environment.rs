@@ -333,6 +333,22 @@ mod tests {
     }
 
     #[test]
+    fn nothing_of_an_earlier_request_is_left() {
+        let fields = [("A", "1"), ("A", "2"), ("Cookie", "a=1"), ("Authorization", "Basic eA==")];
+        let mut environment = with_fields(AuthorizationFor::Program, &fields);
+        environment.set_client_target(b"/other");
+        environment.restart(AuthorizationFor::NoProgram);
+        environment.request(b"GET", b"/b", |host| host.extend_from_slice(b"b.test"));
+        environment.field(b"Authorization", b"Basic eA==");
+        environment.field(b"B", b"3");
+        let found: Vec<_> = environment.variables().map(|(name, _)| name.to_vec()).collect();
+        let expected = ["REQUEST_METHOD", "REQUEST_URI", "QUERY_STRING", "HTTP_HOST", "HTTP_B"];
+        assert_eq!(found, expected.map(|name| name.as_bytes().to_vec()));
+        assert_eq!(value(&environment, "REQUEST_URI").as_deref(), Some("/b"));
+        assert_eq!(value(&environment, "HTTP_B").as_deref(), Some("3"));
+    }
+
+    #[test]
     fn the_length_of_a_body_is_set_only_with_a_body() {
         for (framing, expected) in [(Framing::None, ""), (Framing::Length(12), "12")] {
             let mut environment = Environment::new(AuthorizationFor::Program);

@@ -1,6 +1,6 @@
 //! Fuzz functions, which check properties that hold for any input.
 
-use millrace_http1::{HeadLimits, HeadScan, ResponseHead};
+use millrace_http1::{HeadLimits, HeadScan, ResponseHead, declared_length};
 
 use crate::decoder::{ResponseDecoder, ResponsePart};
 use crate::error::{RecordError, RequestError};
@@ -135,7 +135,8 @@ fn decode_request(data: &[u8], size: usize) -> DecodedRequest {
 }
 
 /// Checks that the length of a header does not depend on the pieces in which it arrives, and that a
-/// converted header is one that the parser of responses reads to its end.
+/// converted header is one that the parser of responses reads to its end, with the same length of
+/// the body.
 ///
 /// # Panics
 /// If a property does not hold.
@@ -148,11 +149,15 @@ pub fn fuzz_header(data: &[u8]) {
     let mut out = Vec::new();
     match convert_header(&data[..length], &mut out) {
         Ok(HeaderForm::LocalRedirect(path)) => assert!(data[path].starts_with(b"/")),
-        Ok(HeaderForm::Document { .. }) => {
+        Ok(HeaderForm::Document { content_length }) => {
             let limits =
                 HeadLimits { bytes_max: 1 << 20, fields_max: 1000, target_bytes_max: 8192 };
-            let read = ResponseHead::default().parse(&out, &mut HeadScan::default(), &limits);
+            let mut head = ResponseHead::default();
+            let read = head.parse(&out, &mut HeadScan::default(), &limits);
             assert!(read.is_err() || read == Ok(Some(out.len())), "{read:?}");
+            if let (Ok(_), Ok(declared)) = (read, declared_length(&head)) {
+                assert!(content_length.is_none() || declared == content_length);
+            }
         }
         Err(_) => {}
     }
