@@ -4,7 +4,7 @@
 //! ```text
 //!   producer                                   receiver
 //!   UnsealedMemory ──seal──> SealedMemory ───> SealedMemory::accept
-//!     write, bytes_mut          file()           file(), bytes()
+//!     write, unfilled           file()           file(), bytes()
 //! ```
 
 use std::fmt;
@@ -16,7 +16,8 @@ use millrace_sys::{Errno, MappedFile};
 use crate::account::{Account, Charge};
 use crate::error::Error;
 
-/// A memory file that is being filled. Only this process has it.
+/// A memory file that is being filled. Only this process has it. A child that it makes by fork(2)
+/// must not use the descriptor before it is closed (on exec).
 #[derive(Debug)]
 pub struct UnsealedMemory {
     mapping: MappedFile,

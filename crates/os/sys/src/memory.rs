@@ -186,7 +186,9 @@ impl MappedFile {
     /// # Errors
     /// Those of mmap(2) and madvise(2): ENODEV for what cannot be mapped; ENOMEM.
     pub fn read_only(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
-        Self::new(file, bytes, ProtFlags::READ)
+        // Before Linux 6.7 no file that is sealed against writing can be mapped MAP_SHARED by a
+        // descriptor for writing.
+        Self::new(file, bytes, ProtFlags::READ, MapFlags::PRIVATE)
     }
 
     /// Maps the first `bytes` of `file`, at least one, for reading and writing.
@@ -194,13 +196,17 @@ impl MappedFile {
     /// # Errors
     /// As [`MappedFile::read_only`]; EPERM for a file that is sealed against writing.
     pub fn writable(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
-        Self::new(file, bytes, ProtFlags::READ | ProtFlags::WRITE)
+        Self::new(file, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
     }
 
-    fn new(file: BorrowedFd<'_>, bytes: usize, protection: ProtFlags) -> Result<Self> {
+    fn new(
+        file: BorrowedFd<'_>,
+        bytes: usize,
+        protection: ProtFlags,
+        flags: MapFlags,
+    ) -> Result<Self> {
         // SAFETY: the kernel picks an address where nothing is mapped.
-        let start =
-            unsafe { mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }?;
+        let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
         let mapped = Self { start, bytes };
         // SAFETY: the range was mapped just now; the advice changes no byte.
