@@ -12,10 +12,13 @@ mod clock;
 mod congestion;
 mod credentials;
 mod directory;
+mod futex;
 mod handover;
 mod limits;
 mod listen;
 mod memory;
+mod packet;
+mod pidfd;
 mod pipe;
 mod poll_select;
 mod poller;
@@ -43,6 +46,7 @@ pub use directory::{
     list_directory, lock_file, open_directory, open_file, read_at, remove_file, rename_file,
     sync_directory, sync_file, truncate_file, write_parts_at,
 };
+pub use futex::{futex_wait, futex_wake};
 pub use handover::{
     BoundAddress, DESCRIPTORS_PER_MESSAGE_MAX, listening_address, receive_with_descriptors,
     send_with_descriptors, take_passed_descriptors,
@@ -54,6 +58,11 @@ pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_l
 pub use memory::{
     HUGE_PAGE_BYTES, MappedFile, MappedRegion, create_memory_file, punch_hole, sendfile,
 };
+pub use packet::{
+    DESCRIPTORS_PER_PACKET_MAX, PacketEvents, packet_pair, receive_packet, send_packet,
+    wait_for_packet,
+};
+pub use pidfd::{is_process, open_process};
 pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
@@ -65,7 +74,10 @@ pub use random::fill_random;
 pub use read::open_to_read;
 pub use rustix::io::Errno;
 pub use rustix::net::Shutdown;
-pub use seals::{first_hole, has_sealed_contents, memory_file_size, reopen_to_read, seal_contents};
+pub use seals::{
+    first_hole, has_sealed_contents, is_sealed_for_readers, memory_file_size, reopen_to_read,
+    seal_contents, seal_for_readers,
+};
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
     Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,

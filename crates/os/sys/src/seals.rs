@@ -27,16 +27,43 @@ pub fn seal_contents(file: BorrowedFd<'_>) -> Result<()> {
 /// none that can be sealed: one that was created without that permission, or a file of a folder in
 /// memory. EBADF for a descriptor that only names a file (O_PATH).
 pub fn has_sealed_contents(file: BorrowedFd<'_>) -> Result<bool> {
+    Ok(seals(file)?.contains(FINAL.difference(SealFlags::SEAL)))
+}
+
+/// Returns the seals of a memory file in memory that is not reserved.
+fn seals(file: BorrowedFd<'_>) -> Result<SealFlags> {
+    // The first call asks no file system: a process may answer for one (FUSE) and take its time.
+    let seals = rustix::fs::fcntl_get_seals(file)?;
     if rustix::fs::fstatfs(file)?.f_type != TMPFS_MAGIC {
         return Err(Errno::INVAL);
     }
-    let seals = rustix::fs::fcntl_get_seals(file)?;
     match seals.difference(SealFlags::EXEC) {
         // Files of tmpfs(5) have this seal from the beginning.
         SealFlags::SEAL => Err(Errno::INVAL),
-        seals => Ok(seals.contains(FINAL.difference(SealFlags::SEAL))),
+        seals => Ok(seals),
     }
 }
+
+/// Seals a memory file so that only mappings that exist already can write to it, and no process can
+/// make it shorter or longer. Its writer maps it first, and then passes it to readers.
+///
+/// # Errors
+/// EINVAL if it is no memory file; EPERM if its seals are sealed.
+pub fn seal_for_readers(file: BorrowedFd<'_>) -> Result<()> {
+    rustix::fs::fcntl_add_seals(file, FOR_READERS)
+}
+
+/// Returns whether a memory file keeps its size, and whether no mapping for writing can be added,
+/// as by [`seal_for_readers`].
+///
+/// # Errors
+/// As [`has_sealed_contents`].
+pub fn is_sealed_for_readers(file: BorrowedFd<'_>) -> Result<bool> {
+    Ok(seals(file)?.contains(FOR_READERS.difference(SealFlags::SEAL)))
+}
+
+const FOR_READERS: SealFlags =
+    SealFlags::FUTURE_WRITE.union(SealFlags::SHRINK).union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// The type of the file system in which memory files are (statfs(2)).
 const TMPFS_MAGIC: i64 = 0x0102_1994;
@@ -89,12 +116,29 @@ mod tests {
     use rustix::fs::{FallocateFlags, fallocate, ftruncate, memfd_create};
 
     use super::*;
-    use crate::{HUGE_PAGE_BYTES, MappedRegion, create_memory_file};
+    use crate::{HUGE_PAGE_BYTES, MappedFile, MappedRegion, create_memory_file};
 
     fn file(bytes: &[u8]) -> OwnedFd {
         let file = create_memory_file("test", bytes.len() as u64).unwrap();
         assert_eq!(rustix::io::pwrite(&file, bytes, 0).unwrap(), bytes.len());
         file
+    }
+
+    #[test]
+    fn a_writer_keeps_its_mapping_alone() {
+        let file = file(&[1; 4096]);
+        let writer = MappedFile::writable(file.as_fd(), 4096).unwrap();
+        assert_eq!(is_sealed_for_readers(file.as_fd()), Ok(false));
+        seal_for_readers(file.as_fd()).unwrap();
+        assert_eq!(is_sealed_for_readers(file.as_fd()), Ok(true));
+        assert_eq!(has_sealed_contents(file.as_fd()), Ok(false));
+        assert!(MappedFile::writable(file.as_fd(), 4096).is_err());
+        assert!(rustix::io::pwrite(&file, b"x", 0).is_err() && ftruncate(&file, 1).is_err());
+        let reader = MappedFile::read_only_shared(file.as_fd(), 4096).unwrap();
+        // SAFETY: it is mapped for writing, and nothing else refers to it.
+        unsafe { writer.start().write_volatile(2) };
+        // SAFETY: it is mapped, and nothing writes to it now.
+        assert_eq!(unsafe { reader.start().read_volatile() }, 2);
     }
 
     #[test]

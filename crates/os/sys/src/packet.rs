@@ -1,0 +1,190 @@
+//! Packets between two processes: Unix sockets that keep the boundaries of messages
+//! (SOCK_SEQPACKET, unix(7)).
+
+use std::io::{IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+
+use crate::{PARTS_MAX, Result};
+
+/// The most descriptors with one packet.
+pub const DESCRIPTORS_PER_PACKET_MAX: usize = 4;
+
+/// Creates two connected packet sockets, closed on exec.
+///
+/// # Errors
+/// EMFILE, ENFILE.
+pub fn packet_pair() -> Result<(OwnedFd, OwnedFd)> {
+    rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Sends one packet that consists of `parts`, with copies of `descriptors`. It never waits,
+/// whatever the mode of the socket.
+///
+/// # Errors
+/// EAGAIN if the socket has no room; EPIPE, ECONNRESET after the peer has closed it; EMSGSIZE for a
+/// packet that is longer than the socket's buffer; ETOOMANYREFS if too many descriptors are in
+/// flight.
+///
+/// # Panics
+/// If there are more than [`PARTS_MAX`] parts or [`DESCRIPTORS_PER_PACKET_MAX`] descriptors.
+pub fn send_packet(
+    socket: BorrowedFd<'_>,
+    parts: &[&[u8]],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<()> {
+    assert!(parts.len() <= PARTS_MAX && descriptors.len() <= DESCRIPTORS_PER_PACKET_MAX);
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_PACKET_MAX))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !descriptors.is_empty() {
+        let fits = control.push(SendAncillaryMessage::ScmRights(descriptors));
+        assert!(fits, "the buffer has room for the maximum");
+    }
+    let mut slices = [IoSlice::new(&[]); PARTS_MAX];
+    for (slice, part) in slices.iter_mut().zip(parts) {
+        *slice = IoSlice::new(part);
+    }
+    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &slices[..parts.len()], &mut control, flags).map(drop)
+    })
+}
+
+/// Receives one packet, and appends the descriptors that came with it to `descriptors`; closed on
+/// exec. It never waits. Returns the length of the packet; 0 when the peer has closed the socket.
+///
+/// # Errors
+/// EAGAIN if there is none; ECONNRESET if the peer closed the socket and left packets unread;
+/// EMSGSIZE if the packet is longer than `bytes` or has more than [`DESCRIPTORS_PER_PACKET_MAX`]
+/// descriptors. Then the packet is lost, and its descriptors are closed.
+pub fn receive_packet(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<usize> {
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_PACKET_MAX))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = loop {
+        match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
+            Err(Errno::INTR) => {}
+            received => break received?,
+        }
+    };
+    let before = descriptors.len();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            descriptors.extend(passed);
+        }
+    }
+    let is_cut = received.flags.intersects(ReturnFlags::CTRUNC | ReturnFlags::TRUNC);
+    if is_cut || descriptors.len() - before > DESCRIPTORS_PER_PACKET_MAX {
+        descriptors.truncate(before);
+        return Err(Errno::MSGSIZE);
+    }
+    Ok(received.bytes)
+}
+
+/// Waits until one of `events` has happened to the socket, or `process` (a pidfd) has ended, at
+/// most for `wait_ms_max` milliseconds. Returns whether the process has ended.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn wait_for_packet(
+    socket: BorrowedFd<'_>,
+    events: PacketEvents,
+    process: Option<BorrowedFd<'_>>,
+    wait_ms_max: u32,
+) -> Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let wanted = match events {
+        PacketEvents::None => PollFlags::empty(),
+        PacketEvents::Readable => PollFlags::IN,
+        PacketEvents::Writable => PollFlags::OUT,
+    };
+    let timeout = Timespec {
+        tv_sec: i64::from(wait_ms_max / 1000),
+        tv_nsec: i64::from(wait_ms_max % 1000) * 1_000_000,
+    };
+    let socket = PollFd::from_borrowed_fd(socket, wanted);
+    let process = process.map(|process| PollFd::from_borrowed_fd(process, PollFlags::IN));
+    let mut fds: Vec<PollFd<'_>> = std::iter::once(socket).chain(process).collect();
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(fds.get(1).is_some_and(|process| process.revents().contains(PollFlags::IN)))
+}
+
+/// The event of a packet socket that [`wait_for_packet`] waits for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PacketEvents {
+    /// Only the end of the connection.
+    None,
+    /// A packet, or the end of the connection.
+    Readable,
+    /// Room for a packet, or the end of the connection.
+    Writable,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsFd;
+
+    use super::*;
+
+    #[test]
+    fn packets_keep_their_boundaries_and_descriptors() {
+        let (here, there) = packet_pair().unwrap();
+        send_packet(here.as_fd(), &[b"one"], &[]).unwrap();
+        send_packet(here.as_fd(), &[b"tw", b"o"], &[here.as_fd(); 2]).unwrap();
+        let (mut bytes, mut passed) = ([0; 8], Vec::new());
+        assert_eq!(receive_packet(there.as_fd(), &mut bytes, &mut passed), Ok(3));
+        assert_eq!((&bytes[..3], passed.len()), (&b"one"[..], 0));
+        assert_eq!(receive_packet(there.as_fd(), &mut bytes, &mut passed), Ok(3));
+        assert_eq!((&bytes[..3], passed.len()), (&b"two"[..], 2));
+        assert_eq!(receive_packet(there.as_fd(), &mut bytes, &mut passed), Err(Errno::AGAIN));
+        drop((here, passed));
+        assert_eq!(receive_packet(there.as_fd(), &mut bytes, &mut Vec::new()), Ok(0));
+        assert_eq!(send_packet(there.as_fd(), &[b"one"], &[]), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn a_packet_that_does_not_fit_is_refused() {
+        let (here, there) = packet_pair().unwrap();
+        let (mut bytes, mut passed) = ([0; 8], Vec::new());
+        send_packet(here.as_fd(), &[&[1; 9]], &[]).unwrap();
+        assert_eq!(receive_packet(there.as_fd(), &mut bytes, &mut passed), Err(Errno::MSGSIZE));
+        let many = [here.as_fd(); 20];
+        crate::send_with_descriptors(here.as_fd(), b"many", &many).unwrap();
+        assert_eq!(receive_packet(there.as_fd(), &mut bytes, &mut passed), Err(Errno::MSGSIZE));
+        assert!(passed.is_empty());
+    }
+
+    #[test]
+    fn the_end_of_a_process_is_noticed() {
+        let (here, there) = packet_pair().unwrap();
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let process = crate::open_process(child.id()).unwrap();
+        let wait =
+            |ms| wait_for_packet(here.as_fd(), PacketEvents::Readable, Some(process.as_fd()), ms);
+        assert_eq!(wait(0), Ok(false));
+        send_packet(there.as_fd(), &[b"one"], &[]).unwrap();
+        assert_eq!(wait(60_000), Ok(false), "it returns for the packet");
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(wait(60_000), Ok(true));
+    }
+}
