@@ -299,8 +299,9 @@ fn codings() {
         .take(8192)
         .collect();
     for coding in Coding::ALL {
-        let coded =
-            |slice: &Slice| slice.coded(coding, MemoryKind::Copied, 0).expect("there is room");
+        let coded = |slice: &Slice| {
+            slice.coded(coding, &slab, MemoryKind::Copied, 0).expect("there is room")
+        };
         report(&format!("8 KB of text, {} computed", coding.name()), "us", || {
             repeated(200, || coded(black_box(&store(&slab, MemoryKind::Copied, &text))))
         });

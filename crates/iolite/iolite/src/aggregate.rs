@@ -1,12 +1,13 @@
 //! Mutable sequences of immutable slices.
 
 use std::collections::VecDeque;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use crate::buffer::Buffer;
 use crate::error::AllocError;
 use crate::limits::COPY_UNITS_MIN;
 use crate::memory_kind::MemoryKind;
+use crate::pool::Pool;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
@@ -217,6 +218,16 @@ impl Aggregate {
         copy_of(&parts, slab, kind, tag)
     }
 
+    /// Returns the same bytes in new memory of a pool, which its members may read.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn copy_to_pool(&self, pool: &Pool) -> Result<Self, AllocError> {
+        let parts: Vec<&[u8]> = self.slices().map(|slice| &**slice).collect();
+        let bytes_min = COPY_UNITS_MIN * MemoryKind::ZeroCopy.unit();
+        copy_with(&parts, bytes_min, |bytes| pool.allocate(bytes))
+    }
+
     /// Returns all bytes as a copy on the heap.
     pub fn to_vec(&self) -> Vec<u8> {
         self.slices().flat_map(|slice| slice.iter().copied()).collect()
@@ -234,12 +245,21 @@ impl Aggregate {
     }
 }
 
-/// Copies bytes into new memory.
+/// Copies bytes into new memory of a slab.
 pub(crate) fn copy_of(
     parts: &[&[u8]],
     slab: &Slab,
     kind: MemoryKind,
     tag: u64,
+) -> Result<Aggregate, AllocError> {
+    copy_with(parts, COPY_UNITS_MIN * kind.unit(), |bytes| slab.allocate(kind, bytes, tag))
+}
+
+/// Copies bytes into buffers of at least `bytes_min`, or fewer at the end.
+fn copy_with(
+    parts: &[&[u8]],
+    bytes_min: usize,
+    allocate: impl Fn(RangeInclusive<usize>) -> Result<Buffer, AllocError>,
 ) -> Result<Aggregate, AllocError> {
     let mut copy = Aggregate::new();
     let mut rest: usize = parts.iter().map(|part| part.len()).sum();
@@ -249,10 +269,7 @@ pub(crate) fn copy_of(
         while !part.is_empty() {
             let filling = match &mut buffer {
                 Some(buffer) => buffer,
-                None => {
-                    let least = rest.min(COPY_UNITS_MIN * kind.unit());
-                    buffer.insert(slab.allocate(kind, least..=rest, tag)?)
-                }
+                None => buffer.insert(allocate(rest.min(bytes_min)..=rest)?),
             };
             let count = filling.write(part);
             (part, rest) = (&part[count..], rest - count);

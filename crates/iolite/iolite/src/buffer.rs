@@ -3,9 +3,11 @@
 use std::ops::{Deref, Range, RangeInclusive};
 use std::sync::Arc;
 
-use crate::error::AllocError;
+use crate::error::{AllocError, Error};
 use crate::extent::Extent;
 use crate::memory_kind::MemoryKind;
+use crate::pool::Pool;
+use crate::sealed::SealedMemory;
 use crate::slab::Slab;
 use crate::slice::Slice;
 
@@ -40,7 +42,42 @@ impl Slab {
         tag: u64,
     ) -> Result<Buffer, AllocError> {
         let (allocation, generation) = self.allocate_extent(kind, bytes, tag)?;
-        Ok(Buffer::new(Extent::new(self.clone(), kind, allocation, generation)))
+        Ok(Buffer::new(Extent::in_slab(self.clone(), kind, allocation, generation)))
+    }
+}
+
+impl Pool {
+    /// Allocates a buffer whose size is in the range `bytes`, rounded up to pages: at most 2 MB. It
+    /// is smaller than the end of the range if no contiguous memory of that size is free. The first
+    /// buffer of a block takes some 100 microseconds, 2 milliseconds without huge pages.
+    ///
+    /// # Errors
+    /// [`AllocError::Full`]: slices have to be dropped, here or by members.
+    ///
+    /// # Panics
+    /// If `bytes` is empty, begins at 0, or begins above 2 MB.
+    pub fn allocate(&self, bytes: RangeInclusive<usize>) -> Result<Buffer, AllocError> {
+        let (allocation, generation) = self.allocate_extent(bytes)?;
+        Ok(Buffer::new(Extent::in_pool(self.clone(), allocation, generation)))
+    }
+}
+
+impl SealedMemory {
+    /// Maps the file, and returns its bytes as a slice.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if it cannot be mapped, or has more than 4 GB.
+    pub fn into_slice(self) -> Result<Slice, Error> {
+        Slice::of_file(Arc::new(self))
+    }
+}
+
+impl Slice {
+    /// Returns the bytes of a file.
+    pub(crate) fn of_file(file: Arc<SealedMemory>) -> Result<Self, Error> {
+        let extent = Extent::in_file(file)?;
+        let length = extent.filled();
+        Ok(Self::new(Arc::new(extent), 0, length))
     }
 }
 

@@ -121,7 +121,7 @@ const BROTLI_WINDOW: u32 = 22;
 impl Slice {
     /// Returns the bytes in a coding. They are computed once, and kept as long as the slice.
     /// Returns `None` if the coded bytes are not shorter, which is remembered too. The coded bytes
-    /// are allocated from the same slab with `kind` and `tag` (see [`Slab::allocate`]).
+    /// are allocated from `slab` with `kind` and `tag` (see [`Slab::allocate`]).
     ///
     /// Computing takes some 20 to 100 us for 8 KB, so do not call it on a thread that others wait
     /// for.
@@ -131,13 +131,14 @@ impl Slice {
     pub fn coded(
         &self,
         coding: Coding,
+        slab: &Slab,
         kind: MemoryKind,
         tag: u64,
     ) -> Result<Option<Aggregate>, AllocError> {
         let coded = match self.variant(coding.number()) {
             Some(found) => found,
             None => {
-                let made = code(&[self], coding, self.slab(), kind, tag)?;
+                let made = code(&[self], coding, slab, kind, tag)?;
                 // Two threads may both have computed it; either result is right.
                 self.store_variant(coding.number(), made.clone());
                 made
@@ -157,16 +158,17 @@ impl Aggregate {
     pub fn coded(
         &self,
         coding: Coding,
+        slab: &Slab,
         kind: MemoryKind,
         tag: u64,
     ) -> Result<Option<Self>, AllocError> {
         let mut slices = self.slices();
         match (slices.next(), slices.next()) {
             (None, _) => Ok(None),
-            (Some(only), None) => only.coded(coding, kind, tag),
-            (Some(first), Some(_)) => {
+            (Some(only), None) => only.coded(coding, slab, kind, tag),
+            (Some(_), Some(_)) => {
                 let parts: Vec<&[u8]> = self.slices().map(|slice| &**slice).collect();
-                let coded = code(&parts, coding, first.slab(), kind, tag)?;
+                let coded = code(&parts, coding, slab, kind, tag)?;
                 Ok(Some(coded).filter(|coded| !coded.is_empty()))
             }
         }
@@ -219,7 +221,7 @@ mod tests {
         let mut whole = slice(&slab, &text);
         for (at, coding) in Coding::ALL.into_iter().enumerate() {
             let before = slab.stats();
-            let coded = whole.coded(coding, MemoryKind::Copied, 0).unwrap().unwrap();
+            let coded = whole.coded(coding, &slab, MemoryKind::Copied, 0).unwrap().unwrap();
             assert!(coded.len() < text.len() as u64 / 10, "{coding:?}: {}", coded.len());
             assert_eq!(decoded(coding, &coded), text, "{coding:?}");
             let made = slab.stats();
@@ -227,7 +229,7 @@ mod tests {
                 (made.forms_computed, made.forms_reused),
                 (at as u64 + 1, before.forms_reused)
             );
-            let again = whole.clone().coded(coding, MemoryKind::Copied, 0).unwrap().unwrap();
+            let again = whole.clone().coded(coding, &slab, MemoryKind::Copied, 0).unwrap().unwrap();
             let references = |it: &Aggregate| it.slices().map(Slice::id).collect::<Vec<_>>();
             assert_eq!(references(&again), references(&coded), "{coding:?}: the very same");
             assert_eq!(
@@ -236,7 +238,7 @@ mod tests {
             );
         }
         whole.get_mut().unwrap()[0] = b'A';
-        let changed = whole.coded(Coding::Gzip, MemoryKind::Copied, 0).unwrap().unwrap();
+        let changed = whole.coded(Coding::Gzip, &slab, MemoryKind::Copied, 0).unwrap().unwrap();
         assert_eq!(decoded(Coding::Gzip, &changed)[..4], *b"All ");
         drop((whole, changed));
         assert_eq!(slab.stats().extents, 0, "derived values are dropped with their source");
@@ -281,9 +283,9 @@ mod tests {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let short = slice(&slab, b"x");
         for coding in Coding::ALL {
-            assert!(short.coded(coding, MemoryKind::Copied, 0).unwrap().is_none());
+            assert!(short.coded(coding, &slab, MemoryKind::Copied, 0).unwrap().is_none());
             let before = slab.stats();
-            assert!(short.coded(coding, MemoryKind::Copied, 0).unwrap().is_none());
+            assert!(short.coded(coding, &slab, MemoryKind::Copied, 0).unwrap().is_none());
             assert_eq!(
                 (slab.stats().forms_computed, slab.stats().forms_reused),
                 (before.forms_computed, before.forms_reused + 1)
@@ -295,10 +297,12 @@ mod tests {
     fn several_slices_are_coded_as_one() {
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let mut both = Aggregate::from(slice(&slab, &[b'a'; 500]));
-        assert!(Aggregate::new().coded(Coding::Gzip, MemoryKind::Copied, 0).unwrap().is_none());
+        assert!(
+            Aggregate::new().coded(Coding::Gzip, &slab, MemoryKind::Copied, 0).unwrap().is_none()
+        );
         both.append(slice(&slab, &[b'b'; 500]));
         for coding in Coding::ALL {
-            let coded = both.coded(coding, MemoryKind::Copied, 0).unwrap().unwrap();
+            let coded = both.coded(coding, &slab, MemoryKind::Copied, 0).unwrap().unwrap();
             assert_eq!(decoded(coding, &coded), both.to_vec());
         }
     }
@@ -311,8 +315,8 @@ mod tests {
         while let Ok(buffer) = slab.allocate(MemoryKind::Copied, 1..=32_768, 0) {
             held.push(buffer);
         }
-        assert!(whole.coded(Coding::Gzip, MemoryKind::Copied, 0).is_err());
+        assert!(whole.coded(Coding::Gzip, &slab, MemoryKind::Copied, 0).is_err());
         drop(held);
-        assert!(whole.coded(Coding::Gzip, MemoryKind::Copied, 0).unwrap().is_some());
+        assert!(whole.coded(Coding::Gzip, &slab, MemoryKind::Copied, 0).unwrap().is_some());
     }
 }

@@ -1,6 +1,6 @@
 //! Values computed from bytes and kept with them. A change of the bytes drops their values.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
 use sha2::Sha256;
@@ -8,6 +8,7 @@ use sha2::Sha256;
 use crate::aggregate::Aggregate;
 use crate::checksum::Sum;
 use crate::limits::FORMS_MAX;
+use crate::slab::StatCounters;
 use crate::slice::Slice;
 
 /// A digest that no two contents share (SHA-256), for example for a strong entity tag.
@@ -71,8 +72,7 @@ impl Slice {
             DerivedForm::Variant(of, variant) if *of == number => Some(variant.clone()),
             _ => None,
         });
-        let counters = &self.slab().shared().counters;
-        counters.forms_reused.fetch_add(u64::from(found.is_some()), Ordering::Relaxed);
+        self.count_forms(|counters| &counters.forms_reused, found.is_some());
         found
     }
 
@@ -101,8 +101,7 @@ impl Slice {
         }
         drop(entries);
         let is_stored = variant.is_none();
-        let counters = &self.slab().shared().counters;
-        counters.forms_computed.fetch_add(u64::from(is_stored), Ordering::Relaxed);
+        self.count_forms(|counters| &counters.forms_computed, is_stored);
         is_stored
     }
 
@@ -114,13 +113,12 @@ impl Slice {
         compute: impl FnOnce() -> T,
         wrap: impl FnOnce(T) -> DerivedForm,
     ) -> T {
-        let counters = &self.slab().shared().counters;
         if let Some(found) = self.find(&get) {
-            counters.forms_reused.fetch_add(1, Ordering::Relaxed);
+            self.count_forms(|counters| &counters.forms_reused, true);
             return found;
         }
         let value = compute();
-        counters.forms_computed.fetch_add(1, Ordering::Relaxed);
+        self.count_forms(|counters| &counters.forms_computed, true);
         let mut entries = self.extent.get_or_init_forms::<DerivedForms>().entries();
         let is_known = entries.iter().any(|of| self.matches(of) && get(&of.form).is_some());
         if !is_known && entries.len() < FORMS_MAX {
@@ -133,6 +131,13 @@ impl Slice {
     fn find<T>(&self, get: impl Fn(&DerivedForm) -> Option<T>) -> Option<T> {
         let entries = self.extent.forms::<DerivedForms>()?.entries();
         entries.iter().filter(|of| self.matches(of)).find_map(|of| get(&of.form))
+    }
+
+    /// Increments a counter of the slab, if the slice is in one and `is_counted`.
+    fn count_forms(&self, counter: impl Fn(&StatCounters) -> &AtomicU64, is_counted: bool) {
+        if let Some(counters) = self.counters().filter(|_| is_counted) {
+            counter(counters).fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     fn matches(&self, entry: &DerivedEntry) -> bool {
@@ -164,9 +169,8 @@ impl Aggregate {
         if let (Some(only), None) = (slices.next(), slices.next()) {
             return only.digest();
         }
-        let counters = &self.slices().next().map(|slice| &slice.slab().shared().counters);
-        if let Some(counters) = counters {
-            counters.forms_computed.fetch_add(1, Ordering::Relaxed);
+        if let Some(first) = self.slices().next() {
+            first.count_forms(|counters| &counters.forms_computed, true);
         }
         let mut digest = <Sha256 as sha2::Digest>::new();
         self.slices().for_each(|slice| sha2::Digest::update(&mut digest, &slice[..]));

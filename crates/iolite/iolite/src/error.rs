@@ -4,13 +4,15 @@ use std::fmt;
 
 use millrace_sys::Errno;
 
-use crate::limits::{SLAB_BYTES_MAX, SLAB_BYTES_MIN};
+use crate::limits::{POOL_BYTES_MAX, POOL_BYTES_MIN, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
 
-/// The reason why a slab could not be created.
+/// The reason why memory could not be created.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
     /// The requested size in bytes is out of bounds: an error of the caller.
     Size(usize),
+    /// The requested size of a pool in bytes is out of bounds: an error of the caller.
+    PoolSize(usize),
     /// The kernel is too old.
     Unsupported {
         /// The name of the missing feature.
@@ -28,6 +30,10 @@ impl fmt::Display for Error {
             Self::Size(bytes) => write!(
                 f,
                 "invalid slab size {bytes}: expected {SLAB_BYTES_MIN} to {SLAB_BYTES_MAX} bytes"
+            ),
+            Self::PoolSize(bytes) => write!(
+                f,
+                "invalid pool size {bytes}: expected {POOL_BYTES_MIN} to {POOL_BYTES_MAX} bytes"
             ),
             Self::Unsupported { feature, since } => write!(f, "{feature} needs Linux {since}"),
             Self::Kernel(call, error) => write!(f, "{call}: {error}"),

@@ -3,14 +3,33 @@
 use std::any::Any;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
+use millrace_sys::Errno;
+
+use crate::error::Error;
 use crate::free_list::Allocation;
 use crate::memory_kind::MemoryKind;
+use crate::pool::Pool;
+use crate::pool::joined::JoinedPool;
+use crate::sealed::SealedMemory;
 use crate::slab::Slab;
+use crate::slice_id::{FILE_POOL, SLAB_POOL};
 
-/// Memory of a slab, always in an [`Arc`](std::sync::Arc). At most one [`Buffer`](crate::Buffer)
+/// Where the memory of an extent comes from. It takes the memory back when the extent is dropped.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Slab(Slab, MemoryKind),
+    /// A pool of this process.
+    Pool(Pool),
+    /// A pool of another process, which holds what this process holds.
+    Joined(JoinedPool),
+    /// A file that no process can change.
+    Sealed(Arc<SealedMemory>),
+}
+
+/// Contiguous memory, always in an [`Arc`]. At most one [`Buffer`](crate::Buffer)
 /// and any number of views and slices share it. The last one to be dropped releases the memory.
 ///
 /// `0 <= filled <= allocated`. Bytes below `filled` may be read by all holders. Only a sole holder
@@ -18,9 +37,9 @@ use crate::slab::Slab;
 /// alone.
 #[derive(Debug)]
 pub(crate) struct Extent {
-    pub(crate) slab: Slab,
+    pub(crate) source: Source,
     start: NonNull<u8>,
-    pub(crate) kind: MemoryKind,
+    /// In bytes from the start of the slab, pool or file.
     pub(crate) offset: u64,
     /// Allocated bytes. Only the buffer writes this, when it is frozen. Relaxed: it is read by the
     /// buffer and by holders that received the extent from it.
@@ -31,6 +50,8 @@ pub(crate) struct Extent {
     /// The kernel may refer to the memory. Set while a slice is held; read when no slice is left,
     /// or by the sole holder. Relaxed: the reference count of the `Arc` orders the two.
     was_sent: AtomicBool,
+    /// Other processes may hold the memory. Set and read like `was_sent`.
+    was_passed: AtomicBool,
     pub(crate) generation: u64,
     /// Values derived from slices of this extent.
     forms: OnceLock<Box<AnyForms>>,
@@ -40,10 +61,14 @@ pub(crate) struct Extent {
 /// extents, so naming the type here would make the two modules import each other.
 type AnyForms = Box<dyn Any + Send + Sync>;
 
-/// Each stored object has at least one: 80 bytes of the heap, with the counts of the `Arc`.
-const _: () = assert!(size_of::<Extent>() <= 64);
+/// Each stored object has at least one: 88 bytes of the heap, with the counts of the `Arc`, which
+/// glibc rounds up like 80.
+const _: () = assert!(size_of::<Extent>() <= 72);
 
-// SAFETY: the memory behind `start` stays mapped as long as `slab` is held, on every thread; no
+/// The generation of the last file that became an extent.
+static FILE_GENERATION: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: the memory behind `start` stays mapped as long as `source` is held, on every thread; no
 // other field is bound to a thread.
 unsafe impl Send for Extent {}
 // SAFETY: through `&Extent`, memory is only read, and only below `filled`, where no one writes. A
@@ -51,23 +76,66 @@ unsafe impl Send for Extent {}
 unsafe impl Sync for Extent {}
 
 impl Extent {
-    pub(crate) fn new(
+    pub(crate) fn in_slab(
         slab: Slab,
         kind: MemoryKind,
         allocation: Allocation,
         generation: u64,
     ) -> Self {
         let start = slab.shared().memory.address(allocation.offset);
+        Self::new(Source::Slab(slab, kind), start, allocation, generation)
+    }
+
+    pub(crate) fn in_pool(pool: Pool, allocation: Allocation, generation: u64) -> Self {
+        let start = pool.address(allocation.offset);
+        Self::new(Source::Pool(pool), start, allocation, generation)
+    }
+
+    /// Creates an extent that this process has entered in its ledger: the caller is
+    /// [`JoinedPool::acquire`].
+    pub(crate) fn in_joined(pool: JoinedPool, allocation: Allocation, generation: u64) -> Self {
+        let start = pool.address(allocation.offset);
+        let extent = Self::new(Source::Joined(pool), start, allocation, generation);
+        extent.publish_filled(allocation.bytes);
+        extent
+    }
+
+    /// Creates an extent of a whole file.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if it cannot be mapped, or is longer than a slice can be.
+    pub(crate) fn in_file(file: Arc<SealedMemory>) -> Result<Self, Error> {
+        let bytes = file.bytes()?;
+        u32::try_from(bytes.len()).map_err(|_| Error::Kernel("mmap", Errno::FBIG))?;
+        let start = NonNull::from(bytes).cast();
+        let allocation = Allocation { offset: 0, bytes: bytes.len() };
+        let generation = FILE_GENERATION.fetch_add(1, Ordering::Relaxed) + 1;
+        let extent = Self::new(Source::Sealed(file), start, allocation, generation);
+        extent.publish_filled(allocation.bytes);
+        Ok(extent)
+    }
+
+    fn new(source: Source, start: NonNull<u8>, allocation: Allocation, generation: u64) -> Self {
         Self {
-            slab,
+            source,
             start,
-            kind,
             offset: allocation.offset,
             allocated: AtomicU32::new(allocation.bytes as u32),
             filled: AtomicU32::new(0),
             was_sent: AtomicBool::new(false),
+            was_passed: AtomicBool::new(false),
             generation,
             forms: OnceLock::new(),
+        }
+    }
+
+    /// Returns the number of the pool, as in a [`SliceId`](crate::SliceId).
+    pub(crate) fn pool(&self) -> u32 {
+        match &self.source {
+            Source::Slab(..) => SLAB_POOL,
+            Source::Pool(pool) => pool.number(),
+            Source::Joined(pool) => pool.number(),
+            Source::Sealed(_) => FILE_POOL,
         }
     }
 
@@ -84,8 +152,9 @@ impl Extent {
         debug_assert!(start + length <= self.filled());
         // SAFETY: the address is inside the extent: the caller checked its range against `filled`.
         let place = unsafe { self.start.byte_add(start) };
-        // SAFETY: the bytes are mapped as long as `self.slab` is held, and were all initialised by
-        // the kernel or by us. They are not written while this borrow lasts (see `Sync` above).
+        // SAFETY: the bytes are mapped as long as `self.source` is held, and were all initialised
+        // by the kernel or by a process. They are not written while this borrow lasts (see `Sync`
+        // above).
         unsafe { std::slice::from_raw_parts(place.as_ptr(), length) }
     }
 
@@ -111,28 +180,66 @@ impl Extent {
 
     /// Releases the whole units that were not filled. Called by the buffer only, when it is frozen.
     pub(crate) fn release_unfilled(&self) {
-        let (Allocation { offset, bytes }, unit) = (self.allocation(), self.kind.unit());
+        let Allocation { offset, bytes } = self.allocation();
+        let unit = match &self.source {
+            Source::Slab(_, kind) => kind.unit(),
+            // Members know an extent that was passed by its length.
+            Source::Pool(_) if !self.was_passed() => MemoryKind::ZeroCopy.unit(),
+            _ => return,
+        };
         let kept = self.filled().next_multiple_of(unit).max(unit);
         if kept < bytes {
             self.allocated.store(kept as u32, Ordering::Relaxed);
             let end = Allocation { offset: offset + kept as u64, bytes: bytes - kept };
-            self.slab.free_list(self.kind).release_tail(end, self.generation);
+            match &self.source {
+                Source::Slab(slab, kind) => {
+                    slab.free_list(*kind).release_tail(end, self.generation);
+                }
+                Source::Pool(pool) => pool.release_tail(end, self.generation),
+                Source::Joined(_) | Source::Sealed(_) => {}
+            }
         }
     }
 
     /// Returns the file and the offset of a byte, and records that the kernel may refer to the
     /// memory.
     pub(crate) fn sendfile_source(&self, start: usize) -> Option<(BorrowedFd<'_>, u64)> {
-        if self.kind == MemoryKind::Copied {
-            return None;
-        }
-        let found = self.slab.shared().memory.file(self.offset + start as u64)?;
+        let found = match &self.source {
+            Source::Slab(_, MemoryKind::Copied) => None,
+            Source::Slab(slab, MemoryKind::ZeroCopy) => {
+                slab.shared().memory.file(self.offset + start as u64)
+            }
+            // SAFETY: the descriptor is that of this extent, which is held.
+            Source::Pool(pool) => Some(unsafe { pool.file(self.offset + start as u64) }),
+            // SAFETY: as above.
+            Source::Joined(pool) => Some(unsafe { pool.file(self.offset + start as u64) }),
+            Source::Sealed(file) => Some((file.file(), start as u64)),
+        }?;
         self.was_sent.store(true, Ordering::Relaxed);
         Some(found)
     }
 
     pub(crate) fn was_sent(&self) -> bool {
         self.was_sent.load(Ordering::Relaxed)
+    }
+
+    /// Records that other processes may hold the memory, and lets members of its pool acquire it.
+    pub(crate) fn pass(&self) {
+        if let Source::Pool(pool) = &self.source
+            && !self.was_passed.swap(true, Ordering::Relaxed)
+        {
+            pool.publish(self.allocation(), self.generation);
+        }
+    }
+
+    fn was_passed(&self) -> bool {
+        self.was_passed.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a sole holder may change the bytes.
+    pub(crate) fn is_changeable(&self) -> bool {
+        let is_own = matches!(self.source, Source::Slab(..) | Source::Pool(_));
+        is_own && !self.was_sent() && !self.was_passed()
     }
 
     /// Returns the derived values, created empty if there are none yet. `F` is always the same
@@ -149,14 +256,17 @@ impl Extent {
     /// Gives the extent a new generation and drops what was derived from it. For a sole holder that
     /// is about to change its bytes.
     pub(crate) fn renew_generation(&mut self) {
-        assert!(!self.was_sent());
-        let generation = self.slab.next_generation();
-        self.slab.free_list(self.kind).set_generation(
-            self.allocation(),
-            self.generation,
-            generation,
-        );
-        self.generation = generation;
+        assert!(self.is_changeable());
+        let (allocation, before) = (self.allocation(), self.generation);
+        self.generation = match &self.source {
+            Source::Slab(slab, kind) => {
+                let generation = slab.next_generation();
+                slab.free_list(*kind).set_generation(allocation, before, generation);
+                generation
+            }
+            Source::Pool(pool) => pool.renew_generation(allocation, before),
+            Source::Joined(_) | Source::Sealed(_) => unreachable!("this process cannot change it"),
+        };
         self.forms = OnceLock::new();
     }
 }
@@ -167,6 +277,16 @@ fn downcast<F: 'static>(forms: &AnyForms) -> &F {
 
 impl Drop for Extent {
     fn drop(&mut self) {
-        self.slab.release(self.kind, self.allocation(), self.generation, self.was_sent());
+        let (allocation, generation) = (self.allocation(), self.generation);
+        match &self.source {
+            Source::Slab(slab, kind) => {
+                slab.release(*kind, allocation, generation, self.was_sent());
+            }
+            Source::Pool(pool) => {
+                pool.release(allocation, generation, self.was_sent(), self.was_passed());
+            }
+            Source::Joined(pool) => pool.release(self.offset, std::ptr::from_ref(self).cast()),
+            Source::Sealed(_) => {}
+        }
     }
 }

@@ -39,6 +39,23 @@ pub(crate) const COPY_UNITS_MIN: usize = 16;
 /// The maximum number of derived values that are kept per extent. Further ones are computed each
 /// time.
 pub const FORMS_MAX: usize = 16;
+/// The minimum size of a pool: one block.
+pub const POOL_BYTES_MIN: usize = BLOCK_BYTES;
+/// The maximum size of a pool. Its table takes 1/512 of that, and 48 bytes for each block.
+pub const POOL_BYTES_MAX: usize = 64 << 30;
+/// A member of a pool that keeps more retired blocks than this gets copies.
+pub const RETIRED_BLOCKS_MAX: usize = 16;
+/// The maximum of frames in the ring of a channel.
+pub const RING_FRAMES_MAX: usize = 1024;
+/// An aggregate with more parts is refused by the receiver of a channel.
+pub const PARTS_PER_AGGREGATE_MAX: usize = 4096;
+/// The files that the receiver of a channel keeps for later references.
+pub const FILES_PER_CHANNEL_MAX: usize = 32;
+/// The bytes that one packet of a channel carries. The default size of a socket buffer has room for
+/// several.
+pub(crate) const BYTES_PER_PACKET_MAX: usize = 32 * 1024;
+/// The extents that were passed to members, of which an allocation finds out whether they are held.
+pub(crate) const COLLECTED_PER_ALLOCATION: usize = 4;
 
 const _: () = assert!(FILE_BYTES.is_multiple_of(BLOCK_BYTES));
 const _: () = assert!(UNITS_PER_SEGMENT * ZERO_COPY_UNIT == BLOCK_BYTES);

@@ -184,6 +184,13 @@ pub enum RefusedMemory {
         /// In bytes.
         offset: u64,
     },
+    /// It is shorter than it has to be.
+    TooShort {
+        /// The length in bytes.
+        length: u64,
+        /// The least length in bytes.
+        expected: u64,
+    },
     /// It takes more memory than is left of the sender's account.
     TooLong {
         /// The memory of the file in bytes.
@@ -200,10 +207,13 @@ impl fmt::Display for RefusedMemory {
         match self {
             Self::OtherFile => f.write_str("a descriptor that is no memory file (memfd_create(2))"),
             Self::Unsealed => f.write_str(
-                "a memory file that is not sealed (expected: F_SEAL_WRITE, F_SEAL_SHRINK and \
-                 F_SEAL_GROW)",
+                "a memory file that is not sealed (expected: F_SEAL_SHRINK, F_SEAL_GROW, and \
+                 F_SEAL_WRITE, or F_SEAL_FUTURE_WRITE for a pool that was joined)",
             ),
             Self::Hole { offset } => write!(f, "a memory file with a hole at byte {offset}"),
+            Self::TooShort { length, expected } => {
+                write!(f, "a memory file of {length} bytes (expected: at least {expected})")
+            }
             Self::TooLong { memory, left } => {
                 write!(f, "a memory file that takes {memory} bytes (expected: at most {left})")
             }

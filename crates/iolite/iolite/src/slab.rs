@@ -15,7 +15,7 @@ use crate::limits::{
 };
 use crate::memory::SlabMemory;
 use crate::memory_kind::MemoryKind;
-use crate::slice_id::{POOL, SliceId};
+use crate::slice_id::{SLAB_POOL, SliceId};
 use crate::stats::SlabStats;
 
 /// Memory for immutable bytes. Clones refer to the same slab. It lives as long as any clone, buffer
@@ -222,7 +222,7 @@ impl Slab {
     /// Returns whether the slice with this id is still held, unchanged.
     pub fn is_current(&self, id: &SliceId) -> bool {
         let SliceId { pool, length, offset, generation } = *id;
-        pool == POOL
+        pool == SLAB_POOL
             && [MemoryKind::Copied, MemoryKind::ZeroCopy].iter().any(|kind| {
                 self.free_list(*kind).has_generation(offset, length as usize, generation)
             })

@@ -4,9 +4,9 @@ use std::ops::{Deref, Range};
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
-use crate::extent::Extent;
-use crate::slab::Slab;
-use crate::slice_id::{POOL, SliceId};
+use crate::extent::{Extent, Source};
+use crate::slab::StatCounters;
+use crate::slice_id::SliceId;
 
 /// Bytes that do not move, and that nothing else changes, while this is held. Cloning increments a
 /// reference count.
@@ -28,7 +28,7 @@ impl Slice {
     /// Returns the id of this slice.
     pub fn id(&self) -> SliceId {
         SliceId {
-            pool: POOL,
+            pool: self.extent.pool(),
             length: self.length,
             offset: self.extent.offset + u64::from(self.start),
             generation: self.extent.generation,
@@ -58,7 +58,8 @@ impl Slice {
     }
 
     /// Returns the bytes for changing them in place, if this is the sole holder. A sole holder
-    /// shares the extent with no other slice, buffer or view, and none of it was sent zero-copy.
+    /// shares the extent with no other slice, buffer or view, and none of it was sent zero-copy or
+    /// passed to another process.
     /// The slice has a new generation afterwards. Other holders build an aggregate instead: see
     /// [`Aggregate::write`](crate::Aggregate::write).
     pub fn get_mut(&mut self) -> Option<&mut [u8]> {
@@ -70,9 +71,10 @@ impl Slice {
         Some(unsafe { extent.bytes_mut(start, length) })
     }
 
-    /// Returns the extent if this is its sole holder and it was not sent zero-copy.
+    /// Returns the extent if this is its sole holder, and no other process or the kernel may refer
+    /// to it.
     pub(crate) fn sole_extent(&mut self) -> Option<&mut Extent> {
-        Arc::get_mut(&mut self.extent).filter(|extent| !extent.was_sent())
+        Arc::get_mut(&mut self.extent).filter(|extent| extent.is_changeable())
     }
 
     /// Returns whether `next` is in the same extent and begins where this slice ends.
@@ -86,9 +88,12 @@ impl Slice {
         self.length += next.length;
     }
 
-    /// Returns the slab of this slice.
-    pub fn slab(&self) -> &Slab {
-        &self.extent.slab
+    /// Returns the counters of the slab of this slice.
+    pub(crate) fn counters(&self) -> Option<&StatCounters> {
+        match &self.extent.source {
+            Source::Slab(slab, _) => Some(&slab.shared().counters),
+            _ => None,
+        }
     }
 }
 
@@ -103,6 +108,7 @@ impl Deref for Slice {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Slab;
     use crate::limits::SLAB_BYTES_MIN;
     use crate::memory_kind::MemoryKind;
     use crate::test_slices::slice;

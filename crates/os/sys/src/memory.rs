@@ -123,6 +123,43 @@ impl MappedRegion {
         Ok(())
     }
 
+    /// Maps `bytes` of `file` like [`MappedRegion::map`], but for reading only. No call makes the
+    /// mapping writable if the file is sealed by [`seal_for_readers`](crate::seal_for_readers).
+    ///
+    /// # Errors
+    /// As [`MappedRegion::map`].
+    pub fn map_read_only(&mut self, at: usize, file: BorrowedFd<'_>, bytes: usize) -> Result<()> {
+        let place = self.place(at, bytes);
+        let flags = MapFlags::SHARED | MapFlags::FIXED;
+        // SAFETY: as in `map`; the mapping cannot be written to.
+        unsafe { mmap(place.as_ptr().cast(), bytes, ProtFlags::READ, flags, file, 0) }?;
+        Ok(())
+    }
+
+    /// Unmaps the files of a range, which stays reserved. Pointers into it must not be used any
+    /// more.
+    ///
+    /// # Errors
+    /// ENOMEM if the process has too many mappings.
+    pub fn unmap(&mut self, at: usize, bytes: usize) -> Result<()> {
+        let place = self.place(at, bytes);
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the range is inside the address space of this region, and nothing refers to it.
+        unsafe { mmap_anonymous(place.as_ptr().cast(), bytes, ProtFlags::empty(), flags) }?;
+        Ok(())
+    }
+
+    /// Keeps a range out of the children that this process makes by fork(2) from now on
+    /// (MADV_DONTFORK). Mapping other files there ends that.
+    ///
+    /// # Errors
+    /// EINVAL if the kernel does not allow it.
+    pub fn keep_from_children(&self, at: usize, bytes: usize) -> Result<()> {
+        let place = self.place(at, bytes);
+        // SAFETY: the range is mapped as long as `self` lives; the advice changes no byte.
+        unsafe { madvise(place.as_ptr().cast(), bytes, Advice::LinuxDontFork) }
+    }
+
     /// Returns the first address of the region.
     pub fn start(&self) -> NonNull<u8> {
         self.start

@@ -16,8 +16,8 @@ pub fn open_process(process_id: u32) -> Result<OwnedFd> {
     rustix::process::pidfd_open(id, PidfdFlags::empty())
 }
 
-/// Returns whether a descriptor of unknown origin is one of [`open_process`]. This asks no file
-/// system, since a process may answer for one (FUSE) and may take its time.
+/// Returns whether a descriptor of unknown origin is one of [`open_process`]. No file system
+/// is involved, since a process may implement one (FUSE) and may take its time.
 ///
 /// # Errors
 /// ENOENT if proc(5) is not mounted.

@@ -32,7 +32,7 @@ pub fn has_sealed_contents(file: BorrowedFd<'_>) -> Result<bool> {
 
 /// Returns the seals of a memory file in memory that is not reserved.
 fn seals(file: BorrowedFd<'_>) -> Result<SealFlags> {
-    // The first call asks no file system: a process may answer for one (FUSE) and take its time.
+    // The first call involves no file system: a process may implement one (FUSE), and be slow.
     let seals = rustix::fs::fcntl_get_seals(file)?;
     if rustix::fs::fstatfs(file)?.f_type != TMPFS_MAGIC {
         return Err(Errno::INVAL);

@@ -1,0 +1,488 @@
+//! Channels: aggregates that pass between two processes, in order.
+
+mod error;
+mod options;
+mod page;
+mod receiving;
+mod sending;
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use millrace_sys::{Errno, PacketEvents};
+
+pub use crate::channel::error::{ChannelError, PeerFault};
+pub use crate::channel::options::{ChannelOptions, Received};
+
+use crate::aggregate::Aggregate;
+use crate::channel::page::{OwnPage, PeerPage, WaitFor, Waiting};
+use crate::channel::receiving::{Next, Packet, Receiving};
+use crate::channel::sending::Sending;
+use crate::error::Error;
+use crate::limits::{BYTES_PER_PACKET_MAX, RING_FRAMES_MAX};
+use crate::packet::{FRAME_BYTES, Frame, FrameKind};
+use crate::pool::Pool;
+use crate::pool::joined::{JoinError, JoinedPool};
+use crate::pool::ledger::{PeerLedger, ledger_words};
+use crate::pool::members::Peer;
+use crate::pool::words::PeerWords;
+
+/// A connection to another process, which passes aggregates in both directions without copying
+/// them where that is possible:
+///
+/// * Slices of a [`Pool`] whose member the other process is are passed by reference.
+/// * Slices of sealed files ([`SealedMemory`](crate::SealedMemory)) are passed by their descriptor,
+///   which travels once.
+/// * Others are copied. They are never readable in place, because the memory that they are in may
+///   contain other bytes.
+///
+/// Each direction keeps its order, and has room for a limited number of parts: a sender waits. The
+/// other process may be hostile. Calls return an error for each of its mistakes, and no received
+/// byte changes later, except in a pool that was joined.
+#[derive(Debug)]
+pub struct Channel {
+    options: ChannelOptions,
+    peer: Arc<Peer>,
+    own: OwnPage,
+    /// Set when the peer's first packet has arrived.
+    other: Option<PeerPage>,
+    sending: Sending,
+    receiving: Receiving,
+    error: Option<ChannelError>,
+    /// The room for one packet.
+    packet: Vec<u8>,
+}
+
+/// The longest wait by futex(2), which does not notice that the other process has ended.
+const WAIT_MAX: Duration = Duration::from_millis(100);
+/// The packets that may wait for the ring to announce them.
+const PACKETS_MAX: usize = 2 * RING_FRAMES_MAX;
+
+impl Channel {
+    /// Begins a channel on a Unix packet socket (SOCK_SEQPACKET), whose other end belongs to the
+    /// other process. Returns without waiting for it.
+    ///
+    /// # Errors
+    /// [`ChannelError::Memory`], [`ChannelError::Kernel`].
+    ///
+    /// # Panics
+    /// If `ring_frames` is above [`RING_FRAMES_MAX`].
+    pub fn new(socket: OwnedFd, options: ChannelOptions) -> Result<Self, ChannelError> {
+        assert!(options.ring_frames <= RING_FRAMES_MAX);
+        let own = OwnPage::new(options.ring_frames)?;
+        let process = millrace_sys::open_process(std::process::id())
+            .map_err(|error| ChannelError::Kernel("pidfd_open", error))?;
+        let hello = Frame { offset: options.ring_frames as u64, ..Frame::new(FrameKind::Hello) };
+        let files = [own.words.file(), process.as_fd()];
+        millrace_sys::send_packet(socket.as_fd(), &[&hello.to_bytes()], &files)
+            .map_err(|error| ChannelError::Kernel("sendmsg", error))?;
+        Ok(Self {
+            options,
+            peer: Arc::new(Peer { socket, process: OnceLock::new() }),
+            own,
+            other: None,
+            sending: Sending::default(),
+            receiving: Receiving::default(),
+            error: None,
+            packet: vec![0; FRAME_BYTES + BYTES_PER_PACKET_MAX],
+        })
+    }
+
+    /// Returns the socket, which is readable when the other process has sent something. A ring
+    /// makes it readable only after [`Channel::prepare_to_wait`].
+    pub fn socket(&self) -> BorrowedFd<'_> {
+        self.peer.socket.as_fd()
+    }
+
+    /// Returns the number of files of pools of the other process that were mapped here.
+    pub fn maps(&self) -> u64 {
+        self.receiving.pools.iter().map(|(_, pool)| pool.maps()).sum()
+    }
+
+    /// Sends an aggregate, and waits until there is room for it.
+    ///
+    /// # Errors
+    /// [`ChannelError::Closed`] if the other process has ended or closed the channel.
+    pub fn send(&mut self, aggregate: &Aggregate) -> Result<(), ChannelError> {
+        while !self.try_send(aggregate)? {
+            self.wait(WaitFor::Room)?;
+        }
+        while !self.flush()? {
+            self.wait(WaitFor::Room)?;
+        }
+        Ok(())
+    }
+
+    /// Begins to send an aggregate if there is room for one: if an earlier one was sent as a whole,
+    /// and fewer bytes than `in_flight_max` are under way. Returns whether it was taken. Then
+    /// [`Channel::flush`] sends what has no room yet.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn try_send(&mut self, aggregate: &Aggregate) -> Result<bool, ChannelError> {
+        if !self.flush()? || self.sending.in_flight_bytes >= self.options.in_flight_max {
+            return Ok(false);
+        }
+        let enqueued = self.sending.enqueue(aggregate, &self.peer, self.options.copied_max);
+        self.check(enqueued)?;
+        self.flush()?;
+        Ok(true)
+    }
+
+    /// Sends what is left of an aggregate, and returns whether nothing is left.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn flush(&mut self) -> Result<bool, ChannelError> {
+        self.check_error()?;
+        if self.other.is_none() || self.waits_for_ledger() {
+            self.read_packets()?;
+        }
+        if let Some(page) = &self.other {
+            let released = self.sending.release_passed(page);
+            self.check(released)?;
+        }
+        if self.receiving.has_ended {
+            return self.check(Err(ChannelError::Closed));
+        }
+        let sent = self.sending.flush(&self.own, &self.peer);
+        if self.check(sent)? {
+            self.notify(WaitFor::Frames);
+        }
+        Ok(self.sending.is_flushed())
+    }
+
+    /// Receives the next aggregate, and waits for it. Returns `None` at the end.
+    ///
+    /// # Errors
+    /// [`ChannelError`] has the reasons.
+    pub fn receive(&mut self) -> Result<Option<Aggregate>, ChannelError> {
+        loop {
+            match self.try_receive()? {
+                Received::Aggregate(aggregate) => return Ok(Some(aggregate)),
+                Received::Ended => return Ok(None),
+                Received::Nothing => self.wait(WaitFor::Frames)?,
+            }
+        }
+    }
+
+    /// Receives the next aggregate if it is there.
+    ///
+    /// # Errors
+    /// As [`Channel::receive`].
+    pub fn try_receive(&mut self) -> Result<Received, ChannelError> {
+        self.check_error()?;
+        let mut was_read = false;
+        loop {
+            let next = self.receiving.next(self.other.as_ref());
+            match self.check(next)? {
+                Next::Frame(packet) => {
+                    if let Some(received) = self.add(packet)? {
+                        return Ok(received);
+                    }
+                    was_read = false;
+                }
+                Next::Nothing | Next::NeedsPacket if !was_read => {
+                    was_read = true;
+                    self.read_packets()?;
+                }
+                // The packet was sent before the ring announced it.
+                Next::NeedsPacket if !self.receiving.has_ended => {
+                    return self.check(Err(PeerFault::Packets.into()));
+                }
+                Next::NeedsPacket | Next::Nothing if self.receiving.has_ended => {
+                    return Ok(Received::Ended);
+                }
+                Next::NeedsPacket | Next::Nothing => return Ok(Received::Nothing),
+            }
+        }
+    }
+
+    /// Lets the other process make the socket readable when it sends something through its ring.
+    /// Returns whether there is something to receive already.
+    ///
+    /// # Errors
+    /// As [`Channel::receive`].
+    pub fn prepare_to_wait(&mut self) -> Result<bool, ChannelError> {
+        self.own.set_waiting(WaitFor::Frames, Waiting::Packet);
+        self.check_error()?;
+        let has_frame = self.receiving.has_frame(self.other.as_ref());
+        Ok(has_frame || self.receiving.has_ended)
+    }
+
+    /// Waits until the other process has received everything, and closes the channel. Without this,
+    /// it may not receive the slices of pools that are still under way.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn close(mut self) -> Result<(), ChannelError> {
+        while !(self.flush()? && self.sending.is_passed()) {
+            self.wait(WaitFor::Room)?;
+        }
+        Ok(())
+    }
+
+    /// Adds a frame to the aggregate that is being received. A reference may be to a block that is
+    /// announced in a packet.
+    fn add(&mut self, packet: Packet) -> Result<Option<Received>, ChannelError> {
+        if packet.frame.kind == FrameKind::Reference && !self.knows_block(packet.frame) {
+            self.read_packets()?;
+        }
+        let mut added = self.receiving.add(packet, &self.options);
+        if let Err(ChannelError::Peer(PeerFault::Extent)) = added {
+            self.read_packets()?;
+            if self.receiving.has_ended {
+                // The other process has closed the channel too early.
+                added = Err(ChannelError::Closed);
+            }
+        }
+        let added = self.check(added)?;
+        self.own.set_passed(self.receiving.position);
+        self.notify(WaitFor::Room);
+        Ok(added)
+    }
+
+    fn knows_block(&self, frame: Frame) -> bool {
+        let pool = self.receiving.pools.iter().find(|(number, _)| *number == frame.number);
+        pool.is_some_and(|(_, pool)| pool.has_block(frame.offset))
+    }
+
+    fn waits_for_ledger(&self) -> bool {
+        self.sending.pools.iter().any(|pool| pool.is_invited(&self.peer))
+    }
+
+    /// Wakes the other side if it waits.
+    fn notify(&mut self, event: WaitFor) {
+        self.own.count_event();
+        let waiting = match &self.other {
+            // Its first packet has not arrived, so it may wait for anything.
+            None => Some(Waiting::Futex),
+            Some(page) => page.waiting(event),
+        };
+        match waiting {
+            Some(Waiting::Futex) => self.own.wake(),
+            Some(Waiting::Packet) => {
+                // A socket without room is readable for the other side.
+                self.peer.send(Frame::new(FrameKind::Wake), &[]);
+            }
+            Some(Waiting::No) | None => {}
+        }
+    }
+
+    /// Waits for the other side, for some time.
+    fn wait(&mut self, wait_for: WaitFor) -> Result<(), ChannelError> {
+        let uses_socket = match wait_for {
+            WaitFor::Frames => self.other.as_ref().is_none_or(|page| page.ring_frames == 0),
+            WaitFor::Room => {
+                self.other.is_none() || (self.own.ring_frames == 0 && !self.sending.is_flushed())
+            }
+        };
+        if uses_socket {
+            let events = match wait_for {
+                WaitFor::Room if self.other.is_some() => PacketEvents::Writable,
+                _ => PacketEvents::Readable,
+            };
+            let waited = millrace_sys::wait_for_packet(
+                self.peer.socket.as_fd(),
+                events,
+                self.peer.process.get().map(AsFd::as_fd),
+                WAIT_MAX.as_millis() as u32,
+            );
+            waited.map_err(|error| ChannelError::Kernel("poll", error))?;
+            return Ok(());
+        }
+        self.own.set_waiting(wait_for, Waiting::Futex);
+        let page = self.other.as_ref().expect("its page was checked");
+        let events = page.events();
+        let is_ready = match wait_for {
+            WaitFor::Frames => self.receiving.has_frame(Some(page)),
+            WaitFor::Room => self.sending.has_news(page),
+        };
+        if !is_ready {
+            page.wait(events, WAIT_MAX);
+        }
+        self.own.set_waiting(wait_for, Waiting::No);
+        if wait_for == WaitFor::Room {
+            self.read_packets()?;
+            if self.receiving.has_ended {
+                return self.check(Err(ChannelError::Closed));
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the packets that have arrived.
+    fn read_packets(&mut self) -> Result<(), ChannelError> {
+        while !self.receiving.has_ended {
+            if self.receiving.packets.len() > PACKETS_MAX {
+                return self.check(Err(PeerFault::Packets.into()));
+            }
+            if self.other.as_ref().is_some_and(|page| page.ring_frames == 0)
+                && !self.receiving.packets.is_empty()
+            {
+                // The rest waits in the socket.
+                return Ok(());
+            }
+            let mut files = Vec::new();
+            let socket = self.peer.socket.as_fd();
+            match millrace_sys::receive_packet(socket, &mut self.packet, &mut files) {
+                Ok(0) | Err(Errno::CONNRESET) => self.receiving.has_ended = true,
+                Ok(length) => {
+                    let taken = self.take_packet(length, files);
+                    self.check(taken)?;
+                }
+                Err(Errno::AGAIN) => {
+                    // A child of the process may keep the socket open.
+                    return Ok(());
+                }
+                Err(Errno::MSGSIZE) => return self.check(Err(PeerFault::Descriptors.into())),
+                Err(error) => return self.check(Err(ChannelError::Kernel("recvmsg", error))),
+            }
+        }
+        Ok(())
+    }
+
+    fn take_packet(&mut self, length: usize, files: Vec<OwnedFd>) -> Result<(), ChannelError> {
+        let (header, bytes) =
+            self.packet[..length].split_first_chunk::<FRAME_BYTES>().ok_or(PeerFault::Frame)?;
+        let frame = Frame::from_bytes(header).ok_or(PeerFault::Frame)?;
+        if frame.kind.is_data() {
+            let bytes = bytes.to_vec();
+            let mut files = files.into_iter();
+            let (file, rest) = (files.next(), files.next());
+            if rest.is_some() || (file.is_some() && frame.kind != FrameKind::File) {
+                return Err(PeerFault::Descriptors.into());
+            }
+            self.receiving.packets.push_back(Packet { frame, bytes, file });
+            return Ok(());
+        }
+        self.take_control(frame, files)
+    }
+
+    /// Handles a packet that is no part of an aggregate.
+    fn take_control(&mut self, frame: Frame, files: Vec<OwnedFd>) -> Result<(), ChannelError> {
+        let mut files = files.into_iter();
+        let mut file = || files.next().ok_or(PeerFault::Descriptors);
+        match frame.kind {
+            FrameKind::Hello => {
+                let (page, process) = (file()?, file()?);
+                let ring_frames = usize::try_from(frame.offset).map_err(|_| PeerFault::Frame)?;
+                if self.other.is_some() || ring_frames > RING_FRAMES_MAX {
+                    return Err(PeerFault::Frame.into());
+                }
+                if !millrace_sys::is_process(process.as_fd()).unwrap_or(false) {
+                    return Err(PeerFault::Descriptors.into());
+                }
+                self.other = Some(PeerPage::accept(&page, ring_frames)?);
+                let _ = self.peer.process.set(process);
+            }
+            FrameKind::Pool if self.options.joins_pools => self.join(frame, &file()?)?,
+            FrameKind::Pool => {}
+            FrameKind::Ledger => {
+                let words = file()?;
+                let mut pools = self.sending.pools.iter();
+                let pool = pools.find(|pool| pool.number() == frame.number);
+                let pool = pool.ok_or(PeerFault::Pool)?;
+                let slots = pool.slots();
+                let words = PeerWords::accept(&words, ledger_words(slots))?;
+                if !pool.join(&self.peer, PeerLedger { words, slots }) {
+                    return Err(PeerFault::Pool.into());
+                }
+            }
+            FrameKind::Block | FrameKind::Retired => {
+                let pool = self.receiving.pools.iter().find(|(of, _)| *of == frame.number);
+                let (_, pool) = pool.ok_or(PeerFault::Pool)?;
+                let slot = usize::try_from(frame.offset).ok().filter(|slot| *slot < pool.slots());
+                let slot = slot.ok_or(PeerFault::Frame)?;
+                match frame.kind {
+                    FrameKind::Block => pool.add_block(slot, frame.generation, file()?)?,
+                    _ => pool.retire_block(slot, frame.generation),
+                }
+            }
+            FrameKind::Wake => {}
+            _ => return Err(PeerFault::Frame.into()),
+        }
+        Ok(())
+    }
+
+    /// Joins a pool of the peer.
+    fn join(&mut self, frame: Frame, table: &OwnedFd) -> Result<(), ChannelError> {
+        if self.receiving.pools.iter().any(|(number, _)| *number == frame.number) {
+            return Err(PeerFault::Pool.into());
+        }
+        let pool = JoinedPool::new(table, frame.length as usize).map_err(|error| match error {
+            JoinError::Slots => PeerFault::Frame.into(),
+            JoinError::Table(refused) => ChannelError::Refused(refused),
+            JoinError::Memory(error) => ChannelError::Memory(error),
+        })?;
+        let answer = Frame { number: frame.number, ..Frame::new(FrameKind::Ledger) };
+        if !self.peer.send(answer, &[pool.ledger_file()]) {
+            // The owner goes on without this member.
+            return Ok(());
+        }
+        self.receiving.pools.push((frame.number, pool));
+        Ok(())
+    }
+
+    fn check_error(&self) -> Result<(), ChannelError> {
+        self.error.map_or(Ok(()), Err)
+    }
+
+    /// Keeps an error, so that all later calls return it.
+    fn check<T>(&mut self, result: Result<T, ChannelError>) -> Result<T, ChannelError> {
+        if let Err(error) = &result {
+            self.error = Some(*error);
+        }
+        result
+    }
+}
+
+impl Pool {
+    /// Creates a pool of `bytes`, rounded down to whole blocks of 2 MB, whose `members` are the
+    /// processes at the other ends of these channels. It takes memory as it is used. A member that
+    /// keeps more than `quota` bytes for itself gets copies from then on.
+    ///
+    /// # Errors
+    /// [`ChannelError::Memory`]: the size is out of bounds, or the kernel has no memory;
+    /// [`ChannelError::Closed`]: a member has ended.
+    pub fn new(
+        bytes: usize,
+        quota: u64,
+        members: &mut [&mut Channel],
+    ) -> Result<Self, ChannelError> {
+        let peers = members.iter().map(|channel| channel.peer.clone()).collect();
+        let pool = Self::with_members(bytes, quota, peers)?;
+        let invitation = Frame {
+            number: pool.number(),
+            length: pool.slots() as u32,
+            ..Frame::new(FrameKind::Pool)
+        };
+        for channel in members {
+            if !channel.peer.send(invitation, &[pool.table_file()]) {
+                return Err(ChannelError::Closed);
+            }
+            channel.sending.pools.push(pool.clone());
+        }
+        Ok(pool)
+    }
+}
+
+impl Drop for Channel {
+    fn drop(&mut self) {
+        for pool in &self.sending.pools {
+            pool.leave(&self.peer);
+        }
+        let _ = millrace_sys::shutdown(self.peer.socket.as_fd(), millrace_sys::Shutdown::Both);
+        self.own.count_event();
+        self.own.wake();
+    }
+}
+
+/// Creates the two ends of a channel's socket.
+///
+/// # Errors
+/// EMFILE, ENFILE.
+pub fn channel_sockets() -> Result<(OwnedFd, OwnedFd), Error> {
+    millrace_sys::packet_pair().map_err(|error| Error::Kernel("socketpair", error))
+}

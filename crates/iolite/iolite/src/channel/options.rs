@@ -1,0 +1,53 @@
+//! The options of a channel, and the results of receiving.
+
+use crate::account::Account;
+use crate::aggregate::Aggregate;
+use crate::slab::Slab;
+
+/// The options of one side of a [`Channel`](crate::Channel).
+#[derive(Clone, Debug)]
+pub struct ChannelOptions {
+    /// The frames that this side's ring of shared memory holds, at most [`RING_FRAMES_MAX`]; 0:
+    /// this side sends through the socket. A ring is faster, and an aggregate takes one frame for
+    /// each slice.
+    ///
+    /// [`RING_FRAMES_MAX`]: crate::limits::RING_FRAMES_MAX
+    pub ring_frames: usize,
+    /// Bytes that were copied by the sender are received into this slab.
+    pub slab: Slab,
+    /// Sealed files of the other process are charged to this account.
+    pub account: Account,
+    /// Whether to join pools of the other process. It can change the bytes that it passes by
+    /// reference, so it has to be trusted.
+    pub joins_pools: bool,
+    /// Shorter slices are copied through the socket instead of into a file, if they cannot be
+    /// passed by reference.
+    pub copied_max: usize,
+    /// The bytes of pools that are under way at a time.
+    pub in_flight_max: u64,
+}
+
+impl ChannelOptions {
+    /// Returns the defaults, for a peer that is not trusted.
+    pub fn new(slab: Slab) -> Self {
+        Self {
+            ring_frames: 128,
+            slab,
+            account: Account::new(64 << 20),
+            joins_pools: false,
+            copied_max: 16 * 1024,
+            in_flight_max: 16 << 20,
+        }
+    }
+}
+
+/// The result of [`Channel::try_receive`](crate::Channel::try_receive).
+#[derive(Debug)]
+pub enum Received {
+    /// The next aggregate.
+    Aggregate(Aggregate),
+    /// There is none yet.
+    Nothing,
+    /// The other process has closed the channel, and everything before that was received.
+    Ended,
+}

@@ -1,0 +1,146 @@
+//! The page of a channel, in which one side publishes its state to the other one. It may have a
+//! ring of frames.
+//!
+//! ```text
+//!   word  0   frames that this side has put into its ring, in all
+//!   word  8   frames of the other side that this side has passed, in all
+//!   word 16   a number that changes with the other words, for waiting by futex(2)
+//!   word 24   how this side waits for frames; word 32: for room
+//!   word 64   the ring: 4 words for each frame
+//! ```
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::Ordering;
+
+use crate::error::Error;
+use crate::packet::{FRAME_WORDS, Frame};
+use crate::pool::words::{OwnWords, PeerWords};
+use crate::sealed::RefusedMemory;
+
+const TAIL: usize = 0;
+const PASSED: usize = 8;
+const EVENTS: usize = 16;
+const WAITS_FOR_FRAMES: usize = 24;
+const WAITS_FOR_ROOM: usize = 32;
+const RING: usize = 64;
+
+const fn page_words(ring_frames: usize) -> usize {
+    RING + ring_frames * FRAME_WORDS
+}
+
+/// How a side waits for the other one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Waiting {
+    No = 0,
+    /// By futex(2).
+    Futex = 1,
+    /// By poll(2), for a packet.
+    Packet = 2,
+}
+
+/// The reason of a wait or a wake.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum WaitFor {
+    Frames,
+    Room,
+}
+
+impl WaitFor {
+    const fn word(self) -> usize {
+        match self {
+            Self::Frames => WAITS_FOR_FRAMES,
+            Self::Room => WAITS_FOR_ROOM,
+        }
+    }
+}
+
+/// The page of this side.
+#[derive(Debug)]
+pub(super) struct OwnPage {
+    pub(super) words: OwnWords,
+    pub(super) ring_frames: usize,
+}
+
+impl OwnPage {
+    pub(super) fn new(ring_frames: usize) -> Result<Self, Error> {
+        Ok(Self { words: OwnWords::new(page_words(ring_frames))?, ring_frames })
+    }
+
+    /// Writes a frame into the ring. It is visible when it is published.
+    pub(super) fn write(&self, position: u64, frame: Frame) {
+        let first = RING + (position % self.ring_frames as u64) as usize * FRAME_WORDS;
+        for (at, word) in frame.to_words().into_iter().enumerate() {
+            self.words.word(first + at).store(word, Ordering::Relaxed);
+        }
+    }
+
+    /// Publishes all frames before `position`. Release: pairs with [`PeerPage::tail`].
+    pub(super) fn publish(&self, position: u64) {
+        self.words.word(TAIL).store(position, Ordering::Release);
+    }
+
+    /// Publishes how many frames of the other side were passed. Their memory is held now.
+    pub(super) fn set_passed(&self, passed: u64) {
+        self.words.word(PASSED).store(passed, Ordering::Release);
+    }
+
+    pub(super) fn set_waiting(&self, wait_for: WaitFor, waiting: Waiting) {
+        // SeqCst: the caller reads the other side's words afterwards; see `count_event`.
+        self.words.word(wait_for.word()).store(waiting as u64, Ordering::SeqCst);
+    }
+
+    /// Changes the number for waiting. The caller reads afterwards whether the other side waits.
+    /// Either it sees that, or the other side sees what was published before.
+    pub(super) fn count_event(&self) {
+        self.words.half_word(EVENTS).fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(super) fn wake(&self) {
+        // It fails only for memory that is not mapped.
+        let _ = millrace_sys::futex_wake(self.words.half_word(EVENTS));
+    }
+}
+
+/// The page of the other side.
+#[derive(Debug)]
+pub(super) struct PeerPage {
+    words: PeerWords,
+    pub(super) ring_frames: usize,
+}
+
+impl PeerPage {
+    pub(super) fn accept(file: &OwnedFd, ring_frames: usize) -> Result<Self, RefusedMemory> {
+        Ok(Self { words: PeerWords::accept(file, page_words(ring_frames))?, ring_frames })
+    }
+
+    pub(super) fn tail(&self) -> u64 {
+        self.words.word(TAIL).load(Ordering::Acquire)
+    }
+
+    pub(super) fn passed(&self) -> u64 {
+        self.words.word(PASSED).load(Ordering::Acquire)
+    }
+
+    /// Reads a frame of the ring. The other side may change it any time; only this copy counts.
+    pub(super) fn frame(&self, position: u64) -> Option<Frame> {
+        let first = RING + (position % self.ring_frames as u64) as usize * FRAME_WORDS;
+        let word = |at| self.words.word(first + at).load(Ordering::Relaxed);
+        Frame::from_words([word(0), word(1), word(2), word(3)])
+    }
+
+    /// Returns how the other side waits; `None` for a number that means nothing.
+    pub(super) fn waiting(&self, wait_for: WaitFor) -> Option<Waiting> {
+        let waiting = self.words.word(wait_for.word()).load(Ordering::SeqCst);
+        [Waiting::No, Waiting::Futex, Waiting::Packet].into_iter().find(|of| *of as u64 == waiting)
+    }
+
+    pub(super) fn events(&self) -> u32 {
+        self.words.half_word(EVENTS).load(Ordering::SeqCst)
+    }
+
+    /// Waits for the other side's next event after `events`, at most for `wait_max`.
+    pub(super) fn wait(&self, events: u32, wait_max: std::time::Duration) {
+        // It fails only for memory that is not mapped.
+        let _ = millrace_sys::futex_wait(self.words.half_word(EVENTS), events, wait_max);
+    }
+}

@@ -1,0 +1,165 @@
+//! The receiving half of a channel: frames become aggregates.
+
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use crate::aggregate::{Aggregate, copy_of};
+use crate::channel::error::{ChannelError, PeerFault};
+use crate::channel::options::{ChannelOptions, Received};
+use crate::channel::page::PeerPage;
+use crate::channel::sending::ONCE;
+use crate::extent::Extent;
+use crate::free_list::Allocation;
+use crate::limits::{FILES_PER_CHANNEL_MAX, PARTS_PER_AGGREGATE_MAX};
+use crate::memory_kind::MemoryKind;
+use crate::packet::{Frame, FrameKind};
+use crate::pool::joined::{BadReference, JoinedPool};
+use crate::sealed::SealedMemory;
+use crate::slice::Slice;
+
+/// A data frame that came as a packet.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) frame: Frame,
+    pub(super) bytes: Vec<u8>,
+    pub(super) file: Option<OwnedFd>,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Receiving {
+    /// Pools of the peer that this process has joined, by the peer's numbers.
+    pub(super) pools: Vec<(u32, JoinedPool)>,
+    /// Data packets, in order.
+    pub(super) packets: VecDeque<Packet>,
+    /// The aggregate that is being received.
+    partial: Aggregate,
+    parts: usize,
+    /// The number of data frames that were passed.
+    pub(super) position: u64,
+    /// Files that the peer has passed, by their numbers.
+    files: [Option<Slice>; FILES_PER_CHANNEL_MAX],
+    /// The peer has closed the channel, and no more packets come.
+    pub(super) has_ended: bool,
+}
+
+/// The next data frame, or why there is none.
+pub(super) enum Next {
+    Frame(Packet),
+    /// A packet has to be read first.
+    NeedsPacket,
+    Nothing,
+}
+
+impl Receiving {
+    /// Takes the next frame from the ring of the peer, or from its packets if it has no ring.
+    pub(super) fn next(&mut self, page: Option<&PeerPage>) -> Result<Next, ChannelError> {
+        let Some(page) = page.filter(|page| page.ring_frames > 0) else {
+            return Ok(self.packets.pop_front().map_or(Next::Nothing, Next::Frame));
+        };
+        let waiting = page.tail().checked_sub(self.position).ok_or(PeerFault::Positions)?;
+        if waiting > page.ring_frames as u64 {
+            return Err(PeerFault::Positions.into());
+        }
+        if waiting == 0 {
+            return Ok(Next::Nothing);
+        }
+        let frame = page.frame(self.position).ok_or(PeerFault::Frame)?;
+        if frame.kind == FrameKind::InPacket {
+            return Ok(self.packets.pop_front().map_or(Next::NeedsPacket, Next::Frame));
+        }
+        Ok(Next::Frame(Packet { frame, bytes: Vec::new(), file: None }))
+    }
+
+    /// Returns whether a frame has arrived.
+    pub(super) fn has_frame(&self, page: Option<&PeerPage>) -> bool {
+        let ring = page.filter(|page| page.ring_frames > 0);
+        ring.map_or(!self.packets.is_empty(), |ring| ring.tail() != self.position)
+    }
+
+    /// Adds a frame to the aggregate. Returns the aggregate if it is complete, and `None` if more
+    /// frames follow.
+    pub(super) fn add(
+        &mut self,
+        packet: Packet,
+        options: &ChannelOptions,
+    ) -> Result<Option<Received>, ChannelError> {
+        let is_last = packet.frame.is_last;
+        self.parts += 1;
+        if self.parts > PARTS_PER_AGGREGATE_MAX {
+            return Err(PeerFault::Parts.into());
+        }
+        match packet.frame.kind {
+            FrameKind::Reference => {
+                let slice = self.find(packet.frame)?;
+                self.partial.append(slice);
+            }
+            FrameKind::File => {
+                let slice = self.find_file(packet, options)?;
+                self.partial.append(slice);
+            }
+            FrameKind::Bytes if packet.frame.length as usize == packet.bytes.len() => {
+                let copied = copy_of(&[&packet.bytes], &options.slab, MemoryKind::Copied, 0);
+                self.partial.concatenate(copied.map_err(ChannelError::NoMemory)?);
+            }
+            FrameKind::Empty if is_last && self.parts == 1 => {}
+            FrameKind::Forget if !is_last => {
+                let kept = self.files.get_mut(packet.frame.number as usize);
+                *kept.ok_or(PeerFault::File)? = None;
+                self.parts -= 1;
+            }
+            _ => return Err(PeerFault::Frame.into()),
+        }
+        self.position += 1;
+        if !is_last {
+            return Ok(None);
+        }
+        self.parts = 0;
+        Ok(Some(Received::Aggregate(std::mem::take(&mut self.partial))))
+    }
+
+    /// Acquires a slice of a pool.
+    fn find(&self, frame: Frame) -> Result<Slice, ChannelError> {
+        let pool = self.pools.iter().find(|(number, _)| *number == frame.number);
+        let (_, pool) = pool.ok_or(PeerFault::Pool)?;
+        let Frame { offset, generation, .. } = frame;
+        let extent = pool.acquire(offset, generation, |bytes| {
+            let allocation = Allocation { offset, bytes };
+            Arc::new(Extent::in_joined(pool.clone(), allocation, generation))
+        });
+        let extent = extent.map_err(|error| match error {
+            BadReference::NoBlock | BadReference::NoExtent => PeerFault::Extent.into(),
+            BadReference::Kernel(error) => ChannelError::Kernel("mmap", error),
+        })?;
+        let (start, length) = (frame.before as usize, frame.length as usize);
+        if length == 0 || start + length > extent.filled() {
+            return Err(PeerFault::Extent.into());
+        }
+        Ok(Slice::new(extent, start, length))
+    }
+
+    /// Finds a slice of a file that the peer has passed now or before.
+    fn find_file(
+        &mut self,
+        packet: Packet,
+        options: &ChannelOptions,
+    ) -> Result<Slice, ChannelError> {
+        let Packet { frame, file, .. } = packet;
+        let passed = match file {
+            Some(file) => {
+                let file = SealedMemory::accept(file, &options.account)?;
+                Some(Slice::of_file(Arc::new(file))?)
+            }
+            None => None,
+        };
+        let whole = match (passed, self.files.get_mut(frame.number as usize)) {
+            (Some(passed), Some(kept)) => kept.insert(passed).clone(),
+            (Some(passed), None) if frame.number == ONCE => passed,
+            (None, Some(Some(kept))) => kept.clone(),
+            _ => return Err(PeerFault::File.into()),
+        };
+        let start = usize::try_from(frame.offset).map_err(|_| PeerFault::File)?;
+        let end = start.checked_add(frame.length as usize).filter(|end| *end <= whole.len());
+        Ok(whole.slice(start..end.ok_or(PeerFault::File)?))
+    }
+}

@@ -1,0 +1,223 @@
+//! The sending half of a channel: aggregates become frames.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+
+use millrace_sys::Errno;
+
+use crate::aggregate::Aggregate;
+use crate::channel::error::{ChannelError, PeerFault};
+use crate::channel::page::{OwnPage, PeerPage};
+use crate::extent::Source;
+use crate::limits::{BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX};
+use crate::packet::{Frame, FrameKind};
+use crate::pool::Pool;
+use crate::pool::members::Peer;
+use crate::sealed::{SealedMemory, UnsealedMemory};
+use crate::slice::Slice;
+
+#[derive(Debug, Default)]
+pub(super) struct Sending {
+    /// The pools of this process that the peer is a member of.
+    pub(super) pools: Vec<Pool>,
+    /// Frames of the aggregate that is being sent.
+    outgoing: VecDeque<Outgoing>,
+    /// Slices that the peer has not passed yet, with the positions after their frames.
+    in_flight: VecDeque<(u64, Slice)>,
+    pub(super) in_flight_bytes: u64,
+    /// The number of data frames that were sent.
+    position: u64,
+    /// The number of frames of these that the peer has passed, when it was last read.
+    passed: u64,
+    /// The files that the peer keeps, by their numbers.
+    files: [Weak<SealedMemory>; FILES_PER_CHANNEL_MAX],
+    /// The number that the next file gets.
+    next_file: usize,
+}
+
+/// A frame, and what it needs.
+#[derive(Debug)]
+struct Outgoing {
+    frame: Frame,
+    needs: Needs,
+}
+
+#[derive(Debug)]
+enum Needs {
+    Nothing,
+    /// The slice is held until the peer has passed the frame.
+    Held(Slice),
+    /// The bytes are in the packet.
+    Copied(Slice),
+    /// The file travels with the packet.
+    File(Arc<SealedMemory>),
+}
+
+impl Sending {
+    pub(super) fn is_flushed(&self) -> bool {
+        self.outgoing.is_empty()
+    }
+
+    /// Turns an aggregate into frames. Slices shorter than `copied_max` are copied.
+    pub(super) fn enqueue(
+        &mut self,
+        aggregate: &Aggregate,
+        peer: &Arc<Peer>,
+        copied_max: usize,
+    ) -> Result<(), ChannelError> {
+        self.forget_files();
+        for slice in aggregate.slices() {
+            match &slice.extent.source {
+                Source::Pool(pool) if pool.is_joined(peer) => self.add_reference(pool, slice),
+                Source::Sealed(file) => self.add_file(file, slice),
+                _ if slice.len() < copied_max => self.add_bytes(slice),
+                _ => self.add_copy(slice)?,
+            }
+        }
+        if aggregate.is_empty() {
+            let frame = Frame::new(FrameKind::Empty);
+            self.outgoing.push_back(Outgoing { frame, needs: Needs::Nothing });
+        }
+        self.outgoing.back_mut().expect("there is a frame").frame.is_last = true;
+        Ok(())
+    }
+
+    /// Lets the peer forget the files that this process does not hold any more.
+    fn forget_files(&mut self) {
+        for (number, file) in self.files.iter_mut().enumerate() {
+            if file.strong_count() == 0 && file.as_ptr() != Weak::new().as_ptr() {
+                *file = Weak::new();
+                let frame = Frame { number: number as u32, ..Frame::new(FrameKind::Forget) };
+                self.outgoing.push_back(Outgoing { frame, needs: Needs::Nothing });
+            }
+        }
+    }
+
+    fn add_reference(&mut self, pool: &Pool, slice: &Slice) {
+        slice.extent.pass();
+        let frame = Frame {
+            number: pool.number(),
+            offset: slice.extent.offset,
+            length: slice.len() as u32,
+            before: slice.start,
+            generation: slice.extent.generation,
+            ..Frame::new(FrameKind::Reference)
+        };
+        self.in_flight_bytes += slice.len() as u64;
+        self.outgoing.push_back(Outgoing { frame, needs: Needs::Held(slice.clone()) });
+    }
+
+    /// Adds a slice of a sealed file. The file travels if the peer does not keep it yet.
+    fn add_file(&mut self, file: &Arc<SealedMemory>, slice: &Slice) {
+        let known = self.files.iter().position(|of| std::ptr::eq(of.as_ptr(), &raw const **file));
+        let number = known.unwrap_or_else(|| {
+            let number = self.next_file;
+            self.next_file = (number + 1) % FILES_PER_CHANNEL_MAX;
+            self.files[number] = Arc::downgrade(file);
+            number
+        });
+        let frame = Frame {
+            number: number as u32,
+            offset: u64::from(slice.start),
+            length: slice.len() as u32,
+            ..Frame::new(FrameKind::File)
+        };
+        let needs = if known.is_some() { Needs::Nothing } else { Needs::File(file.clone()) };
+        self.outgoing.push_back(Outgoing { frame, needs });
+    }
+
+    fn add_bytes(&mut self, slice: &Slice) {
+        let mut start = 0;
+        while start < slice.len() {
+            let length = (slice.len() - start).min(BYTES_PER_PACKET_MAX);
+            let frame = Frame { length: length as u32, ..Frame::new(FrameKind::Bytes) };
+            let part = slice.slice(start..start + length);
+            self.outgoing.push_back(Outgoing { frame, needs: Needs::Copied(part) });
+            start += length;
+        }
+    }
+
+    /// Adds a copy in a file of its own, which the peer does not keep for later frames.
+    fn add_copy(&mut self, slice: &Slice) -> Result<(), ChannelError> {
+        let mut copy = UnsealedMemory::new(slice.len())?;
+        copy.write(slice);
+        let file = Arc::new(copy.seal()?);
+        let frame =
+            Frame { number: ONCE, length: slice.len() as u32, ..Frame::new(FrameKind::File) };
+        self.outgoing.push_back(Outgoing { frame, needs: Needs::File(file) });
+        Ok(())
+    }
+
+    /// Reads what the peer has passed, and drops what only this needed.
+    pub(super) fn release_passed(&mut self, page: &PeerPage) -> Result<(), ChannelError> {
+        let passed = page.passed();
+        if passed < self.passed || passed > self.position {
+            return Err(PeerFault::Positions.into());
+        }
+        self.passed = passed;
+        while self.in_flight.front().is_some_and(|(position, _)| *position <= passed) {
+            let (_, slice) = self.in_flight.pop_front().expect("there is a first one");
+            self.in_flight_bytes -= slice.len() as u64;
+        }
+        Ok(())
+    }
+
+    /// Returns whether the peer has passed all frames.
+    pub(super) fn is_passed(&self) -> bool {
+        self.passed == self.position
+    }
+
+    /// Returns whether the peer has passed more frames than was read last.
+    pub(super) fn has_news(&self, page: &PeerPage) -> bool {
+        page.passed() != self.passed
+    }
+
+    /// Sends as many frames as there is room for, and returns whether any was sent.
+    pub(super) fn flush(&mut self, own: &OwnPage, peer: &Peer) -> Result<bool, ChannelError> {
+        let before = self.position;
+        while let Some(next) = self.outgoing.front() {
+            let has_ring = own.ring_frames > 0;
+            if has_ring && self.position - self.passed == own.ring_frames as u64 {
+                break;
+            }
+            let in_ring = has_ring && matches!(next.needs, Needs::Nothing | Needs::Held(_));
+            if !in_ring && !send_packet(next, peer)? {
+                break;
+            }
+            if has_ring {
+                let marker = || Frame::new(FrameKind::InPacket);
+                own.write(self.position, if in_ring { next.frame } else { marker() });
+            }
+            self.position += 1;
+            let sent = self.outgoing.pop_front().expect("it is the next one");
+            if let Needs::Held(slice) = sent.needs {
+                self.in_flight.push_back((self.position, slice));
+            }
+        }
+        if own.ring_frames > 0 && self.position != before {
+            own.publish(self.position);
+        }
+        Ok(self.position != before)
+    }
+}
+
+/// The number of a file that is not kept.
+pub(super) const ONCE: u32 = u32::MAX;
+
+/// Sends a frame as a packet; returns `false` if the socket has no room.
+fn send_packet(next: &Outgoing, peer: &Peer) -> Result<bool, ChannelError> {
+    let header = next.frame.to_bytes();
+    let (bytes, file): (&[u8], Option<BorrowedFd<'_>>) = match &next.needs {
+        Needs::Nothing | Needs::Held(_) => (&[], None),
+        Needs::Copied(slice) => (slice, None),
+        Needs::File(file) => (&[], Some(file.file())),
+    };
+    let files: &[BorrowedFd<'_>] = file.as_slice();
+    match millrace_sys::send_packet(peer.socket.as_fd(), &[&header, bytes], files) {
+        Ok(()) => Ok(true),
+        Err(Errno::AGAIN | Errno::TOOMANYREFS) => Ok(false),
+        Err(Errno::PIPE | Errno::CONNRESET) => Err(ChannelError::Closed),
+        Err(error) => Err(ChannelError::Kernel("sendmsg", error)),
+    }
+}
