@@ -124,6 +124,9 @@ impl Channel {
         if !self.flush()? || self.sending.in_flight_bytes >= self.options.in_flight_max {
             return Ok(false);
         }
+        if self.receiving.has_ended {
+            return self.check(Err(ChannelError::Closed));
+        }
         let enqueued = self.sending.enqueue(aggregate, &self.peer, self.options.copied_max);
         self.check(enqueued)?;
         self.flush()?;
@@ -143,7 +146,7 @@ impl Channel {
             let released = self.sending.release_passed(page);
             self.check(released)?;
         }
-        if self.receiving.has_ended {
+        if self.receiving.has_ended && !self.sending.is_flushed() {
             return self.check(Err(ChannelError::Closed));
         }
         let sent = self.sending.flush(&self.own, &self.peer);
@@ -217,10 +220,16 @@ impl Channel {
     /// # Errors
     /// As [`Channel::send`].
     pub fn close(mut self) -> Result<(), ChannelError> {
-        while !(self.flush()? && self.sending.is_passed()) {
+        loop {
+            let has_ended = self.receiving.has_ended;
+            if self.flush()? && self.sending.is_passed() {
+                return Ok(());
+            }
+            if has_ended {
+                return Err(ChannelError::Closed);
+            }
             self.wait(WaitFor::Room)?;
         }
-        Ok(())
     }
 
     /// Adds a frame to the aggregate that is being received. A reference may be to a block that is
@@ -305,9 +314,6 @@ impl Channel {
         self.own.set_waiting(wait_for, Waiting::No);
         if wait_for == WaitFor::Room {
             self.read_packets()?;
-            if self.receiving.has_ended {
-                return self.check(Err(ChannelError::Closed));
-            }
         }
         Ok(())
     }
