@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use iolite::limits::SLAB_BYTES_MIN;
+use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MIN};
 use iolite::{Channel, ChannelOptions, Pool, Slab, UnsealedMemory, channel_sockets};
 use millrace_sys::MappedFile;
 
@@ -21,10 +21,11 @@ const ROUNDS: usize = 5;
 const PAGE: usize = 4096;
 /// Buffers under way at a time, in each way that has a limit of its own.
 const DEPTH: usize = 8;
-/// Bytes that are passed in one round, at least [`BUFFERS_MIN`] buffers.
+/// Bytes that are passed in one round, at least [`BUFFERS_MIN`] buffers, or more if none is copied
+/// or created anew.
 const ROUND_BYTES: usize = 1 << 30;
 const BUFFERS_MIN: usize = 2_000;
-const BUFFERS_MAX: usize = 50_000;
+const SHARED_BUFFERS: usize = 50_000;
 
 /// A way to pass a buffer.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,11 +81,14 @@ fn main() {
     println!("{:<6} {:<16} {:>10} {:>10} {:>12}", "KB", "way", "us", "CPU us", "unix/this");
     for size in sizes {
         let bytes = size * 1024;
-        let count = (ROUND_BYTES / bytes).clamp(BUFFERS_MIN, BUFFERS_MAX);
+        let count_of = |way: Way| match way {
+            Way::Unix | Way::Sealed => (ROUND_BYTES / bytes).clamp(BUFFERS_MIN, SHARED_BUFFERS),
+            _ => SHARED_BUFFERS,
+        };
         let mut figures: Vec<Vec<[f64; 2]>> = vec![Vec::new(); ways.len()];
         for _ in 0..ROUNDS {
             for (way, figures) in ways.iter().zip(&mut figures) {
-                figures.push(measure(Case { way: *way, bytes, count, all_bytes }));
+                figures.push(measure(Case { way: *way, bytes, count: count_of(*way), all_bytes }));
             }
         }
         let medians: Vec<[f64; 2]> = figures.iter_mut().map(|of| median(of)).collect();
@@ -208,13 +212,13 @@ struct BareRing {
 
 impl BareRing {
     fn new(file: &OwnedFd, bytes: usize) -> Self {
-        let mapping =
-            MappedFile::writable(file.as_fd(), PAGE + DEPTH * bytes).expect("a mapping");
-        Self { mapping, bytes }
+        let mapping = MappedFile::populated(file.as_fd(), Self::file_bytes(bytes) as usize);
+        Self { mapping: mapping.expect("a mapping"), bytes }
     }
 
+    /// Whole huge pages, as in a pool.
     fn file_bytes(bytes: usize) -> u64 {
-        (PAGE + DEPTH * bytes) as u64
+        (PAGE + DEPTH * bytes).next_multiple_of(BLOCK_BYTES) as u64
     }
 
     fn word<T>(&self, index: usize) -> &T {

@@ -223,13 +223,9 @@ impl Extent {
         self.was_sent.load(Ordering::Relaxed)
     }
 
-    /// Records that other processes may hold the memory, and lets members of its pool acquire it.
-    pub(crate) fn pass(&self) {
-        if let Source::Pool(pool) = &self.source
-            && !self.was_passed.swap(true, Ordering::Relaxed)
-        {
-            pool.publish(self.allocation(), self.generation);
-        }
+    /// Records that other processes may hold the memory.
+    pub(crate) fn set_passed(&self) {
+        self.was_passed.store(true, Ordering::Relaxed);
     }
 
     fn was_passed(&self) -> bool {

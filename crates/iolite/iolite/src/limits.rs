@@ -39,6 +39,8 @@ pub(crate) const COPY_UNITS_MIN: usize = 16;
 /// The maximum number of derived values that are kept per extent. Further ones are computed each
 /// time.
 pub const FORMS_MAX: usize = 16;
+/// Sealed files of at least this size are whole huge pages: see docs/design/pools.md.
+pub(crate) const HUGE_FILE_BYTES_MIN: usize = 512 * 1024;
 /// The minimum size of a pool: one block.
 pub const POOL_BYTES_MIN: usize = BLOCK_BYTES;
 /// The maximum size of a pool. Its table takes 1/512 of that, and 48 bytes for each block.

@@ -10,12 +10,18 @@ pub(crate) struct Frame {
     pub(crate) kind: FrameKind,
     /// The aggregate ends with this frame.
     pub(crate) is_last: bool,
+    /// The number of units of the extent.
+    pub(crate) units: u16,
     /// The sender's number of a pool or a file.
     pub(crate) number: u32,
-    pub(crate) offset: u64,
+    /// The first unit of the extent; a slot; or a number of slots or frames.
+    pub(crate) first_unit: u32,
+    /// The version of the block.
+    pub(crate) version: u32,
+    /// The offset of the slice in the extent or file, in bytes.
+    pub(crate) start: u32,
+    /// The length of the slice in bytes.
     pub(crate) length: u32,
-    /// The bytes of the extent in front of the slice.
-    pub(crate) before: u32,
     pub(crate) generation: u64,
 }
 
@@ -23,7 +29,7 @@ pub(crate) struct Frame {
 #[repr(u8)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum FrameKind {
-    /// Part of an aggregate: a slice of a pool. `offset` is that of its extent.
+    /// Part of an aggregate: a slice of a pool.
     Reference = 1,
     /// Part of an aggregate: the bytes follow in the packet.
     Bytes = 2,
@@ -36,14 +42,14 @@ pub(crate) enum FrameKind {
     Forget = 5,
     /// In a ring: the next frame is in a packet.
     InPacket = 6,
-    /// The first packet: `offset` is the number of frames in the sender's ring (0: none). Files:
-    /// the sender's page, and its process.
+    /// The first packet: the number of frames in the sender's ring (0: none). Files: the sender's
+    /// page, and its process.
     Hello = 16,
-    /// An invitation to a pool of `length` slots. File: the table.
+    /// An invitation to a pool with a number of slots.
     Pool = 17,
     /// The member has joined. File: the ledger.
     Ledger = 18,
-    /// A block of a pool: slot `offset` has version `generation`. File: the block.
+    /// A version of the block in a slot. File: the block.
     Block = 19,
     /// That version of a slot's block is not used any more.
     Retired = 20,
@@ -52,20 +58,23 @@ pub(crate) enum FrameKind {
 }
 
 impl FrameKind {
-    const ALL: [Self; 12] = [
-        Self::Reference,
-        Self::Bytes,
-        Self::File,
-        Self::Empty,
-        Self::Forget,
-        Self::InPacket,
-        Self::Hello,
-        Self::Pool,
-        Self::Ledger,
-        Self::Block,
-        Self::Retired,
-        Self::Wake,
-    ];
+    fn of(number: u8) -> Option<Self> {
+        Some(match number {
+            1 => Self::Reference,
+            2 => Self::Bytes,
+            3 => Self::File,
+            4 => Self::Empty,
+            5 => Self::Forget,
+            6 => Self::InPacket,
+            16 => Self::Hello,
+            17 => Self::Pool,
+            18 => Self::Ledger,
+            19 => Self::Block,
+            20 => Self::Retired,
+            21 => Self::Wake,
+            _ => return None,
+        })
+    }
 
     /// Returns whether frames of this kind keep their order.
     pub(crate) fn is_data(self) -> bool {
@@ -75,24 +84,35 @@ impl FrameKind {
 
 impl Frame {
     pub(crate) fn new(kind: FrameKind) -> Self {
-        Self { kind, is_last: false, number: 0, offset: 0, length: 0, before: 0, generation: 0 }
+        Self {
+            kind,
+            is_last: false,
+            units: 0,
+            number: 0,
+            first_unit: 0,
+            version: 0,
+            start: 0,
+            length: 0,
+            generation: 0,
+        }
     }
 
     pub(crate) fn to_words(self) -> [u64; FRAME_WORDS] {
-        let kind = self.kind as u64 | u64::from(self.is_last) << 8;
+        let kind = self.kind as u32 | u32::from(self.is_last) << 8 | u32::from(self.units) << 16;
+        let pair = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
         [
-            kind | u64::from(self.number) << 32,
-            self.offset,
-            u64::from(self.length) | u64::from(self.before) << 32,
+            pair(kind, self.number),
+            pair(self.first_unit, self.version),
+            pair(self.start, self.length),
             self.generation,
         ]
     }
 
     /// Returns `None` for words that are no frame.
     pub(crate) fn from_words(words: [u64; FRAME_WORDS]) -> Option<Self> {
-        let [first, offset, lengths, generation] = words;
-        let kind = FrameKind::ALL.into_iter().find(|kind| *kind as u64 == first & 0xff)?;
-        let is_last = match first >> 8 & 0x00ff_ffff {
+        let [first, block, range, generation] = words;
+        let kind = FrameKind::of(first as u8)?;
+        let is_last = match first >> 8 & 0xff {
             0 => false,
             1 => true,
             _ => return None,
@@ -100,10 +120,12 @@ impl Frame {
         Some(Self {
             kind,
             is_last,
+            units: (first >> 16) as u16,
             number: (first >> 32) as u32,
-            offset,
-            length: lengths as u32,
-            before: (lengths >> 32) as u32,
+            first_unit: block as u32,
+            version: (block >> 32) as u32,
+            start: range as u32,
+            length: (range >> 32) as u32,
             generation,
         })
     }
@@ -131,14 +153,18 @@ mod tests {
 
     #[test]
     fn frames_are_decoded_as_they_were_encoded() {
-        for kind in FrameKind::ALL {
+        let kinds: Vec<FrameKind> = (0..=u8::MAX).filter_map(FrameKind::of).collect();
+        assert_eq!(kinds.len(), 12);
+        for kind in kinds {
             let frame = Frame {
                 kind,
                 is_last: true,
+                units: 512,
                 number: 7,
-                offset: u64::MAX - 1,
-                length: u32::MAX,
-                before: 3,
+                first_unit: u32::MAX,
+                version: 5,
+                start: 3,
+                length: u32::MAX - 1,
                 generation: 1 << 60,
             };
             assert_eq!(Frame::from_bytes(&frame.to_bytes()), Some(frame));

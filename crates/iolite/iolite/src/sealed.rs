@@ -15,6 +15,7 @@ use millrace_sys::{Errno, MappedFile};
 
 use crate::account::{Account, Charge};
 use crate::error::Error;
+use crate::limits::{BLOCK_BYTES, HUGE_FILE_BYTES_MIN};
 
 /// A memory file that is being filled. Only this process has it. A child that it makes by fork(2)
 /// must not use the descriptor before it is closed (on exec).
@@ -26,7 +27,9 @@ pub struct UnsealedMemory {
 }
 
 impl UnsealedMemory {
-    /// Creates a file of `capacity` bytes, at least one. It takes memory as it is filled.
+    /// Creates a file of `capacity` bytes, at least one, with memory for all of them. From 512 KB
+    /// on these are huge pages of 2 MB if the kernel has some, which take less time than the pages
+    /// that they replace.
     ///
     /// # Errors
     /// [`Error::Kernel`].
@@ -35,9 +38,11 @@ impl UnsealedMemory {
     /// If `capacity` is 0.
     pub fn new(capacity: usize) -> Result<Self, Error> {
         assert!(capacity > 0, "a memory file has at least one byte");
-        let file = millrace_sys::create_memory_file("iolite", capacity as u64)
+        let huge = capacity.next_multiple_of(BLOCK_BYTES);
+        let bytes = if capacity >= HUGE_FILE_BYTES_MIN { huge } else { capacity };
+        let file = millrace_sys::create_memory_file("iolite", bytes as u64)
             .map_err(|error| Error::Kernel("memfd_create", error))?;
-        let mapping = MappedFile::writable(file.as_fd(), capacity)
+        let mapping = MappedFile::populated(file.as_fd(), bytes)
             .map_err(|error| Error::Kernel("mmap", error))?;
         Ok(Self { mapping, file, filled: 0 })
     }
@@ -52,8 +57,7 @@ impl UnsealedMemory {
         unsafe { std::slice::from_raw_parts_mut(start.as_ptr(), self.mapping.len() - self.filled) }
     }
 
-    /// Records that the first `count` bytes of [`UnsealedMemory::unfilled`] were written. Receivers
-    /// refuse a file with pages that were not.
+    /// Records that the first `count` bytes of [`UnsealedMemory::unfilled`] were written.
     ///
     /// # Panics
     /// If `count` is larger than that.
@@ -71,16 +75,18 @@ impl UnsealedMemory {
         count
     }
 
-    /// Cuts the file after the filled bytes, and seals it.
+    /// Cuts the file after the filled bytes, unless it has huge pages, and seals it. Receivers of
+    /// huge pages find zeros after the filled bytes.
     ///
     /// # Errors
     /// [`Error::Kernel`]: the file cannot be passed on.
     pub fn seal(self) -> Result<SealedMemory, Error> {
         let Self { mapping, file, filled } = self;
-        let capacity = mapping.len();
+        let bytes = mapping.len();
         // The kernel seals no file that is mapped for writing.
         drop(mapping);
-        if filled < capacity {
+        // To cut a huge page takes longer than everything else.
+        if filled < bytes && !bytes.is_multiple_of(BLOCK_BYTES) {
             millrace_sys::truncate_file(file.as_fd(), filled as u64)
                 .map_err(|error| Error::Kernel("ftruncate", error))?;
         }
@@ -131,7 +137,8 @@ impl SealedMemory {
         Ok(Self { file, length, mapping: OnceLock::new(), _charge: Some(charge) })
     }
 
-    /// Returns the number of bytes.
+    /// Returns the number of bytes: of those that were filled, or of the whole file if it was
+    /// accepted.
     pub fn len(&self) -> usize {
         self.length
     }
@@ -236,7 +243,7 @@ mod tests {
 
     use super::*;
 
-    const ACCOUNT_BYTES: u64 = 1 << 20;
+    const ACCOUNT_BYTES: u64 = 1 << 18;
 
     fn account() -> Account {
         Account::new(ACCOUNT_BYTES)

@@ -176,6 +176,17 @@ impl MappedRegion {
         unsafe { madvise(place.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) }
     }
 
+    /// Maps all pages of a range for reading, and allocates those that have no memory
+    /// (MADV_POPULATE_READ, since Linux 5.14).
+    ///
+    /// # Errors
+    /// As [`MappedRegion::populate`].
+    pub fn populate_for_reading(&self, at: usize, bytes: usize) -> Result<()> {
+        let place = self.place(at, bytes);
+        // SAFETY: the range is mapped as long as `self` lives; populating changes no byte.
+        unsafe { madvise(place.as_ptr().cast(), bytes, Advice::LinuxPopulateRead) }
+    }
+
     /// Turns each aligned part of [`HUGE_PAGE_BYTES`] of a range into one huge page (MADV_COLLAPSE,
     /// since Linux 6.1), whatever the machine's settings for huge pages are. Each part must have at
     /// least one page of memory; its missing pages are filled with zeros.
@@ -246,6 +257,34 @@ impl MappedFile {
         Self::new(file, bytes, ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED)
     }
 
+    /// Maps a whole file of `bytes` for reading and writing, and allocates its memory now: as huge
+    /// pages if `bytes` is a multiple of [`HUGE_PAGE_BYTES`] and the kernel has some.
+    ///
+    /// # Errors
+    /// As [`MappedFile::writable`].
+    pub fn populated(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
+        if !bytes.is_multiple_of(HUGE_PAGE_BYTES) {
+            let mapped = Self::writable(file, bytes)?;
+            // SAFETY: the range is mapped; populating changes no byte. If it fails, as before Linux
+            // 5.14, the first accesses allocate the memory.
+            let _ =
+                unsafe { madvise(mapped.start.as_ptr().cast(), bytes, Advice::LinuxPopulateWrite) };
+            return Ok(mapped);
+        }
+        let mut region = MappedRegion::reserve(bytes)?;
+        region.map(0, file, bytes)?;
+        region.keep_from_children(0, bytes)?;
+        for at in (0..bytes).step_by(HUGE_PAGE_BYTES) {
+            // There is nothing to collapse before a page has memory.
+            let _ = region.populate(at, 4096);
+        }
+        let _ = region.collapse(0, bytes);
+        let _ = region.populate(0, bytes);
+        let start = region.start();
+        std::mem::forget(region);
+        Ok(Self { start, bytes })
+    }
+
     fn new(
         file: BorrowedFd<'_>,
         bytes: usize,
@@ -308,6 +347,18 @@ mod tests {
         let mut bytes = [0; 4096];
         reader.read_exact(&mut bytes).unwrap();
         assert_eq!(bytes, [7; 4096]);
+    }
+
+    #[test]
+    fn a_populated_file_has_all_its_memory() {
+        for bytes in [5000, HUGE_PAGE_BYTES] {
+            let file = create_memory_file("test", bytes as u64).unwrap();
+            let mapped = MappedFile::populated(file.as_fd(), bytes).unwrap();
+            let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;
+            assert_eq!(blocks as usize * 512, bytes.next_multiple_of(4096));
+            // SAFETY: the last byte is mapped, and nothing else refers to it.
+            unsafe { mapped.start().byte_add(bytes - 1).write(1) };
+        }
     }
 
     #[test]

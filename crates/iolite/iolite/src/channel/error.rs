@@ -35,7 +35,9 @@ pub enum PeerFault {
     Positions,
     /// A reference to a pool that this process has not joined.
     Pool,
-    /// A reference to an extent that does not exist now.
+    /// A reference to a block that it has not passed, or has retired.
+    Block,
+    /// A reference beyond the end of an extent or a block.
     Extent,
     /// A reference to a file that it has not passed, or to bytes beyond its end.
     File,
@@ -54,7 +56,8 @@ impl fmt::Display for PeerFault {
             Self::Descriptors => "a packet with a wrong number of descriptors",
             Self::Positions => "impossible positions in the page of a channel",
             Self::Pool => "a reference to a pool that was not joined",
-            Self::Extent => "a reference to memory that is not in use",
+            Self::Block => "a reference to a block that was not passed",
+            Self::Extent => "a reference beyond the end of memory",
             Self::File => "a reference to a file that was not passed, or beyond its end",
             Self::Parts => "an aggregate with too many parts",
             Self::Packets => "more packets than the ring announces",

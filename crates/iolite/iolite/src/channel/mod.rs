@@ -23,9 +23,9 @@ use crate::error::Error;
 use crate::limits::{BYTES_PER_PACKET_MAX, RING_FRAMES_MAX};
 use crate::packet::{FRAME_BYTES, Frame, FrameKind};
 use crate::pool::Pool;
-use crate::pool::joined::{JoinError, JoinedPool};
+use crate::pool::joined::JoinedPool;
 use crate::pool::ledger::{PeerLedger, ledger_words};
-use crate::pool::members::Peer;
+use crate::pool::members::{MemberState, Membership, Peer};
 use crate::pool::words::PeerWords;
 
 /// A connection to another process, which passes aggregates in both directions without copying
@@ -73,7 +73,7 @@ impl Channel {
         let own = OwnPage::new(options.ring_frames)?;
         let process = millrace_sys::open_process(std::process::id())
             .map_err(|error| ChannelError::Kernel("pidfd_open", error))?;
-        let hello = Frame { offset: options.ring_frames as u64, ..Frame::new(FrameKind::Hello) };
+        let hello = Frame { first_unit: options.ring_frames as u32, ..Frame::new(FrameKind::Hello) };
         let files = [own.words.file(), process.as_fd()];
         millrace_sys::send_packet(socket.as_fd(), &[&hello.to_bytes()], &files)
             .map_err(|error| ChannelError::Kernel("sendmsg", error))?;
@@ -108,8 +108,9 @@ impl Channel {
         while !self.try_send(aggregate)? {
             self.wait(WaitFor::Room)?;
         }
-        while !self.flush()? {
+        while !self.sending.is_flushed() {
             self.wait(WaitFor::Room)?;
+            self.flush()?;
         }
         Ok(())
     }
@@ -127,9 +128,9 @@ impl Channel {
         if self.receiving.has_ended {
             return self.check(Err(ChannelError::Closed));
         }
-        let enqueued = self.sending.enqueue(aggregate, &self.peer, self.options.copied_max);
+        let enqueued = self.sending.enqueue(aggregate, self.options.copied_max);
         self.check(enqueued)?;
-        self.flush()?;
+        self.send_frames()?;
         Ok(true)
     }
 
@@ -139,21 +140,31 @@ impl Channel {
     /// As [`Channel::send`].
     pub fn flush(&mut self) -> Result<bool, ChannelError> {
         self.check_error()?;
-        if self.other.is_none() || self.waits_for_ledger() {
+        let is_invited = |(_, membership): &(Pool, Arc<Membership>)| {
+            membership.state() == MemberState::Invited
+        };
+        if self.other.is_none() || self.sending.pools.iter().any(is_invited) {
             self.read_packets()?;
         }
         if let Some(page) = &self.other {
             let released = self.sending.release_passed(page);
             self.check(released)?;
         }
-        if self.receiving.has_ended && !self.sending.is_flushed() {
-            return self.check(Err(ChannelError::Closed));
+        if !self.sending.is_flushed() {
+            if self.receiving.has_ended {
+                return self.check(Err(ChannelError::Closed));
+            }
+            self.send_frames()?;
         }
+        Ok(self.sending.is_flushed())
+    }
+
+    fn send_frames(&mut self) -> Result<(), ChannelError> {
         let sent = self.sending.flush(&self.own, &self.peer);
         if self.check(sent)? {
             self.notify(WaitFor::Frames);
         }
-        Ok(self.sending.is_flushed())
+        Ok(())
     }
 
     /// Receives the next aggregate, and waits for it. Returns `None` at the end.
@@ -239,7 +250,7 @@ impl Channel {
             self.read_packets()?;
         }
         let mut added = self.receiving.add(packet, &self.options);
-        if let Err(ChannelError::Peer(PeerFault::Extent)) = added {
+        if let Err(ChannelError::Peer(PeerFault::Block)) = added {
             self.read_packets()?;
             if self.receiving.has_ended {
                 // The other process has closed the channel too early.
@@ -254,23 +265,18 @@ impl Channel {
 
     fn knows_block(&self, frame: Frame) -> bool {
         let pool = self.receiving.pools.iter().find(|(number, _)| *number == frame.number);
-        pool.is_some_and(|(_, pool)| pool.has_block(frame.offset))
-    }
-
-    fn waits_for_ledger(&self) -> bool {
-        self.sending.pools.iter().any(|pool| pool.is_invited(&self.peer))
+        pool.is_some_and(|(_, pool)| pool.has_block(frame))
     }
 
     /// Wakes the other side if it waits.
     fn notify(&mut self, event: WaitFor) {
-        self.own.count_event();
         let waiting = match &self.other {
             // Its first packet has not arrived, so it may wait for anything.
             None => Some(Waiting::Futex),
             Some(page) => page.waiting(event),
         };
         match waiting {
-            Some(Waiting::Futex) => self.own.wake(),
+            Some(Waiting::Futex) => self.own.wake(event),
             Some(Waiting::Packet) => {
                 // A socket without room is readable for the other side.
                 self.peer.send(Frame::new(FrameKind::Wake), &[]);
@@ -303,14 +309,11 @@ impl Channel {
         }
         self.own.set_waiting(wait_for, Waiting::Futex);
         let page = self.other.as_ref().expect("its page was checked");
-        let events = page.events();
-        let is_ready = match wait_for {
-            WaitFor::Frames => self.receiving.has_frame(Some(page)),
-            WaitFor::Room => self.sending.has_news(page),
+        let seen = match wait_for {
+            WaitFor::Frames => self.receiving.position,
+            WaitFor::Room => self.sending.passed(),
         };
-        if !is_ready {
-            page.wait(events, WAIT_MAX);
-        }
+        page.wait(wait_for, seen, WAIT_MAX);
         self.own.set_waiting(wait_for, Waiting::No);
         if wait_for == WaitFor::Room {
             self.read_packets()?;
@@ -373,7 +376,7 @@ impl Channel {
         match frame.kind {
             FrameKind::Hello => {
                 let (page, process) = (file()?, file()?);
-                let ring_frames = usize::try_from(frame.offset).map_err(|_| PeerFault::Frame)?;
+                let ring_frames = frame.first_unit as usize;
                 if self.other.is_some() || ring_frames > RING_FRAMES_MAX {
                     return Err(PeerFault::Frame.into());
                 }
@@ -383,13 +386,13 @@ impl Channel {
                 self.other = Some(PeerPage::accept(&page, ring_frames)?);
                 let _ = self.peer.process.set(process);
             }
-            FrameKind::Pool if self.options.joins_pools => self.join(frame, &file()?)?,
+            FrameKind::Pool if self.options.joins_pools => self.join(frame)?,
             FrameKind::Pool => {}
             FrameKind::Ledger => {
                 let words = file()?;
                 let mut pools = self.sending.pools.iter();
-                let pool = pools.find(|pool| pool.number() == frame.number);
-                let pool = pool.ok_or(PeerFault::Pool)?;
+                let pool = pools.find(|(pool, _)| pool.number() == frame.number);
+                let (pool, _) = pool.ok_or(PeerFault::Pool)?;
                 let slots = pool.slots();
                 let words = PeerWords::accept(&words, ledger_words(slots))?;
                 if !pool.join(&self.peer, PeerLedger { words, slots }) {
@@ -399,11 +402,11 @@ impl Channel {
             FrameKind::Block | FrameKind::Retired => {
                 let pool = self.receiving.pools.iter().find(|(of, _)| *of == frame.number);
                 let (_, pool) = pool.ok_or(PeerFault::Pool)?;
-                let slot = usize::try_from(frame.offset).ok().filter(|slot| *slot < pool.slots());
+                let slot = Some(frame.first_unit as usize).filter(|slot| *slot < pool.slots());
                 let slot = slot.ok_or(PeerFault::Frame)?;
                 match frame.kind {
-                    FrameKind::Block => pool.add_block(slot, frame.generation, file()?)?,
-                    _ => pool.retire_block(slot, frame.generation),
+                    FrameKind::Block => pool.add_block(slot, frame.version, file()?)?,
+                    _ => pool.retire_block(slot, frame.version),
                 }
             }
             FrameKind::Wake => {}
@@ -413,15 +416,11 @@ impl Channel {
     }
 
     /// Joins a pool of the peer.
-    fn join(&mut self, frame: Frame, table: &OwnedFd) -> Result<(), ChannelError> {
+    fn join(&mut self, frame: Frame) -> Result<(), ChannelError> {
         if self.receiving.pools.iter().any(|(number, _)| *number == frame.number) {
             return Err(PeerFault::Pool.into());
         }
-        let pool = JoinedPool::new(table, frame.length as usize).map_err(|error| match error {
-            JoinError::Slots => PeerFault::Frame.into(),
-            JoinError::Table(refused) => ChannelError::Refused(refused),
-            JoinError::Memory(error) => ChannelError::Memory(error),
-        })?;
+        let pool = JoinedPool::new(frame.first_unit as usize)?.ok_or(PeerFault::Frame)?;
         let answer = Frame { number: frame.number, ..Frame::new(FrameKind::Ledger) };
         if !self.peer.send(answer, &[pool.ledger_file()]) {
             // The owner goes on without this member.
@@ -461,14 +460,14 @@ impl Pool {
         let pool = Self::with_members(bytes, quota, peers)?;
         let invitation = Frame {
             number: pool.number(),
-            length: pool.slots() as u32,
+            first_unit: pool.slots() as u32,
             ..Frame::new(FrameKind::Pool)
         };
-        for channel in members {
-            if !channel.peer.send(invitation, &[pool.table_file()]) {
+        for (channel, membership) in members.iter_mut().zip(pool.memberships()) {
+            if !channel.peer.send(invitation, &[]) {
                 return Err(ChannelError::Closed);
             }
-            channel.sending.pools.push(pool.clone());
+            channel.sending.pools.push((pool.clone(), membership));
         }
         Ok(pool)
     }
@@ -476,12 +475,13 @@ impl Pool {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        for pool in &self.sending.pools {
+        for (pool, _) in &self.sending.pools {
             pool.leave(&self.peer);
         }
         let _ = millrace_sys::shutdown(self.peer.socket.as_fd(), millrace_sys::Shutdown::Both);
-        self.own.count_event();
-        self.own.wake();
+        // A side that is about to wait notices the end after a while.
+        self.own.wake(WaitFor::Frames);
+        self.own.wake(WaitFor::Room);
     }
 }
 

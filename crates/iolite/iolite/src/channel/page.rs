@@ -2,15 +2,18 @@
 //! ring of frames.
 //!
 //! ```text
-//!   word  0   frames that this side has put into its ring, in all
-//!   word  8   frames of the other side that this side has passed, in all
-//!   word 16   a number that changes with the other words, for waiting by futex(2)
-//!   word 24   how this side waits for frames; word 32: for room
-//!   word 64   the ring: 4 words for each frame
+//!   word 0   frames that this side has put into its ring, in all
+//!   word 1   frames of the other side that this side has passed, in all
+//!   word 2   how this side waits for frames; word 3: for room
+//!   word 8   the ring: 4 words for each frame
 //! ```
+//!
+//! The first words share a cache line, because the other side reads them together. Their lower
+//! halves are futexes.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use crate::error::Error;
 use crate::packet::{FRAME_WORDS, Frame};
@@ -18,11 +21,10 @@ use crate::pool::words::{OwnWords, PeerWords};
 use crate::sealed::RefusedMemory;
 
 const TAIL: usize = 0;
-const PASSED: usize = 8;
-const EVENTS: usize = 16;
-const WAITS_FOR_FRAMES: usize = 24;
-const WAITS_FOR_ROOM: usize = 32;
-const RING: usize = 64;
+const PASSED: usize = 1;
+const WAITS_FOR_FRAMES: usize = 2;
+const WAITS_FOR_ROOM: usize = 3;
+const RING: usize = 8;
 
 const fn page_words(ring_frames: usize) -> usize {
     RING + ring_frames * FRAME_WORDS
@@ -46,10 +48,19 @@ pub(super) enum WaitFor {
 }
 
 impl WaitFor {
-    const fn word(self) -> usize {
+    /// The word that says how a side waits.
+    const fn waits_word(self) -> usize {
         match self {
             Self::Frames => WAITS_FOR_FRAMES,
             Self::Room => WAITS_FOR_ROOM,
+        }
+    }
+
+    /// The word of the other side that changes when the wait ends.
+    const fn event_word(self) -> usize {
+        match self {
+            Self::Frames => TAIL,
+            Self::Room => PASSED,
         }
     }
 }
@@ -74,30 +85,26 @@ impl OwnPage {
         }
     }
 
-    /// Publishes all frames before `position`. Release: pairs with [`PeerPage::tail`].
+    /// Publishes all frames before `position`. SeqCst: the caller reads afterwards whether the other
+    /// side waits. Either it sees that, or the other side sees the frames before it sleeps.
     pub(super) fn publish(&self, position: u64) {
-        self.words.word(TAIL).store(position, Ordering::Release);
+        self.words.word(TAIL).store(position, Ordering::SeqCst);
     }
 
-    /// Publishes how many frames of the other side were passed. Their memory is held now.
+    /// Publishes how many frames of the other side were passed. Their memory is held now. SeqCst: as
+    /// in `publish`.
     pub(super) fn set_passed(&self, passed: u64) {
-        self.words.word(PASSED).store(passed, Ordering::Release);
+        self.words.word(PASSED).store(passed, Ordering::SeqCst);
     }
 
     pub(super) fn set_waiting(&self, wait_for: WaitFor, waiting: Waiting) {
-        // SeqCst: the caller reads the other side's words afterwards; see `count_event`.
-        self.words.word(wait_for.word()).store(waiting as u64, Ordering::SeqCst);
+        self.words.word(wait_for.waits_word()).store(waiting as u64, Ordering::SeqCst);
     }
 
-    /// Changes the number for waiting. The caller reads afterwards whether the other side waits.
-    /// Either it sees that, or the other side sees what was published before.
-    pub(super) fn count_event(&self) {
-        self.words.half_word(EVENTS).fetch_add(1, Ordering::SeqCst);
-    }
-
-    pub(super) fn wake(&self) {
+    /// Wakes the other side, if it waits by futex.
+    pub(super) fn wake(&self, event: WaitFor) {
         // It fails only for memory that is not mapped.
-        let _ = millrace_sys::futex_wake(self.words.half_word(EVENTS));
+        let _ = millrace_sys::futex_wake(self.words.half_word(event.event_word()));
     }
 }
 
@@ -114,11 +121,11 @@ impl PeerPage {
     }
 
     pub(super) fn tail(&self) -> u64 {
-        self.words.word(TAIL).load(Ordering::Acquire)
+        self.words.word(TAIL).load(Ordering::SeqCst)
     }
 
     pub(super) fn passed(&self) -> u64 {
-        self.words.word(PASSED).load(Ordering::Acquire)
+        self.words.word(PASSED).load(Ordering::SeqCst)
     }
 
     /// Reads a frame of the ring. The other side may change it any time; only this copy counts.
@@ -130,17 +137,15 @@ impl PeerPage {
 
     /// Returns how the other side waits; `None` for a number that means nothing.
     pub(super) fn waiting(&self, wait_for: WaitFor) -> Option<Waiting> {
-        let waiting = self.words.word(wait_for.word()).load(Ordering::SeqCst);
+        let waiting = self.words.word(wait_for.waits_word()).load(Ordering::SeqCst);
         [Waiting::No, Waiting::Futex, Waiting::Packet].into_iter().find(|of| *of as u64 == waiting)
     }
 
-    pub(super) fn events(&self) -> u32 {
-        self.words.half_word(EVENTS).load(Ordering::SeqCst)
-    }
-
-    /// Waits for the other side's next event after `events`, at most for `wait_max`.
-    pub(super) fn wait(&self, events: u32, wait_max: std::time::Duration) {
+    /// Waits until the other side's frames or passed frames are no longer `seen`, at most for
+    /// `wait_max`.
+    pub(super) fn wait(&self, wait_for: WaitFor, seen: u64, wait_max: Duration) {
+        let word = self.words.half_word(wait_for.event_word());
         // It fails only for memory that is not mapped.
-        let _ = millrace_sys::futex_wait(self.words.half_word(EVENTS), events, wait_max);
+        let _ = millrace_sys::futex_wait(word, seen as u32, wait_max);
     }
 }

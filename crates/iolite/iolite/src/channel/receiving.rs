@@ -122,16 +122,16 @@ impl Receiving {
     fn find(&self, frame: Frame) -> Result<Slice, ChannelError> {
         let pool = self.pools.iter().find(|(number, _)| *number == frame.number);
         let (_, pool) = pool.ok_or(PeerFault::Pool)?;
-        let Frame { offset, generation, .. } = frame;
-        let extent = pool.acquire(offset, generation, |bytes| {
+        let extent = pool.acquire(frame, |offset, bytes| {
             let allocation = Allocation { offset, bytes };
-            Arc::new(Extent::in_joined(pool.clone(), allocation, generation))
+            Arc::new(Extent::in_joined(pool.clone(), allocation, frame.generation))
         });
         let extent = extent.map_err(|error| match error {
-            BadReference::NoBlock | BadReference::NoExtent => PeerFault::Extent.into(),
+            BadReference::NoBlock => PeerFault::Block.into(),
+            BadReference::NoExtent => PeerFault::Extent.into(),
             BadReference::Kernel(error) => ChannelError::Kernel("mmap", error),
         })?;
-        let (start, length) = (frame.before as usize, frame.length as usize);
+        let (start, length) = (frame.start as usize, frame.length as usize);
         if length == 0 || start + length > extent.filled() {
             return Err(PeerFault::Extent.into());
         }
@@ -158,8 +158,10 @@ impl Receiving {
             (None, Some(Some(kept))) => kept.clone(),
             _ => return Err(PeerFault::File.into()),
         };
-        let start = usize::try_from(frame.offset).map_err(|_| PeerFault::File)?;
-        let end = start.checked_add(frame.length as usize).filter(|end| *end <= whole.len());
-        Ok(whole.slice(start..end.ok_or(PeerFault::File)?))
+        let (start, length) = (frame.start as usize, frame.length as usize);
+        if start + length > whole.len() {
+            return Err(PeerFault::File.into());
+        }
+        Ok(whole.slice(start..start + length))
     }
 }

@@ -10,17 +10,17 @@ use crate::aggregate::Aggregate;
 use crate::channel::error::{ChannelError, PeerFault};
 use crate::channel::page::{OwnPage, PeerPage};
 use crate::extent::Source;
-use crate::limits::{BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX};
+use crate::limits::{BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, ZERO_COPY_UNIT};
 use crate::packet::{Frame, FrameKind};
-use crate::pool::Pool;
-use crate::pool::members::Peer;
+use crate::pool::members::{MemberState, Membership, Peer};
+use crate::pool::{Pool, unit_of};
 use crate::sealed::{SealedMemory, UnsealedMemory};
 use crate::slice::Slice;
 
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     /// The pools of this process that the peer is a member of.
-    pub(super) pools: Vec<Pool>,
+    pub(super) pools: Vec<(Pool, Arc<Membership>)>,
     /// Frames of the aggregate that is being sent.
     outgoing: VecDeque<Outgoing>,
     /// Slices that the peer has not passed yet, with the positions after their frames.
@@ -63,13 +63,12 @@ impl Sending {
     pub(super) fn enqueue(
         &mut self,
         aggregate: &Aggregate,
-        peer: &Arc<Peer>,
         copied_max: usize,
     ) -> Result<(), ChannelError> {
         self.forget_files();
         for slice in aggregate.slices() {
             match &slice.extent.source {
-                Source::Pool(pool) if pool.is_joined(peer) => self.add_reference(pool, slice),
+                Source::Pool(pool) if self.can_pass(pool) => self.add_reference(pool, slice),
                 Source::Sealed(file) => self.add_file(file, slice),
                 _ if slice.len() < copied_max => self.add_bytes(slice),
                 _ => self.add_copy(slice)?,
@@ -94,14 +93,26 @@ impl Sending {
         }
     }
 
+    /// Returns whether the peer has joined a pool.
+    fn can_pass(&self, pool: &Pool) -> bool {
+        let number = pool.number();
+        self.pools.iter().any(|(of, membership)| {
+            of.number() == number && membership.state() == MemberState::Joined
+        })
+    }
+
     fn add_reference(&mut self, pool: &Pool, slice: &Slice) {
-        slice.extent.pass();
+        let extent = &slice.extent;
+        extent.set_passed();
+        let allocation = extent.allocation();
         let frame = Frame {
+            units: (allocation.bytes / ZERO_COPY_UNIT) as u16,
             number: pool.number(),
-            offset: slice.extent.offset,
+            first_unit: unit_of(allocation.offset) as u32,
+            version: pool.version(allocation.offset),
+            start: slice.start,
             length: slice.len() as u32,
-            before: slice.start,
-            generation: slice.extent.generation,
+            generation: extent.generation,
             ..Frame::new(FrameKind::Reference)
         };
         self.in_flight_bytes += slice.len() as u64;
@@ -119,7 +130,7 @@ impl Sending {
         });
         let frame = Frame {
             number: number as u32,
-            offset: u64::from(slice.start),
+            start: slice.start,
             length: slice.len() as u32,
             ..Frame::new(FrameKind::File)
         };
@@ -168,9 +179,9 @@ impl Sending {
         self.passed == self.position
     }
 
-    /// Returns whether the peer has passed more frames than was read last.
-    pub(super) fn has_news(&self, page: &PeerPage) -> bool {
-        page.passed() != self.passed
+    /// Returns the number of frames that the peer had passed when it was last read.
+    pub(super) fn passed(&self) -> u64 {
+        self.passed
     }
 
     /// Sends as many frames as there is room for, and returns whether any was sent.

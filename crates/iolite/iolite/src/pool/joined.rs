@@ -1,7 +1,6 @@
 //! A pool of another process that this process has joined: memory that it reads.
 
 use std::any::Any;
-use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -9,12 +8,17 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use millrace_sys::MappedRegion;
 
 use crate::error::Error;
-use crate::limits::{BLOCK_BYTES, POOL_BYTES_MAX, RETIRED_BLOCKS_MAX, ZERO_COPY_UNIT};
+use crate::limits::{
+    BLOCK_BYTES, POOL_BYTES_MAX, RETIRED_BLOCKS_MAX, UNITS_PER_SEGMENT, ZERO_COPY_UNIT,
+};
+use crate::packet::Frame;
 use crate::pool::ledger::{OwnLedger, ledger_words};
-use crate::pool::table::{PeerTable, table_words};
-use crate::pool::words::{OwnWords, PeerWords};
+use crate::pool::words::OwnWords;
 use crate::pool::{next_pool_number, slot_of, unit_of};
 use crate::sealed::RefusedMemory;
+
+/// The most slots of a pool.
+const SLOTS_MAX: usize = POOL_BYTES_MAX / BLOCK_BYTES + RETIRED_BLOCKS_MAX + 1;
 
 /// A pool that this process has joined. Its owner is trusted: it can write to the memory. Clones
 /// are the same pool.
@@ -26,7 +30,7 @@ struct JoinedShared {
     /// The number of the pool in this process; never 0.
     number: u32,
     start: NonNull<u8>,
-    table: PeerTable,
+    slots: usize,
     ledger: OwnLedger,
     state: Mutex<JoinedState>,
 }
@@ -42,22 +46,22 @@ struct JoinedState {
     region: MappedRegion,
     /// Indexed by slot.
     blocks: Vec<Option<JoinedBlock>>,
-    /// The extents that are held, by their first units. The type is erased, because an extent holds
-    /// its pool.
-    extents: HashMap<usize, HeldExtent>,
     maps: u64,
 }
 
 #[derive(Debug)]
 struct JoinedBlock {
     file: OwnedFd,
-    version: u64,
+    version: u32,
     is_mapped: bool,
     is_retired: bool,
-    /// The extents of this block that are held.
+    /// The extents that are held, by their first units in the block.
+    extents: Box<[Option<HeldExtent>]>,
+    /// The number of these.
     held: usize,
 }
 
+/// The type of the extent is erased, because an extent holds its pool.
 #[derive(Debug)]
 struct HeldExtent {
     generation: u64,
@@ -67,35 +71,33 @@ struct HeldExtent {
 /// The reason why a reference was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum BadReference {
-    /// The block has not arrived.
+    /// The block has not arrived, or is used no more.
     NoBlock,
-    /// There is no such extent now.
+    /// No block has such an extent.
     NoExtent,
     Kernel(millrace_sys::Errno),
 }
 
 impl JoinedPool {
-    /// Joins a pool of `slots` with this table.
-    pub(crate) fn new(table: &OwnedFd, slots: usize) -> Result<Self, JoinError> {
-        if slots == 0 || slots > POOL_BYTES_MAX / BLOCK_BYTES + RETIRED_BLOCKS_MAX + 1 {
-            return Err(JoinError::Slots);
+    /// Joins a pool. Returns `None` if no pool has so many slots.
+    pub(crate) fn new(slots: usize) -> Result<Option<Self>, Error> {
+        if slots == 0 || slots > SLOTS_MAX {
+            return Ok(None);
         }
-        let words = PeerWords::accept(table, table_words(slots)).map_err(JoinError::Table)?;
-        let words_of_ledger = OwnWords::new(ledger_words(slots)).map_err(JoinError::Memory)?;
+        let words = OwnWords::new(ledger_words(slots))?;
         let region = MappedRegion::reserve(slots * BLOCK_BYTES)
-            .map_err(|error| JoinError::Memory(Error::Kernel("mmap", error)))?;
-        Ok(Self(Arc::new(JoinedShared {
+            .map_err(|error| Error::Kernel("mmap", error))?;
+        Ok(Some(Self(Arc::new(JoinedShared {
             number: next_pool_number(),
             start: region.start(),
-            table: PeerTable { words, slots },
-            ledger: OwnLedger::new(words_of_ledger, slots),
+            slots,
+            ledger: OwnLedger::new(words, slots),
             state: Mutex::new(JoinedState {
                 region,
                 blocks: (0..slots).map(|_| None).collect(),
-                extents: HashMap::new(),
                 maps: 0,
             }),
-        })))
+        }))))
     }
 
     pub(crate) fn number(&self) -> u32 {
@@ -112,11 +114,22 @@ impl JoinedPool {
         self.state().maps
     }
 
+    pub(crate) fn slots(&self) -> usize {
+        self.0.slots
+    }
+
+    /// Returns whether the block of a reference has arrived.
+    pub(crate) fn has_block(&self, frame: Frame) -> bool {
+        let state = self.state();
+        let block = state.blocks.get(frame.first_unit as usize / UNITS_PER_SEGMENT);
+        block.is_some_and(|of| of.as_ref().is_some_and(|of| of.version == frame.version))
+    }
+
     /// Adds a block, whose slot was checked. It is mapped when an extent of it is acquired.
     pub(crate) fn add_block(
         &self,
         slot: usize,
-        version: u64,
+        version: u32,
         file: OwnedFd,
     ) -> Result<(), RefusedMemory> {
         match millrace_sys::is_sealed_for_readers(file.as_fd()) {
@@ -130,72 +143,65 @@ impl JoinedPool {
             return Err(RefusedMemory::TooShort { length, expected: BLOCK_BYTES as u64 });
         }
         let mut state = self.state();
-        state.retire(&self.0, slot);
-        if state.blocks[slot].is_none() {
-            let block = JoinedBlock { file, version, is_mapped: false, is_retired: false, held: 0 };
-            state.blocks[slot] = Some(block);
-        }
+        state.retire(&self.0.ledger, slot);
+        // An owner that replaces a block of which extents are held does not get its new one used.
+        state.blocks[slot].get_or_insert_with(|| JoinedBlock {
+            file,
+            version,
+            is_mapped: false,
+            is_retired: false,
+            extents: (0..UNITS_PER_SEGMENT).map(|_| None).collect(),
+            held: 0,
+        });
         Ok(())
     }
 
     /// Unmaps a version of a block, as soon as nothing of it is held.
-    pub(crate) fn retire_block(&self, slot: usize, version: u64) {
+    pub(crate) fn retire_block(&self, slot: usize, version: u32) {
         let mut state = self.state();
         if state.blocks[slot].as_ref().is_some_and(|block| block.version == version) {
-            state.retire(&self.0, slot);
+            state.retire(&self.0.ledger, slot);
         }
     }
 
-    /// Returns whether the current block at an offset has arrived.
-    pub(crate) fn has_block(&self, offset: u64) -> bool {
-        let slot = slot_of(offset);
-        let state = self.state();
-        let block = state.blocks.get(slot).and_then(Option::as_ref);
-        block.is_some_and(|block| block.version == self.0.table.version(slot))
-    }
-
-    pub(crate) fn slots(&self) -> usize {
-        self.0.table.slots
-    }
-
-    /// Returns the extent at `offset` with this generation, or one that `make` creates from its
-    /// length. From then on this process holds the extent, until [`JoinedPool::release`].
+    /// Returns the extent of a reference, or the one that `make` creates from its offset and length
+    /// in bytes. From then on this process holds it, until [`JoinedPool::release`].
     pub(crate) fn acquire<T: Any + Send + Sync>(
         &self,
-        offset: u64,
-        generation: u64,
-        make: impl FnOnce(usize) -> Arc<T>,
+        frame: Frame,
+        make: impl FnOnce(u64, usize) -> Arc<T>,
     ) -> Result<Arc<T>, BadReference> {
-        if offset >= (self.slots() * BLOCK_BYTES) as u64
-            || !offset.is_multiple_of(ZERO_COPY_UNIT as u64)
-        {
+        let unit = frame.first_unit as usize;
+        let (slot, first) = (unit / UNITS_PER_SEGMENT, unit % UNITS_PER_SEGMENT);
+        let units = usize::from(frame.units);
+        if slot >= self.0.slots || units == 0 || first + units > UNITS_PER_SEGMENT {
             return Err(BadReference::NoExtent);
         }
-        let (slot, unit) = (slot_of(offset), unit_of(offset));
         let mut state = self.state();
-        let held = state.extents.get(&unit).filter(|held| held.generation == generation);
+        let JoinedState { region, blocks, maps } = &mut *state;
+        let block = blocks[slot].as_mut().filter(|block| block.version == frame.version);
+        let block = block.ok_or(BadReference::NoBlock)?;
+        let held = block.extents[first].as_ref().filter(|of| of.generation == frame.generation);
         if let Some(extent) = held.and_then(|held| held.extent.upgrade()) {
             return Ok(extent.downcast().expect("all extents have one type"));
         }
-        // The extent that is held here is another one, or is being dropped by another thread.
-        let was_held = state.extents.contains_key(&unit);
+        if !block.is_mapped {
+            let at = slot * BLOCK_BYTES;
+            let mapped = region.map_read_only(at, block.file.as_fd(), BLOCK_BYTES);
+            mapped.map_err(BadReference::Kernel)?;
+            region.keep_from_children(at, BLOCK_BYTES).map_err(BadReference::Kernel)?;
+            // If the kernel refuses, the first accesses map pages.
+            let _ = region.collapse(at, BLOCK_BYTES);
+            let _ = region.populate_for_reading(at, BLOCK_BYTES);
+            block.is_mapped = true;
+            *maps += 1;
+            self.0.ledger.set_version(slot, frame.version);
+        }
         self.0.ledger.hold(unit);
-        let acquired = state.find(&self.0, slot, unit, generation);
-        let units = match acquired {
-            Ok(units) => units,
-            Err(error) => {
-                if !was_held {
-                    self.0.ledger.release(unit);
-                }
-                return Err(error);
-            }
-        };
-        let extent = make(units * ZERO_COPY_UNIT);
-        let erased: Arc<dyn Any + Send + Sync> = extent.clone();
-        let held = HeldExtent { generation, extent: Arc::downgrade(&erased) };
-        if state.extents.insert(unit, held).is_none()
-            && let Some(block) = &mut state.blocks[slot]
-        {
+        let extent = make((unit * ZERO_COPY_UNIT) as u64, units * ZERO_COPY_UNIT);
+        let weak = Arc::downgrade(&extent);
+        let held = HeldExtent { generation: frame.generation, extent: weak };
+        if block.extents[first].replace(held).is_none() {
             block.held += 1;
         }
         Ok(extent)
@@ -203,25 +209,25 @@ impl JoinedPool {
 
     /// Releases an extent that is being dropped: the one at this address.
     pub(crate) fn release(&self, offset: u64, address: *const ()) {
-        let (slot, unit) = (slot_of(offset), unit_of(offset));
+        let unit = unit_of(offset);
+        let (slot, first) = (unit / UNITS_PER_SEGMENT, unit % UNITS_PER_SEGMENT);
         let mut state = self.state();
-        let is_known = |held: &HeldExtent| std::ptr::addr_eq(held.extent.as_ptr(), address);
-        if !state.extents.get(&unit).is_some_and(is_known) {
+        let Some(block) = &mut state.blocks[slot] else { return };
+        let is_this = |held: &HeldExtent| std::ptr::addr_eq(held.extent.as_ptr(), address);
+        if !block.extents[first].as_ref().is_some_and(is_this) {
             // Another thread has acquired it again meanwhile, and holds it now.
             return;
         }
-        state.extents.remove(&unit);
+        block.extents[first] = None;
+        block.held -= 1;
         self.0.ledger.release(unit);
-        if let Some(block) = &mut state.blocks[slot] {
-            block.held -= 1;
-            if block.is_retired {
-                state.retire(&self.0, slot);
-            }
+        if block.is_retired {
+            state.retire(&self.0.ledger, slot);
         }
     }
 
     pub(crate) fn address(&self, offset: u64) -> NonNull<u8> {
-        assert!(offset < (self.slots() * BLOCK_BYTES) as u64);
+        assert!(offset < (self.0.slots * BLOCK_BYTES) as u64);
         // SAFETY: the offset is inside the region.
         unsafe { self.0.start.byte_add(offset as usize) }
     }
@@ -246,37 +252,8 @@ impl JoinedPool {
 }
 
 impl JoinedState {
-    /// Finds the length of an extent, whose bit is set, and maps its block.
-    fn find(
-        &mut self,
-        pool: &JoinedShared,
-        slot: usize,
-        unit: usize,
-        generation: u64,
-    ) -> Result<usize, BadReference> {
-        let units = pool.table.units(unit, generation).ok_or(BadReference::NoExtent)?;
-        // The extent is held, so its block keeps its version.
-        let version = pool.table.version(slot);
-        let block = self.blocks[slot].as_mut().filter(|block| block.version == version);
-        let block = block.ok_or(BadReference::NoBlock)?;
-        let first = unit % (BLOCK_BYTES / ZERO_COPY_UNIT);
-        if units == 0 || first + units > BLOCK_BYTES / ZERO_COPY_UNIT {
-            return Err(BadReference::NoExtent);
-        }
-        if !block.is_mapped {
-            let at = slot * BLOCK_BYTES;
-            let mapped = self.region.map_read_only(at, block.file.as_fd(), BLOCK_BYTES);
-            mapped.map_err(BadReference::Kernel)?;
-            self.region.keep_from_children(at, BLOCK_BYTES).map_err(BadReference::Kernel)?;
-            block.is_mapped = true;
-            self.maps += 1;
-            pool.ledger.set_version(slot, version);
-        }
-        Ok(units)
-    }
-
     /// Removes a block of which nothing is held; otherwise it is removed later.
-    fn retire(&mut self, pool: &JoinedShared, slot: usize) {
+    fn retire(&mut self, ledger: &OwnLedger, slot: usize) {
         let Some(block) = &mut self.blocks[slot] else { return };
         block.is_retired = true;
         if block.held == 0 {
@@ -284,17 +261,8 @@ impl JoinedState {
                 // If the kernel refuses, the next block is mapped over this one.
                 let _ = self.region.unmap(slot * BLOCK_BYTES, BLOCK_BYTES);
             }
-            pool.ledger.set_version(slot, 0);
+            ledger.set_version(slot, 0);
             self.blocks[slot] = None;
         }
     }
-}
-
-/// The reason why a pool could not be joined.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum JoinError {
-    /// No pool has so many slots.
-    Slots,
-    Table(RefusedMemory),
-    Memory(Error),
 }

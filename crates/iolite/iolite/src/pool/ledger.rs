@@ -6,7 +6,7 @@
 //!   then              a bit for each unit: the member holds the extent that begins there
 //! ```
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use crate::limits::UNITS_PER_SEGMENT;
 use crate::pool::words::{OwnWords, PeerWords};
@@ -39,11 +39,10 @@ impl OwnLedger {
         Self { words, slots }
     }
 
-    /// Enters that an extent is held, before its entry in the table is read again.
+    /// Enters that an extent is held. Release: before the frame that refers to it is passed.
     pub(crate) fn hold(&self, unit: usize) {
         let (word, bit) = unit_bit(self.slots, unit);
-        // SeqCst: ordered before the load of the table; see `PoolTable`.
-        self.words.word(word).fetch_or(bit, Ordering::SeqCst);
+        self.words.word(word).fetch_or(bit, Ordering::Release);
     }
 
     /// Enters that an extent is not held any more. Release: all reads of its bytes come before.
@@ -58,9 +57,9 @@ impl OwnLedger {
     }
 
     /// Enters which version of a block is mapped; 0: none. Its next version was never sent.
-    pub(crate) fn set_version(&self, slot: usize, version: u64) {
+    pub(crate) fn set_version(&self, slot: usize, version: u32) {
         self.words.word(slot / 64).fetch_and(!(1 << (slot % 64)), Ordering::Release);
-        self.words.word(version_word(self.slots, slot)).store(version, Ordering::Release);
+        self.words.word(version_word(self.slots, slot)).store(u64::from(version), Ordering::Release);
     }
 }
 
@@ -84,8 +83,8 @@ impl PeerLedger {
         self.words.word(slot / 64).load(Ordering::Acquire) & (1 << (slot % 64)) != 0
     }
 
+    /// Returns the version of the block that the member has mapped.
     pub(crate) fn version(&self, slot: usize) -> u64 {
-        let word: &AtomicU64 = self.words.word(version_word(self.slots, slot));
-        word.load(Ordering::Acquire)
+        self.words.word(version_word(self.slots, slot)).load(Ordering::Acquire)
     }
 }

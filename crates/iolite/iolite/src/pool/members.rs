@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use millrace_sys::PacketEvents;
 
@@ -41,34 +42,57 @@ impl Peer {
 #[derive(Debug)]
 pub(crate) struct Member {
     pub(crate) peer: Arc<Peer>,
-    pub(crate) state: MemberState,
+    pub(crate) membership: Arc<Membership>,
     /// Set when it has joined.
     pub(crate) ledger: Option<PeerLedger>,
     /// The newest block that was passed to it.
-    pub(crate) newest_version: u64,
+    pub(crate) newest_version: u32,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum MemberState {
-    Invited,
-    Joined,
-    Excluded,
-    Ended,
+    Invited = 0,
+    Joined = 1,
+    Excluded = 2,
+    Ended = 3,
+}
+
+/// The state of a member, which its channel reads without the lock of the pool.
+#[derive(Debug)]
+pub(crate) struct Membership(AtomicU8);
+
+impl Membership {
+    /// Relaxed: a channel that sees an older state passes references to memory that is retired
+    /// later, as that of all references to this member.
+    pub(crate) fn state(&self) -> MemberState {
+        let state = self.0.load(Ordering::Relaxed);
+        let all = [MemberState::Invited, MemberState::Joined, MemberState::Excluded];
+        all.into_iter().find(|of| *of as u8 == state).unwrap_or(MemberState::Ended)
+    }
 }
 
 impl Member {
     pub(crate) fn new(peer: Arc<Peer>) -> Self {
-        Self { peer, state: MemberState::Invited, ledger: None, newest_version: 0 }
+        let membership = Arc::new(Membership(AtomicU8::new(MemberState::Invited as u8)));
+        Self { peer, membership, ledger: None, newest_version: 0 }
     }
 
-    /// Returns the ledger, if what it says counts.
+    pub(crate) fn state(&self) -> MemberState {
+        self.membership.state()
+    }
+
+    pub(crate) fn set_state(&self, state: MemberState) {
+        self.membership.0.store(state as u8, Ordering::Relaxed);
+    }
+
+    /// Returns the ledger, if it counts.
     pub(crate) fn joined_ledger(&self) -> Option<&PeerLedger> {
-        self.ledger.as_ref().filter(|_| self.state == MemberState::Joined)
+        self.ledger.as_ref().filter(|_| self.state() == MemberState::Joined)
     }
 
     /// Returns whether the memory of a block must not be written to again because of this member.
-    pub(crate) fn taints(&self, slot: usize, version: u64) -> bool {
-        match self.state {
+    pub(crate) fn taints(&self, slot: usize, version: u32) -> bool {
+        match self.state() {
             MemberState::Invited => false,
             // It reads on, and its ledger does not count.
             MemberState::Excluded => version <= self.newest_version,

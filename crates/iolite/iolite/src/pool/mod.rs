@@ -3,7 +3,6 @@
 pub(crate) mod joined;
 pub(crate) mod ledger;
 pub(crate) mod members;
-pub(crate) mod table;
 pub(crate) mod words;
 
 use std::collections::VecDeque;
@@ -24,9 +23,7 @@ use crate::limits::{
 use crate::memory_kind::MemoryKind;
 use crate::packet::{Frame, FrameKind};
 use crate::pool::ledger::PeerLedger;
-use crate::pool::members::{Member, MemberState, Peer};
-use crate::pool::table::{OwnTable, table_words};
-use crate::pool::words::OwnWords;
+use crate::pool::members::{Member, MemberState, Membership, Peer};
 
 /// Memory of this process that its members, other processes, read where it was written. Members are
 /// fixed when the pool is created, because each can read all of it, now and later. Clones are the
@@ -43,7 +40,7 @@ struct PoolShared {
     /// The number of the pool in this process; never 0.
     number: u32,
     start: NonNull<u8>,
-    table: OwnTable,
+    slots: usize,
     blocks_max: usize,
     quota: u64,
     /// The last generation that was assigned. Relaxed: it is ordered with no other memory.
@@ -66,7 +63,7 @@ struct PoolState {
     /// Slots whose blocks are unused and can be written to.
     ready: Vec<u32>,
     /// The version of the newest block.
-    version: u64,
+    version: u32,
     members: Vec<Member>,
     /// Extents that this process does not hold any more, but that members may hold.
     passed: VecDeque<PassedExtent>,
@@ -81,11 +78,11 @@ enum Slot {
     Empty,
     InUse {
         file: OwnedFd,
-        version: u64,
+        version: u32,
     },
     /// Members may have mapped this version still.
     Retired {
-        version: u64,
+        version: u32,
     },
 }
 
@@ -137,7 +134,7 @@ impl Pool {
         Ok(Self(Arc::new(PoolShared {
             number: next_pool_number(),
             start: region.start(),
-            table: OwnTable { words: OwnWords::new(table_words(slots))?, slots },
+            slots,
             blocks_max,
             quota,
             generation: AtomicU64::new(0),
@@ -182,12 +179,12 @@ impl Pool {
     }
 
     pub(crate) fn slots(&self) -> usize {
-        self.0.table.slots
+        self.0.slots
     }
 
-    /// Returns the file of the table, for a member.
-    pub(crate) fn table_file(&self) -> BorrowedFd<'_> {
-        self.0.table.words.file()
+    /// Returns the membership of each member, in the order in which they were given.
+    pub(crate) fn memberships(&self) -> Vec<Arc<Membership>> {
+        self.state().members.iter().map(|member| member.membership.clone()).collect()
     }
 
     /// Allocates a contiguous range whose length is in `bytes`, and returns it with its generation.
@@ -238,10 +235,12 @@ impl Pool {
         generation
     }
 
-    /// Publishes an extent before it is passed to a member for the first time.
-    pub(crate) fn publish(&self, allocation: Allocation, generation: u64) {
-        let units = allocation.bytes / ZERO_COPY_UNIT;
-        self.0.table.publish(unit_of(allocation.offset), generation, units);
+    /// Returns the version of the block at an offset, in which an extent is held.
+    pub(crate) fn version(&self, offset: u64) -> u32 {
+        match &self.state().slots[slot_of(offset)] {
+            Slot::InUse { version, .. } => *version,
+            _ => unreachable!("an extent is in a block in use"),
+        }
     }
 
     /// Releases the tail of an extent that was not filled.
@@ -273,30 +272,20 @@ impl Pool {
         let mut state = self.state();
         let blocks = state.blocks();
         let Some(member) = state.member(peer) else { return false };
-        if member.state != MemberState::Invited {
+        if member.state() != MemberState::Invited {
             return false;
         }
-        member.state = MemberState::Joined;
+        member.set_state(MemberState::Joined);
         member.ledger = Some(ledger);
         for (slot, version, file) in blocks {
             let frame = block_frame(FrameKind::Block, self.0.number, slot, version);
             if !member.peer.send(frame, &[file.as_fd()]) {
-                member.state = MemberState::Excluded;
+                member.set_state(MemberState::Excluded);
                 break;
             }
             member.newest_version = member.newest_version.max(version);
         }
         true
-    }
-
-    /// Returns whether extents can be passed to a member by reference.
-    pub(crate) fn is_joined(&self, peer: &Arc<Peer>) -> bool {
-        self.state().member(peer).is_some_and(|member| member.state == MemberState::Joined)
-    }
-
-    /// Returns whether a member has not joined yet.
-    pub(crate) fn is_invited(&self, peer: &Arc<Peer>) -> bool {
-        self.state().member(peer).is_some_and(|member| member.state == MemberState::Invited)
     }
 
     /// Ends the membership of a peer whose channel is closed.
@@ -305,7 +294,7 @@ impl Pool {
         if let Some(member) = state.member(peer) {
             // A process that lives can read on.
             let has_ended = peer.has_ended();
-            member.state = if has_ended { MemberState::Ended } else { MemberState::Excluded };
+            member.set_state(if has_ended { MemberState::Ended } else { MemberState::Excluded });
         }
     }
 
@@ -335,13 +324,12 @@ impl PoolState {
         let file = self.create_block(slot).ok()?;
         self.version += 1;
         self.counters.created_blocks += 1;
-        pool.table.set_version(slot, self.version);
         let frame = block_frame(FrameKind::Block, pool.number, slot, self.version);
-        for member in self.members.iter_mut().filter(|of| of.state == MemberState::Joined) {
+        for member in self.members.iter_mut().filter(|of| of.state() == MemberState::Joined) {
             if member.peer.send(frame, &[file.as_fd()]) {
                 member.newest_version = self.version;
             } else {
-                member.state = MemberState::Excluded;
+                member.set_state(MemberState::Excluded);
                 self.counters.excluded_members += 1;
             }
         }
@@ -368,7 +356,7 @@ impl PoolState {
     fn collect(&mut self, pool: &PoolShared, count: usize) {
         for _ in 0..count.min(self.passed.len()) {
             let extent = self.passed.pop_front().expect("there are as many");
-            if self.is_held(pool, extent) {
+            if self.is_held(extent) {
                 self.passed.push_back(extent);
             } else {
                 self.free(pool, extent);
@@ -376,26 +364,10 @@ impl PoolState {
         }
     }
 
-    /// Returns whether a member holds an extent. If not, its entry in the table was removed.
-    fn is_held(&self, pool: &PoolShared, extent: PassedExtent) -> bool {
-        let PassedExtent { allocation, generation, .. } = extent;
-        let unit = unit_of(allocation.offset);
-        let holds =
-            |member: &Member| member.joined_ledger().is_some_and(|ledger| ledger.holds(unit));
-        if self.members.iter().any(holds) {
-            return true;
-        }
-        // The extent may have moved from one member to another meanwhile. From the mark on no
-        // member can acquire it.
-        pool.table.mark(unit);
-        std::sync::atomic::fence(Ordering::SeqCst);
-        let is_held = self.members.iter().any(holds);
-        if is_held {
-            pool.table.publish(unit, generation, allocation.bytes / ZERO_COPY_UNIT);
-        } else {
-            pool.table.remove(unit);
-        }
-        is_held
+    /// Returns whether a member holds an extent.
+    fn is_held(&self, extent: PassedExtent) -> bool {
+        let unit = unit_of(extent.allocation.offset);
+        self.members.iter().filter_map(Member::joined_ledger).any(|ledger| ledger.holds(unit))
     }
 
     /// Frees an extent that no process holds. Retires its block if that is unused and must not be
@@ -419,9 +391,9 @@ impl PoolState {
         let _ = self.region.unmap(slot * BLOCK_BYTES, BLOCK_BYTES);
         self.slots[slot] = Slot::Retired { version };
         let frame = block_frame(FrameKind::Retired, pool.number, slot, version);
-        for member in self.members.iter_mut().filter(|of| of.state == MemberState::Joined) {
+        for member in self.members.iter_mut().filter(|of| of.state() == MemberState::Joined) {
             if !member.peer.send(frame, &[]) {
-                member.state = MemberState::Excluded;
+                member.set_state(MemberState::Excluded);
                 self.counters.excluded_members += 1;
             }
         }
@@ -434,7 +406,7 @@ impl PoolState {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             if let Slot::Retired { version } = *slot {
                 let is_mapped = members.iter().filter_map(Member::joined_ledger);
-                if !is_mapped.into_iter().any(|ledger| ledger.version(number) == version) {
+                if !is_mapped.into_iter().any(|ledger| ledger.version(number) == u64::from(version)) {
                     *slot = Slot::Empty;
                 }
             }
@@ -445,20 +417,20 @@ impl PoolState {
     fn check_members(&mut self, pool: &PoolShared) {
         let Self { members, slots, passed, counters, .. } = self;
         for member in members.iter_mut() {
-            if member.state != MemberState::Joined {
+            if member.state() != MemberState::Joined {
                 continue;
             }
             if member.peer.has_ended() {
-                member.state = MemberState::Ended;
+                member.set_state(MemberState::Ended);
                 continue;
             }
             let Some(ledger) = &member.ledger else { continue };
-            let keeps = |(number, slot): &(usize, &Slot)| matches!(slot, Slot::Retired { version } if ledger.version(*number) == *version);
+            let keeps = |(number, slot): &(usize, &Slot)| matches!(slot, Slot::Retired { version } if ledger.version(*number) == u64::from(*version));
             let retired = slots.iter().enumerate().filter(keeps).count();
             let held = passed.iter().filter(|of| ledger.holds(unit_of(of.allocation.offset)));
             let held: u64 = held.map(|of| of.allocation.bytes as u64).sum();
             if retired > RETIRED_BLOCKS_MAX || held > pool.quota {
-                member.state = MemberState::Excluded;
+                member.set_state(MemberState::Excluded);
                 counters.excluded_members += 1;
             }
         }
@@ -470,7 +442,7 @@ impl PoolState {
     }
 
     /// Returns copies of the descriptors of all blocks in use, with their slots and versions.
-    fn blocks(&self) -> Vec<(usize, u64, OwnedFd)> {
+    fn blocks(&self) -> Vec<(usize, u32, OwnedFd)> {
         let in_use = self.slots.iter().enumerate();
         let in_use = in_use.filter_map(|(number, slot)| match slot {
             Slot::InUse { file, version } => Some((number, *version, file.try_clone().ok()?)),
@@ -490,6 +462,6 @@ pub(crate) fn unit_of(offset: u64) -> usize {
     (offset / ZERO_COPY_UNIT as u64) as usize
 }
 
-fn block_frame(kind: FrameKind, pool: u32, slot: usize, version: u64) -> Frame {
-    Frame { number: pool, offset: slot as u64, generation: version, ..Frame::new(kind) }
+fn block_frame(kind: FrameKind, pool: u32, slot: usize, version: u32) -> Frame {
+    Frame { number: pool, first_unit: slot as u32, version, ..Frame::new(kind) }
 }
