@@ -147,12 +147,8 @@ fn produce_as_child(arguments: &[String]) {
     let [name, bytes, count, all_bytes] = arguments else { panic!("{arguments:?}") };
     let way = WAYS.iter().find(|(_, of)| of == name).expect("a way").0;
     let number = |text: &String| text.parse().expect("a number");
-    let case = Case {
-        way,
-        bytes: number(bytes),
-        count: number(count),
-        all_bytes: all_bytes == "true",
-    };
+    let case =
+        Case { way, bytes: number(bytes), count: number(count), all_bytes: all_bytes == "true" };
     let socket = std::io::stdin().as_fd().try_clone_to_owned().expect("a socket");
     match way {
         Way::Unix => produce_unix(socket, case),
@@ -223,8 +219,10 @@ impl BareRing {
 
     fn word<T>(&self, index: usize) -> &T {
         assert!(index < 64);
-        // SAFETY: the word is in the first page; all accesses to it are atomic.
-        unsafe { self.mapping.start().cast::<AtomicU64>().add(index).cast().as_ref() }
+        // SAFETY: the word is in the first page.
+        let word = unsafe { self.mapping.start().cast::<AtomicU64>().add(index) };
+        // SAFETY: all accesses to it are atomic.
+        unsafe { word.cast().as_ref() }
     }
 
     fn buffer(&self, number: usize) -> *mut u8 {

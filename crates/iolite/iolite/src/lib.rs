@@ -22,8 +22,11 @@
 //! reasons. A [`PrefaultThread`] populates blocks ahead of use, or any caller of
 //! [`Slab::prefault`].
 //!
+//! Between processes, a [`Channel`] passes aggregates. Slices of a [`Pool`], and of
+//! [`SealedMemory`], are read where they were written; docs/design/pools.md has the reasons.
+//!
 //! This crate owns memory and decides who may write to it. It knows nothing about HTTP, keys or
-//! eviction, and sends nothing itself.
+//! eviction, and sends nothing to a network.
 
 mod account;
 mod aggregate;

@@ -137,8 +137,7 @@ impl SealedMemory {
         Ok(Self { file, length, mapping: OnceLock::new(), _charge: Some(charge) })
     }
 
-    /// Returns the number of bytes: of those that were filled, or of the whole file if it was
-    /// accepted.
+    /// Returns the number of bytes: the filled ones, or all of a file that was accepted.
     pub fn len(&self) -> usize {
         self.length
     }

@@ -356,8 +356,10 @@ mod tests {
             let mapped = MappedFile::populated(file.as_fd(), bytes).unwrap();
             let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;
             assert_eq!(blocks as usize * 512, bytes.next_multiple_of(4096));
-            // SAFETY: the last byte is mapped, and nothing else refers to it.
-            unsafe { mapped.start().byte_add(bytes - 1).write(1) };
+            // SAFETY: the last byte is mapped.
+            let last = unsafe { mapped.start().byte_add(bytes - 1) };
+            // SAFETY: nothing else refers to it.
+            unsafe { last.write(1) };
         }
     }
 

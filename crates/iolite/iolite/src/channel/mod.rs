@@ -73,7 +73,8 @@ impl Channel {
         let own = OwnPage::new(options.ring_frames)?;
         let process = millrace_sys::open_process(std::process::id())
             .map_err(|error| ChannelError::Kernel("pidfd_open", error))?;
-        let hello = Frame { first_unit: options.ring_frames as u32, ..Frame::new(FrameKind::Hello) };
+        let hello =
+            Frame { first_unit: options.ring_frames as u32, ..Frame::new(FrameKind::Hello) };
         let files = [own.words.file(), process.as_fd()];
         millrace_sys::send_packet(socket.as_fd(), &[&hello.to_bytes()], &files)
             .map_err(|error| ChannelError::Kernel("sendmsg", error))?;
@@ -140,9 +141,8 @@ impl Channel {
     /// As [`Channel::send`].
     pub fn flush(&mut self) -> Result<bool, ChannelError> {
         self.check_error()?;
-        let is_invited = |(_, membership): &(Pool, Arc<Membership>)| {
-            membership.state() == MemberState::Invited
-        };
+        let is_invited =
+            |(_, membership): &(Pool, Arc<Membership>)| membership.state() == MemberState::Invited;
         if self.other.is_none() || self.sending.pools.iter().any(is_invited) {
             self.read_packets()?;
         }
@@ -187,29 +187,39 @@ impl Channel {
     /// As [`Channel::receive`].
     pub fn try_receive(&mut self) -> Result<Received, ChannelError> {
         self.check_error()?;
-        let mut was_read = false;
         loop {
-            let next = self.receiving.next(self.other.as_ref());
-            match self.check(next)? {
-                Next::Frame(packet) => {
-                    if let Some(received) = self.add(packet)? {
-                        return Ok(received);
-                    }
-                    was_read = false;
+            if let Some(packet) = self.next_frame()? {
+                if let Some(received) = self.add(packet)? {
+                    return Ok(received);
                 }
-                Next::Nothing | Next::NeedsPacket if !was_read => {
-                    was_read = true;
-                    self.read_packets()?;
-                }
-                // The packet was sent before the ring announced it.
-                Next::NeedsPacket if !self.receiving.has_ended => {
-                    return self.check(Err(PeerFault::Packets.into()));
-                }
-                Next::NeedsPacket | Next::Nothing if self.receiving.has_ended => {
-                    return Ok(Received::Ended);
-                }
-                Next::NeedsPacket | Next::Nothing => return Ok(Received::Nothing),
+            } else if self.receiving.has_ended {
+                return Ok(Received::Ended);
+            } else {
+                return Ok(Received::Nothing);
             }
+        }
+    }
+
+    /// Takes the next frame, and reads packets if there is none.
+    fn next_frame(&mut self) -> Result<Option<Packet>, ChannelError> {
+        let next = self.receiving.next(self.other.as_ref());
+        if let Next::Frame(packet) = self.check(next)? {
+            return Ok(Some(packet));
+        }
+        self.read_packets()?;
+        let next = self.receiving.next(self.other.as_ref());
+        match self.check(next)? {
+            Next::Frame(packet) => return Ok(Some(packet)),
+            Next::Nothing => return Ok(None),
+            Next::NeedsPacket => {}
+        }
+        // The ring has announced it meanwhile. The packet was sent before.
+        self.read_packets()?;
+        let next = self.receiving.next(self.other.as_ref());
+        match self.check(next)? {
+            Next::Frame(packet) => Ok(Some(packet)),
+            _ if self.receiving.has_ended => Ok(None),
+            _ => self.check(Err(PeerFault::Packets.into())),
         }
     }
 

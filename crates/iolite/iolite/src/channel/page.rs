@@ -85,14 +85,14 @@ impl OwnPage {
         }
     }
 
-    /// Publishes all frames before `position`. SeqCst: the caller reads afterwards whether the other
-    /// side waits. Either it sees that, or the other side sees the frames before it sleeps.
+    /// Publishes all frames before `position`. SeqCst: the caller reads afterwards whether the
+    /// other side waits. Either it sees that, or the other side sees the frames before it sleeps.
     pub(super) fn publish(&self, position: u64) {
         self.words.word(TAIL).store(position, Ordering::SeqCst);
     }
 
-    /// Publishes how many frames of the other side were passed. Their memory is held now. SeqCst: as
-    /// in `publish`.
+    /// Publishes how many frames of the other side were passed. Their memory is held now. SeqCst:
+    /// as in `publish`.
     pub(super) fn set_passed(&self, passed: u64) {
         self.words.word(PASSED).store(passed, Ordering::SeqCst);
     }

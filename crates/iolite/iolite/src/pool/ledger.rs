@@ -59,7 +59,9 @@ impl OwnLedger {
     /// Enters which version of a block is mapped; 0: none. Its next version was never sent.
     pub(crate) fn set_version(&self, slot: usize, version: u32) {
         self.words.word(slot / 64).fetch_and(!(1 << (slot % 64)), Ordering::Release);
-        self.words.word(version_word(self.slots, slot)).store(u64::from(version), Ordering::Release);
+        self.words
+            .word(version_word(self.slots, slot))
+            .store(u64::from(version), Ordering::Release);
     }
 }
 

@@ -36,8 +36,8 @@ impl Peer {
 /// A member of a pool.
 ///
 /// ```text
-///   Invited ──> Joined ──> Excluded      it keeps what it has, and gets copies
-///                  └─────> Ended         it holds nothing
+///   Invited ──> Joined ──> Excluded ──> Ended
+///                  └──────────────────────┘
 /// ```
 #[derive(Debug)]
 pub(crate) struct Member {
@@ -53,7 +53,9 @@ pub(crate) struct Member {
 pub(crate) enum MemberState {
     Invited = 0,
     Joined = 1,
+    /// It keeps the blocks that it has, and gets copies.
     Excluded = 2,
+    /// Its process has ended, and holds nothing.
     Ended = 3,
 }
 
@@ -81,7 +83,25 @@ impl Member {
         self.membership.state()
     }
 
-    pub(crate) fn set_state(&self, state: MemberState) {
+    pub(crate) fn join(&self) {
+        self.set_state(MemberState::Joined);
+    }
+
+    /// Lets its ledger count no more. It keeps the blocks that it has.
+    pub(crate) fn exclude(&self) {
+        self.set_state(MemberState::Excluded);
+    }
+
+    /// Finds out whether its process has ended.
+    pub(crate) fn check_end(&self) {
+        let state = self.state();
+        if (state == MemberState::Joined || state == MemberState::Excluded) && self.peer.has_ended()
+        {
+            self.set_state(MemberState::Ended);
+        }
+    }
+
+    fn set_state(&self, state: MemberState) {
         self.membership.0.store(state as u8, Ordering::Relaxed);
     }
 

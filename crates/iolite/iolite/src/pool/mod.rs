@@ -67,7 +67,8 @@ struct PoolState {
     members: Vec<Member>,
     /// Extents that this process does not hold any more, but that members may hold.
     passed: VecDeque<PassedExtent>,
-    counters: PoolStats,
+    /// Files that were created for blocks.
+    created_blocks: u64,
 }
 
 /// ```text
@@ -146,7 +147,7 @@ impl Pool {
                 version: 0,
                 members: members.into_iter().map(Member::new).collect(),
                 passed: VecDeque::new(),
-                counters: PoolStats::default(),
+                created_blocks: 0,
             }),
         })))
     }
@@ -160,13 +161,15 @@ impl Pool {
     pub fn stats(&self) -> PoolStats {
         let state = self.state();
         let in_use = state.slots.iter().filter(|slot| matches!(slot, Slot::InUse { .. }));
+        let excluded = state.members.iter().filter(|of| of.state() == MemberState::Excluded);
         let retired = state.slots.iter().filter(|slot| matches!(slot, Slot::Retired { .. }));
         PoolStats {
             blocks: in_use.count() as u64,
             retired_blocks: retired.count() as u64,
             passed_extents: state.passed.len() as u64,
             live: state.free_list.bytes()[0],
-            ..state.counters
+            created_blocks: state.created_blocks,
+            excluded_members: excluded.count() as u64,
         }
     }
 
@@ -275,12 +278,12 @@ impl Pool {
         if member.state() != MemberState::Invited {
             return false;
         }
-        member.set_state(MemberState::Joined);
+        member.join();
         member.ledger = Some(ledger);
         for (slot, version, file) in blocks {
             let frame = block_frame(FrameKind::Block, self.0.number, slot, version);
             if !member.peer.send(frame, &[file.as_fd()]) {
-                member.set_state(MemberState::Excluded);
+                member.exclude();
                 break;
             }
             member.newest_version = member.newest_version.max(version);
@@ -292,9 +295,9 @@ impl Pool {
     pub(crate) fn leave(&self, peer: &Arc<Peer>) {
         let mut state = self.state();
         if let Some(member) = state.member(peer) {
-            // A process that lives can read on.
-            let has_ended = peer.has_ended();
-            member.set_state(if has_ended { MemberState::Ended } else { MemberState::Excluded });
+            // Unless the process has ended, it can read on.
+            member.exclude();
+            member.check_end();
         }
     }
 
@@ -323,14 +326,13 @@ impl PoolState {
         let slot = self.slots.iter().position(|slot| matches!(slot, Slot::Empty))?;
         let file = self.create_block(slot).ok()?;
         self.version += 1;
-        self.counters.created_blocks += 1;
+        self.created_blocks += 1;
         let frame = block_frame(FrameKind::Block, pool.number, slot, self.version);
         for member in self.members.iter_mut().filter(|of| of.state() == MemberState::Joined) {
             if member.peer.send(frame, &[file.as_fd()]) {
                 member.newest_version = self.version;
             } else {
-                member.set_state(MemberState::Excluded);
-                self.counters.excluded_members += 1;
+                member.exclude();
             }
         }
         self.slots[slot] = Slot::InUse { file, version: self.version };
@@ -393,8 +395,7 @@ impl PoolState {
         let frame = block_frame(FrameKind::Retired, pool.number, slot, version);
         for member in self.members.iter_mut().filter(|of| of.state() == MemberState::Joined) {
             if !member.peer.send(frame, &[]) {
-                member.set_state(MemberState::Excluded);
-                self.counters.excluded_members += 1;
+                member.exclude();
             }
         }
         self.reuse_slots();
@@ -406,7 +407,8 @@ impl PoolState {
         for (number, slot) in self.slots.iter_mut().enumerate() {
             if let Slot::Retired { version } = *slot {
                 let is_mapped = members.iter().filter_map(Member::joined_ledger);
-                if !is_mapped.into_iter().any(|ledger| ledger.version(number) == u64::from(version)) {
+                if !is_mapped.into_iter().any(|ledger| ledger.version(number) == u64::from(version))
+                {
                     *slot = Slot::Empty;
                 }
             }
@@ -415,23 +417,16 @@ impl PoolState {
 
     /// Finds members that have ended, or that keep more than they may.
     fn check_members(&mut self, pool: &PoolShared) {
-        let Self { members, slots, passed, counters, .. } = self;
+        let Self { members, slots, passed, .. } = self;
         for member in members.iter_mut() {
-            if member.state() != MemberState::Joined {
-                continue;
-            }
-            if member.peer.has_ended() {
-                member.set_state(MemberState::Ended);
-                continue;
-            }
-            let Some(ledger) = &member.ledger else { continue };
+            member.check_end();
+            let Some(ledger) = member.joined_ledger() else { continue };
             let keeps = |(number, slot): &(usize, &Slot)| matches!(slot, Slot::Retired { version } if ledger.version(*number) == u64::from(*version));
             let retired = slots.iter().enumerate().filter(keeps).count();
             let held = passed.iter().filter(|of| ledger.holds(unit_of(of.allocation.offset)));
             let held: u64 = held.map(|of| of.allocation.bytes as u64).sum();
             if retired > RETIRED_BLOCKS_MAX || held > pool.quota {
-                member.set_state(MemberState::Excluded);
-                counters.excluded_members += 1;
+                member.exclude();
             }
         }
         self.reuse_slots();

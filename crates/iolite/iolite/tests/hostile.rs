@@ -1,0 +1,420 @@
+//! A peer that does not keep to the protocol of channels: each mistake ends the channel with an
+//! error that names it, and nothing else happens.
+
+use std::fs::File;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use iolite::limits::{BLOCK_BYTES, PARTS_PER_AGGREGATE_MAX, SLAB_BYTES_MIN};
+use iolite::{
+    Account, Aggregate, Channel, ChannelError, ChannelOptions, PeerFault, Pool, Received,
+    RefusedMemory, Slab, UnsealedMemory, channel_sockets,
+};
+use millrace_sys::{Errno, MappedFile};
+
+// The kinds of frames, as in src/packet.rs.
+const REFERENCE: u32 = 1;
+const BYTES: u32 = 2;
+const FILE: u32 = 3;
+const EMPTY: u32 = 4;
+const FORGET: u32 = 5;
+const IN_PACKET: u32 = 6;
+const HELLO: u32 = 16;
+const POOL: u32 = 17;
+const LEDGER: u32 = 18;
+const BLOCK: u32 = 19;
+
+const LAST: u32 = 1 << 8;
+const PAGE_WORDS: usize = 512;
+const ACCOUNT_BYTES: u64 = 1 << 20;
+
+/// The numbers of a frame: kind and flags, number, first unit, version, start and length.
+type Numbers = [u32; 6];
+
+fn frame(numbers: Numbers) -> Vec<u8> {
+    numbers.iter().flat_map(|word| word.to_ne_bytes()).chain([0; 8]).collect()
+}
+
+/// The hostile end of a channel.
+struct Peer {
+    socket: OwnedFd,
+    /// Its page, once it has said hello.
+    page: Option<MappedFile>,
+}
+
+impl Peer {
+    fn send(&self, numbers: Numbers, bytes: &[u8], files: &[BorrowedFd<'_>]) {
+        let header = frame(numbers);
+        millrace_sys::send_packet(self.socket.as_fd(), &[&header, bytes], files).expect("room");
+    }
+
+    /// Begins the channel, with a ring of this many frames.
+    fn hello(&mut self, ring_frames: u32) {
+        let (file, mapping) = page();
+        let process = millrace_sys::open_process(std::process::id()).expect("this process");
+        let files = [file.as_fd(), process.as_fd()];
+        self.send([HELLO, 0, ring_frames, 0, 0, 0], &[], &files);
+        self.page = Some(mapping);
+    }
+
+    fn word(&self, index: usize) -> &AtomicU64 {
+        word(self.page.as_ref().expect("it has said hello"), index)
+    }
+
+    /// Receives packets until one of this kind, and returns its descriptors.
+    fn receive(&self, wanted: u32) -> Vec<OwnedFd> {
+        loop {
+            let (mut bytes, mut files) = ([0; 64], Vec::new());
+            millrace_sys::receive_packet(self.socket.as_fd(), &mut bytes, &mut files)
+                .expect("a packet");
+            if u32::from(bytes[0]) == wanted {
+                return files;
+            }
+        }
+    }
+}
+
+fn word(page: &MappedFile, index: usize) -> &AtomicU64 {
+    assert!(index < PAGE_WORDS);
+    // SAFETY: the word is mapped.
+    let word = unsafe { page.start().cast::<AtomicU64>().add(index) };
+    // SAFETY: it is accessed only atomically, as long as the page is mapped.
+    unsafe { word.as_ref() }
+}
+
+/// Returns a sealed page and its mapping.
+fn page() -> (OwnedFd, MappedFile) {
+    let file = millrace_sys::create_memory_file("test", 4096).expect("memory");
+    let mapping = MappedFile::writable(file.as_fd(), 4096).expect("a mapping");
+    millrace_sys::seal_for_readers(file.as_fd()).expect("seals");
+    (file, mapping)
+}
+
+fn channel() -> (Channel, Peer) {
+    channel_with(|options| options)
+}
+
+fn channel_with(change: impl FnOnce(ChannelOptions) -> ChannelOptions) -> (Channel, Peer) {
+    let (here, there) = channel_sockets().expect("sockets");
+    let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("the size is allowed");
+    let options =
+        ChannelOptions { account: Account::new(ACCOUNT_BYTES), ..ChannelOptions::new(slab) };
+    let channel = Channel::new(here, change(options)).expect("a channel");
+    (channel, Peer { socket: there, page: None })
+}
+
+/// Returns the error of the channel, which every later call returns too.
+fn error(channel: &mut Channel) -> ChannelError {
+    let error = channel.try_receive().expect_err("the peer is hostile");
+    assert_eq!(channel.try_receive().expect_err("it is kept"), error);
+    assert_eq!(channel.try_send(&Aggregate::new()).expect_err("it is kept"), error);
+    error
+}
+
+fn fault(channel: &mut Channel) -> PeerFault {
+    match error(channel) {
+        ChannelError::Peer(fault) => fault,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn packets_that_are_no_frames() {
+    for packet in [&b"x"[..], &[0; 32], &[0xff; 32], &frame([99, 0, 0, 0, 0, 0])] {
+        let (mut channel, peer) = channel();
+        millrace_sys::send_packet(peer.socket.as_fd(), &[packet], &[]).unwrap();
+        assert_eq!(fault(&mut channel), PeerFault::Frame);
+    }
+    let wrong = [
+        [BYTES | LAST, 0, 0, 0, 0, 7],
+        [BYTES | 2 << 8, 0, 0, 0, 0, 1],
+        [EMPTY, 0, 0, 0, 0, 0],
+        [IN_PACKET, 0, 0, 0, 0, 0],
+    ];
+    for numbers in wrong {
+        let (mut channel, mut peer) = channel();
+        peer.hello(0);
+        peer.send(numbers, b"z", &[]);
+        assert_eq!(fault(&mut channel), PeerFault::Frame, "{numbers:?}");
+    }
+}
+
+#[test]
+fn pages_and_processes_that_are_none() {
+    let (page, _mapping) = page();
+    let process = millrace_sys::open_process(std::process::id()).unwrap();
+    let (socket, _other) = channel_sockets().unwrap();
+    let null = OwnedFd::from(File::open("/dev/null").unwrap());
+    let folder = OwnedFd::from(File::open("/").unwrap());
+    let unsealed = millrace_sys::create_memory_file("test", 4096).unwrap();
+    let other_file = ChannelError::Refused(RefusedMemory::OtherFile);
+    let descriptors = ChannelError::Peer(PeerFault::Descriptors);
+    let cases: [(&[&OwnedFd], u32, ChannelError); 8] = [
+        (&[&socket, &process], 0, other_file),
+        (&[&folder, &process], 0, other_file),
+        (&[&unsealed, &process], 0, ChannelError::Refused(RefusedMemory::Unsealed)),
+        (
+            &[&page, &process],
+            1000,
+            ChannelError::Refused(RefusedMemory::TooShort { length: 4096, expected: 32_064 }),
+        ),
+        (&[&page, &process], 2000, ChannelError::Peer(PeerFault::Frame)),
+        (&[&page, &null], 0, descriptors),
+        (&[&page, &page], 0, descriptors),
+        (&[&page], 0, descriptors),
+    ];
+    for (files, ring_frames, expected) in cases {
+        let (mut channel, peer) = channel();
+        let files: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+        peer.send([HELLO, 0, ring_frames, 0, 0, 0], &[], &files);
+        assert_eq!(error(&mut channel), expected);
+    }
+}
+
+#[test]
+fn files_that_are_not_accepted() {
+    let refused = |file: &OwnedFd, length: u32| {
+        let (mut channel, mut peer) = channel();
+        peer.hello(0);
+        peer.send([FILE | LAST, 0, 0, 0, 0, length], &[], &[file.as_fd()]);
+        error(&mut channel)
+    };
+    let (socket, _other) = channel_sockets().unwrap();
+    let unsealed = millrace_sys::create_memory_file("test", 4096).unwrap();
+    let (readable, _mapping) = page();
+    let sparse = millrace_sys::create_memory_file("test", 100_000).unwrap();
+    millrace_sys::seal_contents(sparse.as_fd()).unwrap();
+    let huge = millrace_sys::create_memory_file("test", 1 << 40).unwrap();
+    millrace_sys::seal_contents(huge.as_fd()).unwrap();
+    let expected = [
+        (&socket, RefusedMemory::OtherFile),
+        (&OwnedFd::from(File::open("/").unwrap()), RefusedMemory::OtherFile),
+        (&unsealed, RefusedMemory::Unsealed),
+        (&readable, RefusedMemory::Unsealed),
+        (&sparse, RefusedMemory::Hole { offset: 0 }),
+        (&huge, RefusedMemory::TooLong { memory: 1 << 40, left: ACCOUNT_BYTES }),
+    ];
+    for (file, reason) in expected {
+        assert_eq!(refused(file, 1), ChannelError::Refused(reason));
+    }
+    let mut memory = UnsealedMemory::new(5000).unwrap();
+    memory.write(&[1; 5000]);
+    let good = memory.seal().unwrap();
+    let file = good.file().try_clone_to_owned().unwrap();
+    assert_eq!(refused(&file, 5001), ChannelError::Peer(PeerFault::File));
+    assert_eq!(refused(&file, u32::MAX), ChannelError::Peer(PeerFault::File));
+    for number in [3, 31, 32, u32::MAX] {
+        let (mut channel, mut peer) = channel();
+        peer.hello(0);
+        peer.send([FILE | LAST, number, 0, 0, 0, 1], &[], &[]);
+        assert_eq!(fault(&mut channel), PeerFault::File, "file {number} was never passed");
+    }
+    let (mut channel, mut peer) = channel();
+    peer.hello(0);
+    peer.send([FORGET, 32, 0, 0, 0, 0], &[], &[]);
+    assert_eq!(fault(&mut channel), PeerFault::File);
+}
+
+#[test]
+fn many_descriptors() {
+    let (mut channel, peer) = channel();
+    let files = vec![peer.socket.as_fd(); 60];
+    millrace_sys::send_with_descriptors(peer.socket.as_fd(), &[0; 32], &files).unwrap();
+    assert_eq!(fault(&mut channel), PeerFault::Descriptors);
+    let (mut channel, mut peer) = channel_with(|options| options);
+    peer.hello(0);
+    peer.send([BYTES | LAST, 0, 0, 0, 0, 1], b"z", &[peer.socket.as_fd()]);
+    assert_eq!(fault(&mut channel), PeerFault::Descriptors);
+}
+
+#[test]
+fn positions_that_are_impossible() {
+    for tail in [9, u64::MAX] {
+        let (mut channel, mut peer) = channel();
+        peer.hello(8);
+        assert!(matches!(channel.try_receive(), Ok(Received::Nothing)));
+        peer.word(0).store(tail, Ordering::SeqCst);
+        assert_eq!(fault(&mut channel), PeerFault::Positions);
+    }
+    let (mut channel, mut peer) = channel();
+    peer.hello(8);
+    channel.try_send(&Aggregate::new()).unwrap();
+    peer.word(1).store(2, Ordering::SeqCst);
+    let error = channel.flush().unwrap_err();
+    assert_eq!(error, ChannelError::Peer(PeerFault::Positions));
+    // A packet that the ring announces, but that was not sent.
+    let (mut channel, mut peer) = channel_with(|options| options);
+    peer.hello(8);
+    peer.word(8).store(u64::from(IN_PACKET), Ordering::SeqCst);
+    peer.word(0).store(1, Ordering::SeqCst);
+    assert_eq!(fault(&mut channel), PeerFault::Packets);
+}
+
+#[test]
+fn references_to_pools_that_were_not_joined() {
+    for joins_pools in [false, true] {
+        let (mut channel, mut peer) =
+            channel_with(|options| ChannelOptions { joins_pools, ..options });
+        peer.hello(0);
+        if !joins_pools {
+            peer.send([POOL, 7, 20, 0, 0, 0], &[], &[]);
+        }
+        peer.send([REFERENCE | LAST | 1 << 16, 7, 0, 1, 0, 1], &[], &[]);
+        assert_eq!(fault(&mut channel), PeerFault::Pool);
+    }
+}
+
+/// Packets that a hostile peer sends.
+type Mistake<'a> = &'a dyn Fn(&Peer);
+
+#[test]
+fn references_and_blocks_of_a_pool_that_are_none() {
+    let (block, _mapping) = page();
+    let unsealed = millrace_sys::create_memory_file("test", BLOCK_BYTES as u64).unwrap();
+    let join = |then: Mistake<'_>| {
+        let (mut channel, mut peer) =
+            channel_with(|options| ChannelOptions { joins_pools: true, ..options });
+        peer.hello(0);
+        peer.send([POOL, 7, 20, 0, 0, 0], &[], &[]);
+        then(&peer);
+        error(&mut channel)
+    };
+    let faults: [(Mistake<'_>, PeerFault); 6] = [
+        (&|peer| peer.send([POOL, 7, 20, 0, 0, 0], &[], &[]), PeerFault::Pool),
+        (&|peer| peer.send([POOL, 8, 0, 0, 0, 0], &[], &[]), PeerFault::Frame),
+        (&|peer| peer.send([POOL, 8, u32::MAX, 0, 0, 0], &[], &[]), PeerFault::Frame),
+        (&|peer| peer.send([BLOCK, 7, 20, 1, 0, 0], &[], &[]), PeerFault::Frame),
+        (
+            &|peer| peer.send([REFERENCE | LAST | 1 << 16, 7, 0, 1, 0, 1], &[], &[]),
+            PeerFault::Block,
+        ),
+        (
+            &|peer| peer.send([REFERENCE | LAST | 2 << 16, 7, 511, 1, 0, 1], &[], &[]),
+            PeerFault::Extent,
+        ),
+    ];
+    for (then, expected) in faults {
+        assert_eq!(join(then), ChannelError::Peer(expected));
+    }
+    for (file, expected) in [
+        (&block, RefusedMemory::TooShort { length: 4096, expected: BLOCK_BYTES as u64 }),
+        (&unsealed, RefusedMemory::Unsealed),
+    ] {
+        let send = |peer: &Peer| peer.send([BLOCK, 7, 0, 1, 0, 0], &[], &[file.as_fd()]);
+        assert_eq!(join(&send), ChannelError::Refused(expected));
+    }
+}
+
+#[test]
+fn an_aggregate_without_end() {
+    let (mut channel, mut peer) = channel();
+    peer.hello(0);
+    for part in 0..=PARTS_PER_AGGREGATE_MAX {
+        peer.send([BYTES, 0, 0, 0, 0, 1], b"z", &[]);
+        let received = channel.try_receive();
+        if part < PARTS_PER_AGGREGATE_MAX {
+            assert!(matches!(received, Ok(Received::Nothing)), "{part} {received:?}");
+        }
+    }
+    assert_eq!(fault(&mut channel), PeerFault::Parts);
+}
+
+#[test]
+fn a_peer_that_reads_nothing_blocks_no_one() {
+    for ring_frames in [0, 16] {
+        let (mut channel, mut peer) =
+            channel_with(|options| ChannelOptions { ring_frames, ..options });
+        peer.hello(8);
+        let mut memory = UnsealedMemory::new(100).unwrap();
+        memory.write(&[1; 100]);
+        let aggregate = Aggregate::from(memory.seal().unwrap().into_slice().unwrap());
+        let sent = (0..10_000).take_while(|_| channel.try_send(&aggregate).unwrap()).count();
+        assert!(sent < 5_000, "{sent}");
+    }
+}
+
+/// Creates a pool with a hostile member, which has joined with the returned ledger, and returns the
+/// file of its first block.
+fn hostile_member(
+    channel: &mut Channel,
+    peer: &mut Peer,
+    quota: u64,
+) -> (Pool, MappedFile, OwnedFd) {
+    peer.hello(0);
+    let pool = Pool::new(4 * BLOCK_BYTES, quota, &mut [channel]).expect("a pool");
+    let ledger = millrace_sys::create_memory_file("test", 4096).expect("memory");
+    let words = MappedFile::writable(ledger.as_fd(), 4096).expect("a mapping");
+    millrace_sys::seal_for_readers(ledger.as_fd()).expect("seals");
+    peer.send([LEDGER, pool.number(), 0, 0, 0, 0], &[], &[ledger.as_fd()]);
+    assert!(channel.flush().expect("the peer is there"));
+    let mut buffer = pool.allocate(4096..=4096).expect("there is room");
+    buffer.write(&[7; 4096]);
+    channel.send(&buffer.freeze().into()).expect("the peer is there");
+    let block = peer.receive(BLOCK).pop().expect("a block");
+    (pool, words, block)
+}
+
+#[test]
+fn a_member_cannot_change_a_pool() {
+    let (mut channel, mut peer) = channel();
+    let (pool, _ledger, block) = hostile_member(&mut channel, &mut peer, u64::MAX);
+    let path = format!("/proc/self/fd/{}", block.as_raw_fd());
+    let reopened = File::options().read(true).write(true).open(path).unwrap();
+    for file in [File::from(block), reopened] {
+        assert!(file.write_all_at(b"8", 0).is_err());
+        assert!(file.set_len(0).is_err() && file.set_len(4 << 20).is_err());
+        assert!(MappedFile::writable(file.as_fd(), 4096).is_err());
+        assert!(millrace_sys::punch_hole(file.as_fd(), 0, 4096).is_err());
+        assert_eq!(millrace_sys::seal_contents(file.as_fd()), Err(Errno::PERM));
+    }
+    let mut next = pool.allocate(4096..=4096).unwrap();
+    next.write(&[8; 4096]);
+    assert_eq!(&*next.freeze(), [8; 4096]);
+}
+
+#[test]
+fn a_ledger_that_claims_everything() {
+    let (mut channel, mut peer) =
+        channel_with(|options| ChannelOptions { in_flight_max: u64::MAX, ..options });
+    let (pool, ledger, _block) = hostile_member(&mut channel, &mut peer, 1 << 20);
+    for index in 0..PAGE_WORDS {
+        word(&ledger, index).store(u64::MAX, Ordering::SeqCst);
+    }
+    for round in 0..200_u8 {
+        let mut buffer = loop {
+            match pool.allocate(500_000..=500_000) {
+                Ok(buffer) => break buffer,
+                Err(_) => {
+                    // It passes everything at once, so that only its ledger keeps memory.
+                    peer.word(1).fetch_add(1, Ordering::SeqCst);
+                    channel.flush().unwrap();
+                }
+            }
+        };
+        buffer.write(&vec![round; 500_000]);
+        let slice = buffer.freeze();
+        assert!(slice.iter().all(|byte| *byte == round));
+        if !channel.try_send(&slice.into()).unwrap() {
+            break;
+        }
+        while peer.word(1).load(Ordering::SeqCst) < u64::from(round) + 2 {
+            peer.word(1).fetch_add(1, Ordering::SeqCst);
+        }
+    }
+    assert_eq!(pool.stats().excluded_members, 1);
+    assert!(pool.allocate(500_000..=500_000).is_ok());
+}
+
+#[test]
+fn a_member_that_joins_twice() {
+    let (mut channel, mut peer) = channel();
+    let (pool, _ledger, _block) = hostile_member(&mut channel, &mut peer, u64::MAX);
+    let (again, _mapping) = page();
+    peer.send([LEDGER, pool.number(), 0, 0, 0, 0], &[], &[again.as_fd()]);
+    assert_eq!(fault(&mut channel), PeerFault::Pool);
+    let (mut other, mut peer) = channel_with(|options| options);
+    peer.hello(0);
+    peer.send([LEDGER, pool.number(), 0, 0, 0, 0], &[], &[again.as_fd()]);
+    assert_eq!(fault(&mut other), PeerFault::Pool, "it is no member");
+}
