@@ -53,8 +53,10 @@ pub(crate) enum FrameKind {
     Block = 19,
     /// That version of a slot's block is not used any more.
     Retired = 20,
+    /// A pool has ended: nothing refers to it any more.
+    PoolEnded = 21,
     /// The sender has put something into its ring.
-    Wake = 21,
+    Wake = 22,
 }
 
 impl FrameKind {
@@ -71,7 +73,8 @@ impl FrameKind {
             18 => Self::Ledger,
             19 => Self::Block,
             20 => Self::Retired,
-            21 => Self::Wake,
+            21 => Self::PoolEnded,
+            22 => Self::Wake,
             _ => return None,
         })
     }
@@ -154,7 +157,7 @@ mod tests {
     #[test]
     fn frames_are_decoded_as_they_were_encoded() {
         let kinds: Vec<FrameKind> = (0..=u8::MAX).filter_map(FrameKind::of).collect();
-        assert_eq!(kinds.len(), 12);
+        assert_eq!(kinds.len(), 13);
         for kind in kinds {
             let frame = Frame {
                 kind,

@@ -57,6 +57,7 @@ fn a_slice_of_a_pool_is_read_where_it_is() {
         assert_eq!(second.slices().map(Slice::id).collect::<Vec<_>>(), ids, "the same contents");
         assert_eq!(member.maps(), 1, "each file is mapped once");
         drop((sent, first));
+        assert!(matches!(member.try_receive(), Ok(Received::Nothing)));
         owner.flush().unwrap();
         pool.collect();
         assert_eq!(pool.stats().passed_extents, 2, "the member holds them");
@@ -213,6 +214,7 @@ fn memory_that_was_sent_is_retired() {
             assert!(got.slices().all(|slice| slice.sendfile_source().is_some()));
         }
         drop((sent, got));
+        assert!(matches!(member.try_receive(), Ok(Received::Nothing)));
         owner.flush().unwrap();
         pool.collect();
         // The member reads that the block is retired, and unmaps it.
@@ -289,8 +291,62 @@ fn the_end_is_seen_after_everything_was_received() {
         owner.send(&filled(&pool, b"last").into()).unwrap();
         let closing = thread::spawn(move || owner.close());
         assert_eq!(member.receive().unwrap().unwrap().to_vec(), b"last");
-        closing.join().unwrap().unwrap();
         assert!(member.receive().unwrap().is_none());
+        closing.join().unwrap().unwrap();
         assert_eq!(member.send(&Aggregate::new()).unwrap_err(), ChannelError::Closed);
+    }
+}
+
+#[test]
+fn an_aggregate_may_have_more_parts_than_the_ring() {
+    let [mut owner, mut member] = pair(4);
+    let pool = pool(2, &mut owner, &mut member);
+    let mut sent = Aggregate::new();
+    for part in 0..100_u8 {
+        sent.append(filled(&pool, &[part; 4096]).slice(0..1 + usize::from(part)));
+    }
+    let expected = sent.to_vec();
+    let reader = thread::spawn(move || member.receive().unwrap().unwrap().to_vec());
+    owner.send(&sent).unwrap();
+    owner.close().unwrap();
+    assert_eq!(reader.join().unwrap(), expected);
+}
+
+#[test]
+fn bytes_that_find_no_memory_are_received_later() {
+    let [mut sender, mut receiver] = pair(16);
+    let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+    let mut buffer = slab.allocate(iolite::MemoryKind::Copied, 10_000..=10_000, 0).unwrap();
+    buffer.write(&[3; 10_000]);
+    let sent = Aggregate::from(buffer.freeze());
+    let mut kept = Vec::new();
+    let error = loop {
+        sender.send(&sent).unwrap();
+        match receiver.try_receive() {
+            Ok(Received::Aggregate(aggregate)) => kept.push(aggregate),
+            other => break other.unwrap_err(),
+        }
+    };
+    assert!(matches!(error, ChannelError::NoMemory(_)), "{error:?}");
+    assert_eq!(receiver.try_receive().unwrap_err(), error);
+    assert!(kept.len() > 200, "most of the slab was used: {}", kept.len());
+    kept.clear();
+    assert_eq!(received(&mut receiver).to_vec(), sent.to_vec());
+}
+
+#[test]
+fn a_pool_ends_with_its_last_slice() {
+    let [mut owner, mut member] = pair(16);
+    for _ in 0..50 {
+        let pool = pool(2, &mut owner, &mut member);
+        owner.send(&filled(&pool, b"short life").into()).unwrap();
+        drop(pool);
+        let got = received(&mut member);
+        assert!(matches!(member.try_receive(), Ok(Received::Nothing)));
+        owner.flush().unwrap();
+        assert_eq!(got.to_vec(), b"short life", "the member keeps it");
+        assert_eq!(member.maps(), 1);
+        assert!(matches!(member.try_receive(), Ok(Received::Nothing)));
+        assert_eq!(member.maps(), 0, "the member has left the pool");
     }
 }

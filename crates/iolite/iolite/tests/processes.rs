@@ -14,6 +14,8 @@ use rand_pcg::Pcg64Mcg;
 
 /// The variable that makes this program play a role; its standard input is the socket.
 const ROLE: &str = "IOLITE_TEST_ROLE";
+/// More blocks than there are kept aggregates: there is always room for the longest one.
+const POOL_BYTES: usize = 20 * BLOCK_BYTES;
 const LENGTHS: [usize; 4] = [100, 5_000, 70_000, 600_000];
 
 fn options() -> ChannelOptions {
@@ -59,7 +61,7 @@ fn plays_a_role() {
     let socket: OwnedFd = std::io::stdin().as_fd().try_clone_to_owned().unwrap();
     let mut channel = Channel::new(socket, options()).unwrap();
     if role == "produce" {
-        let pool = Pool::new(4 * BLOCK_BYTES, u64::MAX, &mut [&mut channel]).unwrap();
+        let pool = Pool::new(POOL_BYTES, u64::MAX, &mut [&mut channel]).unwrap();
         for number in 0.. {
             let aggregate = loop {
                 if let Some(aggregate) = filled(&pool, number) {
@@ -110,7 +112,7 @@ fn consumers_are_killed(random: &mut Pcg64Mcg) {
     for _ in 0..kills() {
         let (mut victim, mut to_victim) = start("consume");
         let members = &mut [&mut to_survivor, &mut to_victim];
-        let pool = Pool::new(4 * BLOCK_BYTES, 3 * BLOCK_BYTES as u64, members).expect("a pool");
+        let pool = Pool::new(POOL_BYTES, POOL_BYTES as u64 / 2, members).expect("a pool");
         let ends_at = random.next_u64() % 40;
         let mut to_victim = Some(to_victim);
         for number in 0..ends_at + 20 {

@@ -18,14 +18,14 @@ pub use crate::channel::options::{ChannelOptions, Received};
 use crate::aggregate::Aggregate;
 use crate::channel::page::{OwnPage, PeerPage, WaitFor, Waiting};
 use crate::channel::receiving::{Next, Packet, Receiving};
-use crate::channel::sending::Sending;
+use crate::channel::sending::{Sending, SharedPool};
 use crate::error::Error;
 use crate::limits::{BYTES_PER_PACKET_MAX, RING_FRAMES_MAX};
 use crate::packet::{FRAME_BYTES, Frame, FrameKind};
 use crate::pool::Pool;
 use crate::pool::joined::JoinedPool;
 use crate::pool::ledger::{PeerLedger, ledger_words};
-use crate::pool::members::{MemberState, Membership, Peer};
+use crate::pool::members::{MemberState, Peer};
 use crate::pool::words::PeerWords;
 
 /// A connection to another process, which passes aggregates in both directions without copying
@@ -49,6 +49,8 @@ pub struct Channel {
     other: Option<PeerPage>,
     sending: Sending,
     receiving: Receiving,
+    /// The number of received frames in `own`.
+    passed: u64,
     error: Option<ChannelError>,
     /// The room for one packet.
     packet: Vec<u8>,
@@ -85,6 +87,7 @@ impl Channel {
             other: None,
             sending: Sending::default(),
             receiving: Receiving::default(),
+            passed: 0,
             error: None,
             packet: vec![0; FRAME_BYTES + BYTES_PER_PACKET_MAX],
         })
@@ -141,8 +144,8 @@ impl Channel {
     /// As [`Channel::send`].
     pub fn flush(&mut self) -> Result<bool, ChannelError> {
         self.check_error()?;
-        let is_invited =
-            |(_, membership): &(Pool, Arc<Membership>)| membership.state() == MemberState::Invited;
+        self.pass_received();
+        let is_invited = |of: &SharedPool| of.membership.state() == MemberState::Invited;
         if self.other.is_none() || self.sending.pools.iter().any(is_invited) {
             self.read_packets()?;
         }
@@ -167,7 +170,8 @@ impl Channel {
         Ok(())
     }
 
-    /// Receives the next aggregate, and waits for it. Returns `None` at the end.
+    /// Receives the next aggregate, and waits for it. Returns `None` at the end. The other process
+    /// holds what this one has received until the next call of a method.
     ///
     /// # Errors
     /// [`ChannelError`] has the reasons.
@@ -187,6 +191,7 @@ impl Channel {
     /// As [`Channel::receive`].
     pub fn try_receive(&mut self) -> Result<Received, ChannelError> {
         self.check_error()?;
+        self.pass_received();
         loop {
             if let Some(packet) = self.next_frame()? {
                 if let Some(received) = self.add(packet)? {
@@ -195,6 +200,8 @@ impl Channel {
             } else if self.receiving.has_ended {
                 return Ok(Received::Ended);
             } else {
+                // The rest of an aggregate may wait for room.
+                self.pass_received();
                 return Ok(Received::Nothing);
             }
         }
@@ -256,26 +263,31 @@ impl Channel {
     /// Adds a frame to the aggregate that is being received. A reference may be to a block that is
     /// announced in a packet.
     fn add(&mut self, packet: Packet) -> Result<Option<Received>, ChannelError> {
-        if packet.frame.kind == FrameKind::Reference && !self.knows_block(packet.frame) {
-            self.read_packets()?;
-        }
+        let frame = packet.frame;
         let mut added = self.receiving.add(packet, &self.options);
         if let Err(ChannelError::Peer(PeerFault::Block)) = added {
             self.read_packets()?;
-            if self.receiving.has_ended {
-                // The other process has closed the channel too early.
-                added = Err(ChannelError::Closed);
-            }
+            let again = Packet { frame, bytes: Vec::new(), file: None };
+            added = self.receiving.add(again, &self.options);
         }
-        let added = self.check(added)?;
-        self.own.set_passed(self.receiving.position);
-        self.notify(WaitFor::Room);
-        Ok(added)
+        match added {
+            Err(ChannelError::Peer(PeerFault::Block)) if self.receiving.has_ended => {
+                // The other process has closed the channel too early.
+                self.check(Err(ChannelError::Closed))
+            }
+            Err(error @ ChannelError::NoMemory(_)) => Err(error),
+            added => self.check(added),
+        }
     }
 
-    fn knows_block(&self, frame: Frame) -> bool {
-        let pool = self.receiving.pools.iter().find(|(number, _)| *number == frame.number);
-        pool.is_some_and(|(_, pool)| pool.has_block(frame))
+    /// Lets the other side know what was received before.
+    fn pass_received(&mut self) {
+        let position = self.receiving.settle();
+        if position != self.passed {
+            self.passed = position;
+            self.own.set_passed(position);
+            self.notify(WaitFor::Room);
+        }
     }
 
     /// Wakes the other side if it waits.
@@ -320,7 +332,7 @@ impl Channel {
         self.own.set_waiting(wait_for, Waiting::Futex);
         let page = self.other.as_ref().expect("its page was checked");
         let seen = match wait_for {
-            WaitFor::Frames => self.receiving.position,
+            WaitFor::Frames => self.receiving.position(),
             WaitFor::Room => self.sending.passed(),
         };
         page.wait(wait_for, seen, WAIT_MAX);
@@ -401,8 +413,11 @@ impl Channel {
             FrameKind::Ledger => {
                 let words = file()?;
                 let mut pools = self.sending.pools.iter();
-                let pool = pools.find(|(pool, _)| pool.number() == frame.number);
-                let (pool, _) = pool.ok_or(PeerFault::Pool)?;
+                let pool = pools.find(|of| of.number == frame.number);
+                let Some(pool) = pool.and_then(|of| of.pool.upgrade()) else {
+                    // It has ended meanwhile.
+                    return Ok(());
+                };
                 let slots = pool.slots();
                 let words = PeerWords::accept(&words, ledger_words(slots))?;
                 if !pool.join(&self.peer, PeerLedger { words, slots }) {
@@ -418,6 +433,9 @@ impl Channel {
                     FrameKind::Block => pool.add_block(slot, frame.version, file()?)?,
                     _ => pool.retire_block(slot, frame.version),
                 }
+            }
+            FrameKind::PoolEnded => {
+                self.receiving.pools.retain(|(number, _)| *number != frame.number);
             }
             FrameKind::Wake => {}
             _ => return Err(PeerFault::Frame.into()),
@@ -477,7 +495,10 @@ impl Pool {
             if !channel.peer.send(invitation, &[]) {
                 return Err(ChannelError::Closed);
             }
-            channel.sending.pools.push((pool.clone(), membership));
+            let pools = &mut channel.sending.pools;
+            pools.retain(|of| of.pool.upgrade().is_some());
+            let (number, pool) = (pool.number(), pool.downgrade());
+            pools.push(SharedPool { number, pool, membership });
         }
         Ok(pool)
     }
@@ -485,7 +506,8 @@ impl Pool {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        for (pool, _) in &self.sending.pools {
+        self.pass_received();
+        for pool in self.sending.pools.iter().filter_map(|of| of.pool.upgrade()) {
             pool.leave(&self.peer);
         }
         let _ = millrace_sys::shutdown(self.peer.socket.as_fd(), millrace_sys::Shutdown::Both);

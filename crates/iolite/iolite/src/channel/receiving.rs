@@ -9,6 +9,7 @@ use crate::channel::error::{ChannelError, PeerFault};
 use crate::channel::options::{ChannelOptions, Received};
 use crate::channel::page::PeerPage;
 use crate::channel::sending::ONCE;
+use crate::error::AllocError;
 use crate::extent::Extent;
 use crate::free_list::Allocation;
 use crate::limits::{FILES_PER_CHANNEL_MAX, PARTS_PER_AGGREGATE_MAX};
@@ -16,6 +17,7 @@ use crate::memory_kind::MemoryKind;
 use crate::packet::{Frame, FrameKind};
 use crate::pool::joined::{BadReference, JoinedPool};
 use crate::sealed::SealedMemory;
+use crate::slab::{PrefaultOutcome, Slab};
 use crate::slice::Slice;
 
 /// A data frame that came as a packet.
@@ -35,12 +37,24 @@ pub(super) struct Receiving {
     /// The aggregate that is being received.
     partial: Aggregate,
     parts: usize,
-    /// The number of data frames that were passed.
-    pub(super) position: u64,
+    /// The number of data frames that were received.
+    position: u64,
+    /// The extents of frames that are not passed yet: their pools and first units.
+    received: Vec<(JoinedPool, usize)>,
     /// Files that the peer has passed, by their numbers.
     files: [Option<Slice>; FILES_PER_CHANNEL_MAX],
     /// The peer has closed the channel, and no more packets come.
     pub(super) has_ended: bool,
+}
+
+/// Copies bytes into a slab, and prepares memory of the slab if there is none.
+fn copy(bytes: &[u8], slab: &Slab) -> Result<Aggregate, AllocError> {
+    loop {
+        match copy_of(&[bytes], slab, MemoryKind::Copied, 0) {
+            Err(AllocError::NotReady) if slab.prefault() == PrefaultOutcome::Prefaulted => {}
+            copied => return copied,
+        }
+    }
 }
 
 /// The next data frame, or why there is none.
@@ -71,6 +85,10 @@ impl Receiving {
         Ok(Next::Frame(Packet { frame, bytes: Vec::new(), file: None }))
     }
 
+    pub(super) fn position(&self) -> u64 {
+        self.position
+    }
+
     /// Returns whether a frame has arrived.
     pub(super) fn has_frame(&self, page: Option<&PeerPage>) -> bool {
         let ring = page.filter(|page| page.ring_frames > 0);
@@ -85,8 +103,7 @@ impl Receiving {
         options: &ChannelOptions,
     ) -> Result<Option<Received>, ChannelError> {
         let is_last = packet.frame.is_last;
-        self.parts += 1;
-        if self.parts > PARTS_PER_AGGREGATE_MAX {
+        if self.parts == PARTS_PER_AGGREGATE_MAX {
             return Err(PeerFault::Parts.into());
         }
         match packet.frame.kind {
@@ -99,18 +116,26 @@ impl Receiving {
                 self.partial.append(slice);
             }
             FrameKind::Bytes if packet.frame.length as usize == packet.bytes.len() => {
-                let copied = copy_of(&[&packet.bytes], &options.slab, MemoryKind::Copied, 0);
-                self.partial.concatenate(copied.map_err(ChannelError::NoMemory)?);
+                match copy(&packet.bytes, &options.slab) {
+                    Ok(copied) => self.partial.concatenate(copied),
+                    Err(error) => {
+                        // The next call tries again.
+                        self.packets.push_front(packet);
+                        return Err(ChannelError::NoMemory(error));
+                    }
+                }
             }
-            FrameKind::Empty if is_last && self.parts == 1 => {}
+            FrameKind::Empty if is_last && self.parts == 0 => {}
             FrameKind::Forget if !is_last => {
                 let kept = self.files.get_mut(packet.frame.number as usize);
                 *kept.ok_or(PeerFault::File)? = None;
-                self.parts -= 1;
+                self.position += 1;
+                return Ok(None);
             }
             _ => return Err(PeerFault::Frame.into()),
         }
         self.position += 1;
+        self.parts += 1;
         if !is_last {
             return Ok(None);
         }
@@ -118,8 +143,17 @@ impl Receiving {
         Ok(Some(Received::Aggregate(std::mem::take(&mut self.partial))))
     }
 
+    /// Enters the extents that are still held in the ledgers of their pools. From then on the frames
+    /// that were received are passed. Most extents were dropped before, and need no entry.
+    pub(super) fn settle(&mut self) -> u64 {
+        for (pool, unit) in self.received.drain(..) {
+            pool.settle(unit);
+        }
+        self.position
+    }
+
     /// Acquires a slice of a pool.
-    fn find(&self, frame: Frame) -> Result<Slice, ChannelError> {
+    fn find(&mut self, frame: Frame) -> Result<Slice, ChannelError> {
         let pool = self.pools.iter().find(|(number, _)| *number == frame.number);
         let (_, pool) = pool.ok_or(PeerFault::Pool)?;
         let extent = pool.acquire(frame, |offset, bytes| {
@@ -135,6 +169,7 @@ impl Receiving {
         if length == 0 || start + length > extent.filled() {
             return Err(PeerFault::Extent.into());
         }
+        self.received.push((pool.clone(), frame.first_unit as usize));
         Ok(Slice::new(extent, start, length))
     }
 

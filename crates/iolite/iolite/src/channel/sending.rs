@@ -13,14 +13,14 @@ use crate::extent::Source;
 use crate::limits::{BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, ZERO_COPY_UNIT};
 use crate::packet::{Frame, FrameKind};
 use crate::pool::members::{MemberState, Membership, Peer};
-use crate::pool::{Pool, unit_of};
+use crate::pool::{Pool, WeakPool, unit_of};
 use crate::sealed::{SealedMemory, UnsealedMemory};
 use crate::slice::Slice;
 
 #[derive(Debug, Default)]
 pub(super) struct Sending {
     /// The pools of this process that the peer is a member of.
-    pub(super) pools: Vec<(Pool, Arc<Membership>)>,
+    pub(super) pools: Vec<SharedPool>,
     /// Frames of the aggregate that is being sent.
     outgoing: VecDeque<Outgoing>,
     /// Slices that the peer has not passed yet, with the positions after their frames.
@@ -34,6 +34,14 @@ pub(super) struct Sending {
     files: [Weak<SealedMemory>; FILES_PER_CHANNEL_MAX],
     /// The number that the next file gets.
     next_file: usize,
+}
+
+/// A pool of this process that the peer is a member of.
+#[derive(Debug)]
+pub(super) struct SharedPool {
+    pub(super) number: u32,
+    pub(super) pool: WeakPool,
+    pub(super) membership: Arc<Membership>,
 }
 
 /// A frame, and what it needs.
@@ -96,9 +104,8 @@ impl Sending {
     /// Returns whether the peer has joined a pool.
     fn can_pass(&self, pool: &Pool) -> bool {
         let number = pool.number();
-        self.pools.iter().any(|(of, membership)| {
-            of.number() == number && membership.state() == MemberState::Joined
-        })
+        let is_joined = |of: &SharedPool| of.membership.state() == MemberState::Joined;
+        self.pools.iter().any(|of| of.number == number && is_joined(of))
     }
 
     fn add_reference(&mut self, pool: &Pool, slice: &Slice) {

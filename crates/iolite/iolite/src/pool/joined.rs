@@ -65,6 +65,8 @@ struct JoinedBlock {
 #[derive(Debug)]
 struct HeldExtent {
     generation: u64,
+    /// The ledger has it.
+    is_entered: bool,
     extent: Weak<dyn Any + Send + Sync>,
 }
 
@@ -118,13 +120,6 @@ impl JoinedPool {
         self.0.slots
     }
 
-    /// Returns whether the block of a reference has arrived.
-    pub(crate) fn has_block(&self, frame: Frame) -> bool {
-        let state = self.state();
-        let block = state.blocks.get(frame.first_unit as usize / UNITS_PER_SEGMENT);
-        block.is_some_and(|of| of.as_ref().is_some_and(|of| of.version == frame.version))
-    }
-
     /// Adds a block, whose slot was checked. It is mapped when an extent of it is acquired.
     pub(crate) fn add_block(
         &self,
@@ -165,7 +160,8 @@ impl JoinedPool {
     }
 
     /// Returns the extent of a reference, or the one that `make` creates from its offset and length
-    /// in bytes. From then on this process holds it, until [`JoinedPool::release`].
+    /// in bytes. The owner holds it for this process until the frame is passed, before which
+    /// [`JoinedPool::settle`] is called.
     pub(crate) fn acquire<T: Any + Send + Sync>(
         &self,
         frame: Frame,
@@ -197,14 +193,29 @@ impl JoinedPool {
             *maps += 1;
             self.0.ledger.set_version(slot, frame.version);
         }
-        self.0.ledger.hold(unit);
         let extent = make((unit * ZERO_COPY_UNIT) as u64, units * ZERO_COPY_UNIT);
         let weak = Arc::downgrade(&extent);
-        let held = HeldExtent { generation: frame.generation, extent: weak };
-        if block.extents[first].replace(held).is_none() {
+        let (generation, extent_here) = (frame.generation, &mut block.extents[first]);
+        // An extent that another thread is dropping may have been entered.
+        let is_entered = extent_here.as_ref().is_some_and(|before| before.is_entered);
+        let held = HeldExtent { generation, is_entered, extent: weak };
+        if extent_here.replace(held).is_none() {
             block.held += 1;
         }
         Ok(extent)
+    }
+
+    /// Enters the extent that begins at a unit in the ledger, if it is held.
+    pub(crate) fn settle(&self, unit: usize) {
+        let (slot, first) = (unit / UNITS_PER_SEGMENT, unit % UNITS_PER_SEGMENT);
+        let mut state = self.state();
+        let block = state.blocks[slot].as_mut();
+        if let Some(held) = block.and_then(|block| block.extents[first].as_mut())
+            && !held.is_entered
+        {
+            held.is_entered = true;
+            self.0.ledger.hold(unit);
+        }
     }
 
     /// Releases an extent that is being dropped: the one at this address.
@@ -218,9 +229,10 @@ impl JoinedPool {
             // Another thread has acquired it again meanwhile, and holds it now.
             return;
         }
-        block.extents[first] = None;
+        if block.extents[first].take().is_some_and(|held| held.is_entered) {
+            self.0.ledger.release(unit);
+        }
         block.held -= 1;
-        self.0.ledger.release(unit);
         if block.is_retired {
             state.retire(&self.0.ledger, slot);
         }

@@ -10,7 +10,7 @@ use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use millrace_sys::MappedRegion;
 
@@ -41,6 +41,8 @@ struct PoolShared {
     number: u32,
     start: NonNull<u8>,
     slots: usize,
+    /// The version of the block in each slot. It does not change while an extent is held there.
+    versions: Box<[AtomicU32]>,
     blocks_max: usize,
     quota: u64,
     /// The last generation that was assigned. Relaxed: it is ordered with no other memory.
@@ -111,6 +113,29 @@ pub struct PoolStats {
     pub excluded_members: u64,
 }
 
+/// A pool that may have ended.
+#[derive(Debug)]
+pub(crate) struct WeakPool(Weak<PoolShared>);
+
+impl WeakPool {
+    pub(crate) fn upgrade(&self) -> Option<Pool> {
+        self.0.upgrade().map(Pool)
+    }
+}
+
+impl Drop for PoolShared {
+    fn drop(&mut self) {
+        let ended = Frame { number: self.number, ..Frame::new(FrameKind::PoolEnded) };
+        let state = self.state.get_mut().expect("no holder of this lock panics");
+        for member in &state.members {
+            if matches!(member.state(), MemberState::Invited | MemberState::Joined) {
+                // A member that takes no packets keeps its mappings.
+                member.peer.send(ended, &[]);
+            }
+        }
+    }
+}
+
 /// The last number that was given to a pool of this process, its own or a joined one.
 static POOL_NUMBER: AtomicU32 = AtomicU32::new(0);
 
@@ -136,6 +161,7 @@ impl Pool {
             number: next_pool_number(),
             start: region.start(),
             slots,
+            versions: (0..slots).map(|_| AtomicU32::new(0)).collect(),
             blocks_max,
             quota,
             generation: AtomicU64::new(0),
@@ -183,6 +209,10 @@ impl Pool {
 
     pub(crate) fn slots(&self) -> usize {
         self.0.slots
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakPool {
+        WeakPool(Arc::downgrade(&self.0))
     }
 
     /// Returns the membership of each member, in the order in which they were given.
@@ -240,10 +270,7 @@ impl Pool {
 
     /// Returns the version of the block at an offset, in which an extent is held.
     pub(crate) fn version(&self, offset: u64) -> u32 {
-        match &self.state().slots[slot_of(offset)] {
-            Slot::InUse { version, .. } => *version,
-            _ => unreachable!("an extent is in a block in use"),
-        }
+        self.0.versions[slot_of(offset)].load(Ordering::Relaxed)
     }
 
     /// Releases the tail of an extent that was not filled.
@@ -327,6 +354,7 @@ impl PoolState {
         let file = self.create_block(slot).ok()?;
         self.version += 1;
         self.created_blocks += 1;
+        pool.versions[slot].store(self.version, Ordering::Relaxed);
         let frame = block_frame(FrameKind::Block, pool.number, slot, self.version);
         for member in self.members.iter_mut().filter(|of| of.state() == MemberState::Joined) {
             if member.peer.send(frame, &[file.as_fd()]) {
