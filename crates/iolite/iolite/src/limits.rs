@@ -52,7 +52,12 @@ pub const RING_FRAMES_MAX: usize = 1024;
 /// An aggregate with more parts is refused by the receiver of a channel.
 pub const PARTS_PER_AGGREGATE_MAX: usize = 4096;
 /// The files that the receiver of a channel keeps for later references.
-pub const FILES_PER_CHANNEL_MAX: usize = 32;
+pub const FILES_PER_CHANNEL_MAX: usize = 16;
+/// Longer files are not kept by the receiver of a channel.
+pub const KEPT_FILE_BYTES_MAX: usize = BLOCK_BYTES;
+/// The packets that one call of a channel's method reads, and the frames between two looks at the
+/// socket.
+pub(crate) const PACKETS_PER_CALL: usize = 64;
 /// The bytes that one packet of a channel carries. The default size of a socket buffer has room for
 /// several.
 pub(crate) const BYTES_PER_PACKET_MAX: usize = 32 * 1024;

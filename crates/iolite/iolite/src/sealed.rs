@@ -108,7 +108,7 @@ pub struct SealedMemory {
 
 impl SealedMemory {
     /// Accepts a descriptor from another process, and charges its memory to the sender's account
-    /// until it is dropped here: whole pages, at least one.
+    /// until it is dropped here: whole pages, at least 64 KB.
     ///
     /// # Errors
     /// The reason why it is not accepted. The descriptor is closed then, which may block for as
@@ -123,7 +123,7 @@ impl SealedMemory {
         // Only sealed contents keep their length, their memory and their holes.
         let (length, memory) =
             millrace_sys::memory_file_size(file.as_fd()).map_err(RefusedMemory::Kernel)?;
-        let memory = memory.max(length).max(1).next_multiple_of(PAGE_BYTES);
+        let memory = memory.max(length).max(FILE_CHARGE_MIN).next_multiple_of(PAGE_BYTES);
         let charge = sender.charge(memory).ok_or_else(|| RefusedMemory::TooLong {
             memory,
             left: sender.bytes_max().saturating_sub(sender.held()),
@@ -140,6 +140,14 @@ impl SealedMemory {
     /// Returns the number of bytes: the filled ones, or all of a file that was accepted.
     pub fn len(&self) -> usize {
         self.length
+    }
+
+    /// Returns the length of the file, which may have zeros after the bytes.
+    pub(crate) fn file_bytes(&self) -> usize {
+        if self.length < HUGE_FILE_BYTES_MIN {
+            return self.length;
+        }
+        self.length.next_multiple_of(BLOCK_BYTES)
     }
 
     /// Returns whether there are no bytes.
@@ -177,6 +185,8 @@ impl SealedMemory {
 
 /// The unit of charges.
 const PAGE_BYTES: u64 = 4096;
+/// The least charge for a file, because a process has a limited number of descriptors.
+const FILE_CHARGE_MIN: u64 = 16 * PAGE_BYTES;
 
 /// The reason why a descriptor of another process was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -279,7 +289,7 @@ mod tests {
         let received = SealedMemory::accept(passed(sent.file()), &account).unwrap();
         drop(sent);
         assert_eq!((received.bytes().unwrap(), received.len()), (&b"first second"[..], 12));
-        assert_eq!(account.held(), PAGE_BYTES);
+        assert_eq!(account.held(), FILE_CHARGE_MIN);
         drop(received);
         assert_eq!(account.held(), 0);
     }

@@ -24,6 +24,7 @@ const HELLO: u32 = 16;
 const POOL: u32 = 17;
 const LEDGER: u32 = 18;
 const BLOCK: u32 = 19;
+const WAKE: u32 = 22;
 
 const LAST: u32 = 1 << 8;
 const PAGE_WORDS: usize = 512;
@@ -304,6 +305,62 @@ fn references_and_blocks_of_a_pool_that_are_none() {
         let send = |peer: &Peer| peer.send([BLOCK, 7, 0, 1, 0, 0], &[], &[file.as_fd()]);
         assert_eq!(join(&send), ChannelError::Refused(expected));
     }
+}
+
+#[test]
+fn a_process_that_has_ended() {
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let process = millrace_sys::open_process(child.id()).unwrap();
+    child.wait().unwrap();
+    for ring_frames in [0, 8] {
+        let (mut channel, peer) = channel();
+        let (page, _mapping) = page();
+        let files = [page.as_fd(), process.as_fd()];
+        peer.send([HELLO, 0, ring_frames, 0, 0, 0], &[], &files);
+        assert!(channel.receive().unwrap().is_none());
+        assert_eq!(channel.send(&Aggregate::new()).unwrap_err(), ChannelError::Closed);
+    }
+}
+
+#[test]
+fn floods_do_not_keep_a_call_busy() {
+    let (mut channel, mut peer) = channel();
+    peer.hello(8);
+    let is_done = std::sync::atomic::AtomicBool::new(false);
+    let wake = frame([WAKE, 0, 0, 0, 0, 0]);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                let _ = millrace_sys::send_packet(peer.socket.as_fd(), &[&wake], &[]);
+            }
+        });
+        for _ in 0..1000 {
+            assert!(matches!(channel.try_receive(), Ok(Received::Nothing)));
+        }
+        is_done.store(true, Ordering::Relaxed);
+    });
+    // Packets that its ring does not announce.
+    for _ in 0..20 {
+        peer.send([BYTES | LAST, 0, 0, 0, 0, 1], b"z", &[]);
+    }
+    let error = (0..10).find_map(|_| channel.try_receive().err());
+    assert_eq!(error, Some(ChannelError::Peer(PeerFault::Packets)));
+}
+
+#[test]
+fn the_end_with_unread_packets_loses_nothing() {
+    let (mut channel, peer) = {
+        let (channel, mut peer) = channel();
+        peer.hello(0);
+        (channel, peer)
+    };
+    peer.send([BYTES, 0, 0, 0, 0, 3], b"abc", &[]);
+    peer.send([BYTES | LAST, 0, 0, 0, 0, 3], b"def", &[]);
+    peer.send([BYTES, 0, 0, 0, 0, 3], b"ghi", &[]);
+    // It has not read the first packet of the channel.
+    drop(peer);
+    assert_eq!(channel.receive().unwrap().unwrap().to_vec(), b"abcdef");
+    assert_eq!(channel.receive().unwrap_err(), ChannelError::Closed, "an aggregate was cut");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! `KILLS` is the number of processes that are killed in each role (30 if it is not set).
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -96,9 +97,40 @@ fn kills() -> u64 {
 fn processes_are_killed_at_any_moment() {
     let mut random = Pcg64Mcg::seed_from_u64(28);
     let before = millrace_sys::descriptor_count().unwrap();
+    a_child_does_not_keep_the_channel_of_its_parent();
     consumers_are_killed(&mut random);
     producers_are_killed(&mut random);
     assert_eq!(millrace_sys::descriptor_count().unwrap(), before);
+}
+
+/// A process that ends while its child keeps its end of the channel open.
+fn a_child_does_not_keep_the_channel_of_its_parent() {
+    for ring_frames in [0, 16] {
+        let (here, there) = channel_sockets().expect("sockets");
+        let kept = there.try_clone().expect("a descriptor");
+        let options = ChannelOptions { ring_frames, ..options() };
+        let mut channel = Channel::new(here, options).expect("a channel");
+        let mut consumer = Command::new(std::env::current_exe().expect("this program"))
+            .args(["plays_a_role", "--exact", "--nocapture"])
+            .env(ROLE, "consume")
+            .stdin(Stdio::from(there))
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("this program");
+        let pool = Pool::new(POOL_BYTES, u64::MAX, &mut [&mut channel]).expect("a pool");
+        let mut number = 0;
+        while pool.stats().passed_extents == 0 {
+            channel.send(&filled(&pool, number).expect("there is room")).expect("it receives");
+            channel.flush().expect("it receives");
+            number += 1;
+        }
+        consumer.kill().expect("it runs");
+        consumer.wait().expect("it was started");
+        assert!(channel.receive().expect("nothing was cut").is_none());
+        let next = filled(&pool, 5).expect("there is room");
+        assert_eq!(channel.send(&next).expect_err("it has ended"), ChannelError::Closed);
+        drop(kept);
+    }
 }
 
 fn wait_a_moment(random: &mut Pcg64Mcg) {
@@ -149,7 +181,8 @@ fn consumers_are_killed(random: &mut Pcg64Mcg) {
                 }
             }
         }
-        victim.wait().expect("it was started");
+        let status = victim.wait().expect("it was started");
+        assert_eq!(status.signal(), Some(9), "it found a wrong byte");
         drop(to_victim);
         // The survivor releases everything after a while, and the victim holds nothing.
         while pool.stats().passed_extents > 3 {

@@ -62,7 +62,7 @@ pub use packet::{
     DESCRIPTORS_PER_PACKET_MAX, PacketEvents, packet_pair, receive_packet, send_packet,
     wait_for_packet,
 };
-pub use pidfd::{is_process, open_process};
+pub use pidfd::{has_ended, is_process, open_process};
 pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};

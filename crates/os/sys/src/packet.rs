@@ -94,7 +94,8 @@ pub fn receive_packet(
 }
 
 /// Waits until one of `events` has happened to the socket, or `process` (a pidfd) has ended, at
-/// most for `wait_ms_max` milliseconds. Returns whether the process has ended.
+/// most for `wait_ms_max` milliseconds. Returns whether the peer has gone: it has closed the
+/// socket, or its process has ended. Packets may be left to receive.
 ///
 /// # Errors
 /// Those of poll(2).
@@ -121,7 +122,8 @@ pub fn wait_for_packet(
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => return Err(error),
     }
-    Ok(fds.get(1).is_some_and(|process| process.revents().contains(PollFlags::IN)))
+    let has_ended = fds.get(1).is_some_and(|process| process.revents().contains(PollFlags::IN));
+    Ok(has_ended || fds[0].revents().contains(PollFlags::HUP))
 }
 
 /// The event of a packet socket that [`wait_for_packet`] waits for.

@@ -29,6 +29,18 @@ pub fn is_process(fd: BorrowedFd<'_>) -> Result<bool> {
     Ok(name == b"anon_inode:[pidfd]" || name.starts_with(b"pidfd:"))
 }
 
+/// Returns whether the process of a descriptor of [`open_process`] has ended.
+///
+/// # Errors
+/// Those of poll(2).
+pub fn has_ended(process: BorrowedFd<'_>) -> Result<bool> {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let mut fds = [PollFd::from_borrowed_fd(process, PollFlags::IN)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    rustix::io::retry_on_intr(|| poll(&mut fds, Some(&at_once)))?;
+    Ok(fds[0].revents().contains(PollFlags::IN))
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsFd;
@@ -40,6 +52,7 @@ mod tests {
         let this = open_process(std::process::id()).unwrap();
         let file = std::fs::File::open("/dev/null").unwrap();
         assert_eq!([is_process(this.as_fd()), is_process(file.as_fd())], [Ok(true), Ok(false)]);
+        assert_eq!(has_ended(this.as_fd()), Ok(false));
         assert_eq!(open_process(0).unwrap_err(), Errno::INVAL);
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use millrace_sys::Errno;
 
 use crate::error::{AllocError, Error};
+use crate::limits::PARTS_PER_AGGREGATE_MAX;
 use crate::sealed::RefusedMemory;
 
 /// The reason why a channel cannot be used any more.
@@ -16,8 +17,10 @@ pub enum ChannelError {
     Peer(PeerFault),
     /// It has passed a descriptor that is not accepted.
     Refused(RefusedMemory),
-    /// There is no memory for the bytes that it has sent.
+    /// There is no memory for the bytes that it has sent. The call may be repeated.
     NoMemory(AllocError),
+    /// The aggregate has more parts than a channel passes: this many. The channel can be used on.
+    Parts(usize),
     /// Memory of this process could not be created.
     Memory(Error),
     /// The kernel refused a call: its name, and the error number.
@@ -72,6 +75,11 @@ impl fmt::Display for ChannelError {
             Self::Peer(fault) => write!(f, "the other process sent {fault}"),
             Self::Refused(refused) => write!(f, "the other process passed {refused}"),
             Self::NoMemory(error) => write!(f, "no memory for bytes of the channel: {error}"),
+            Self::Parts(parts) => write!(
+                f,
+                "an aggregate of {parts} parts (expected: at most {})",
+                PARTS_PER_AGGREGATE_MAX / 2
+            ),
             Self::Memory(error) => error.fmt(f),
             Self::Kernel(call, error) => write!(f, "{call}: {error}"),
         }

@@ -20,7 +20,7 @@ use crate::channel::page::{OwnPage, PeerPage, WaitFor, Waiting};
 use crate::channel::receiving::{Next, Packet, Receiving};
 use crate::channel::sending::{Sending, SharedPool};
 use crate::error::Error;
-use crate::limits::{BYTES_PER_PACKET_MAX, RING_FRAMES_MAX};
+use crate::limits::{BYTES_PER_PACKET_MAX, PACKETS_PER_CALL, RING_FRAMES_MAX};
 use crate::packet::{FRAME_BYTES, Frame, FrameKind};
 use crate::pool::Pool;
 use crate::pool::joined::JoinedPool;
@@ -51,6 +51,12 @@ pub struct Channel {
     receiving: Receiving,
     /// The number of received frames in `own`.
     passed: u64,
+    /// The other process has closed the channel, or has ended. There may be more to receive.
+    is_gone: bool,
+    /// The other side makes the socket readable for frames in its ring.
+    waits_for_packets: bool,
+    /// The calls that send or receive an aggregate, for [`Channel::look_at_socket`].
+    calls: usize,
     error: Option<ChannelError>,
     /// The room for one packet.
     packet: Vec<u8>,
@@ -58,8 +64,6 @@ pub struct Channel {
 
 /// The longest wait by futex(2), which does not notice that the other process has ended.
 const WAIT_MAX: Duration = Duration::from_millis(100);
-/// The packets that may wait for the ring to announce them.
-const PACKETS_MAX: usize = 2 * RING_FRAMES_MAX;
 
 impl Channel {
     /// Begins a channel on a Unix packet socket (SOCK_SEQPACKET), whose other end belongs to the
@@ -88,6 +92,9 @@ impl Channel {
             sending: Sending::default(),
             receiving: Receiving::default(),
             passed: 0,
+            is_gone: false,
+            waits_for_packets: false,
+            calls: 0,
             error: None,
             packet: vec![0; FRAME_BYTES + BYTES_PER_PACKET_MAX],
         })
@@ -129,10 +136,14 @@ impl Channel {
         if !self.flush()? || self.sending.in_flight_bytes >= self.options.in_flight_max {
             return Ok(false);
         }
-        if self.receiving.has_ended {
+        if self.is_gone {
             return self.check(Err(ChannelError::Closed));
         }
+        self.look_at_socket()?;
         let enqueued = self.sending.enqueue(aggregate, self.options.copied_max);
+        if let Err(error @ ChannelError::Parts(_)) = enqueued {
+            return Err(error);
+        }
         self.check(enqueued)?;
         self.send_frames()?;
         Ok(true)
@@ -154,7 +165,7 @@ impl Channel {
             self.check(released)?;
         }
         if !self.sending.is_flushed() {
-            if self.receiving.has_ended {
+            if self.is_gone {
                 return self.check(Err(ChannelError::Closed));
             }
             self.send_frames()?;
@@ -191,14 +202,20 @@ impl Channel {
     /// As [`Channel::receive`].
     pub fn try_receive(&mut self) -> Result<Received, ChannelError> {
         self.check_error()?;
+        if self.waits_for_packets {
+            self.waits_for_packets = false;
+            self.own.set_waiting(WaitFor::Frames, Waiting::No);
+        }
         self.pass_received();
+        self.look_at_socket()?;
         loop {
             if let Some(packet) = self.next_frame()? {
                 if let Some(received) = self.add(packet)? {
                     return Ok(received);
                 }
             } else if self.receiving.has_ended {
-                return Ok(Received::Ended);
+                let is_cut = self.receiving.is_cut(self.other.as_ref());
+                return if is_cut { Err(ChannelError::Closed) } else { Ok(Received::Ended) };
             } else {
                 // The rest of an aggregate may wait for room.
                 self.pass_received();
@@ -221,11 +238,11 @@ impl Channel {
             Next::NeedsPacket => {}
         }
         // The ring has announced it meanwhile. The packet was sent before.
-        self.read_packets()?;
+        let is_all = self.read_packets()?;
         let next = self.receiving.next(self.other.as_ref());
         match self.check(next)? {
             Next::Frame(packet) => Ok(Some(packet)),
-            _ if self.receiving.has_ended => Ok(None),
+            _ if self.receiving.has_ended || !is_all => Ok(None),
             _ => self.check(Err(PeerFault::Packets.into())),
         }
     }
@@ -236,6 +253,7 @@ impl Channel {
     /// # Errors
     /// As [`Channel::receive`].
     pub fn prepare_to_wait(&mut self) -> Result<bool, ChannelError> {
+        self.waits_for_packets = true;
         self.own.set_waiting(WaitFor::Frames, Waiting::Packet);
         self.check_error()?;
         let has_frame = self.receiving.has_frame(self.other.as_ref());
@@ -249,7 +267,7 @@ impl Channel {
     /// As [`Channel::send`].
     pub fn close(mut self) -> Result<(), ChannelError> {
         loop {
-            let has_ended = self.receiving.has_ended;
+            let has_ended = self.is_gone;
             if self.flush()? && self.sending.is_passed() {
                 return Ok(());
             }
@@ -297,6 +315,10 @@ impl Channel {
             None => Some(Waiting::Futex),
             Some(page) => page.waiting(event),
         };
+        if self.other.is_none() {
+            // It may also wait for a packet.
+            self.peer.send(Frame::new(FrameKind::Wake), &[]);
+        }
         match waiting {
             Some(Waiting::Futex) => self.own.wake(event),
             Some(Waiting::Packet) => {
@@ -320,14 +342,9 @@ impl Channel {
                 WaitFor::Room if self.other.is_some() => PacketEvents::Writable,
                 _ => PacketEvents::Readable,
             };
-            let waited = millrace_sys::wait_for_packet(
-                self.peer.socket.as_fd(),
-                events,
-                self.peer.process.get().map(AsFd::as_fd),
-                WAIT_MAX.as_millis() as u32,
-            );
-            waited.map_err(|error| ChannelError::Kernel("poll", error))?;
-            return Ok(());
+            let waited = self.peer.wait(events, WAIT_MAX.as_millis() as u32);
+            let is_gone = waited.map_err(|error| ChannelError::Kernel("poll", error))?;
+            return if is_gone { self.notice_end() } else { Ok(()) };
         }
         self.own.set_waiting(wait_for, Waiting::Futex);
         let page = self.other.as_ref().expect("its page was checked");
@@ -336,48 +353,82 @@ impl Channel {
             WaitFor::Room => self.sending.passed(),
         };
         page.wait(wait_for, seen, WAIT_MAX);
+        let is_same = page.is_same(wait_for, seen);
         self.own.set_waiting(wait_for, Waiting::No);
+        if is_same {
+            let waited = self.peer.wait(PacketEvents::None, 0);
+            if waited.map_err(|error| ChannelError::Kernel("poll", error))? {
+                return self.notice_end();
+            }
+        }
         if wait_for == WaitFor::Room {
             self.read_packets()?;
         }
         Ok(())
     }
 
-    /// Reads the packets that have arrived.
-    fn read_packets(&mut self) -> Result<(), ChannelError> {
-        while !self.receiving.has_ended {
-            if self.receiving.packets.len() > PACKETS_MAX {
-                return self.check(Err(PeerFault::Packets.into()));
-            }
-            if self.other.as_ref().is_some_and(|page| page.ring_frames == 0)
-                && !self.receiving.packets.is_empty()
-            {
+    /// Notices that the other process has closed the channel or has ended. A child of it may keep
+    /// the socket open. Packets that it has sent before are still received.
+    fn notice_end(&mut self) -> Result<(), ChannelError> {
+        self.is_gone = true;
+        if self.read_packets()? && self.receiving.packets.is_empty() {
+            self.receiving.has_ended = true;
+        }
+        Ok(())
+    }
+
+    /// Reads packets now and then, while all frames come through the ring: they may be about pools.
+    fn look_at_socket(&mut self) -> Result<(), ChannelError> {
+        self.calls += 1;
+        if self.calls.is_multiple_of(PACKETS_PER_CALL) {
+            self.read_packets()?;
+        }
+        Ok(())
+    }
+
+    /// Reads packets that have arrived, but a limited number. Returns whether these are all.
+    fn read_packets(&mut self) -> Result<bool, ChannelError> {
+        for _ in 0..PACKETS_PER_CALL {
+            let waiting = self.receiving.packets.len();
+            match self.other.as_ref().map_or(0, |page| page.ring_frames) {
                 // The rest waits in the socket.
-                return Ok(());
+                0 if waiting > 0 => return Ok(false),
+                ring_frames if ring_frames > 0 && waiting > ring_frames => {
+                    return self.check(Err(PeerFault::Packets.into()));
+                }
+                _ => {}
+            }
+            if self.receiving.has_ended {
+                return Ok(true);
             }
             let mut files = Vec::new();
             let socket = self.peer.socket.as_fd();
             match millrace_sys::receive_packet(socket, &mut self.packet, &mut files) {
-                Ok(0) | Err(Errno::CONNRESET) => self.receiving.has_ended = true,
+                Ok(0) => {
+                    self.is_gone = true;
+                    self.receiving.has_ended = true;
+                }
+                // It has not received everything; packets of it may be left.
+                Err(Errno::CONNRESET) => self.is_gone = true,
                 Ok(length) => {
                     let taken = self.take_packet(length, files);
                     self.check(taken)?;
                 }
-                Err(Errno::AGAIN) => {
-                    // A child of the process may keep the socket open.
-                    return Ok(());
-                }
+                Err(Errno::AGAIN) => return Ok(true),
                 Err(Errno::MSGSIZE) => return self.check(Err(PeerFault::Descriptors.into())),
                 Err(error) => return self.check(Err(ChannelError::Kernel("recvmsg", error))),
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     fn take_packet(&mut self, length: usize, files: Vec<OwnedFd>) -> Result<(), ChannelError> {
         let (header, bytes) =
             self.packet[..length].split_first_chunk::<FRAME_BYTES>().ok_or(PeerFault::Frame)?;
         let frame = Frame::from_bytes(header).ok_or(PeerFault::Frame)?;
+        if self.other.is_none() && !matches!(frame.kind, FrameKind::Hello) {
+            return Err(PeerFault::Frame.into());
+        }
         if frame.kind.is_data() {
             let bytes = bytes.to_vec();
             let mut files = files.into_iter();

@@ -141,6 +141,11 @@ impl PeerPage {
         [Waiting::No, Waiting::Futex, Waiting::Packet].into_iter().find(|of| *of as u64 == waiting)
     }
 
+    /// Returns whether the word of a wait has not changed.
+    pub(super) fn is_same(&self, wait_for: WaitFor, seen: u64) -> bool {
+        self.words.word(wait_for.event_word()).load(Ordering::SeqCst) == seen
+    }
+
     /// Waits until the other side's frames or passed frames are no longer `seen`, at most for
     /// `wait_max`.
     pub(super) fn wait(&self, wait_for: WaitFor, seen: u64, wait_max: Duration) {

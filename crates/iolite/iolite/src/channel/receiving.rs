@@ -43,7 +43,7 @@ pub(super) struct Receiving {
     received: Vec<(JoinedPool, usize)>,
     /// Files that the peer has passed, by their numbers.
     files: [Option<Slice>; FILES_PER_CHANNEL_MAX],
-    /// The peer has closed the channel, and no more packets come.
+    /// No more packets come.
     pub(super) has_ended: bool,
 }
 
@@ -83,6 +83,11 @@ impl Receiving {
             return Ok(self.packets.pop_front().map_or(Next::NeedsPacket, Next::Frame));
         }
         Ok(Next::Frame(Packet { frame, bytes: Vec::new(), file: None }))
+    }
+
+    /// Returns whether the end of the channel would cut an aggregate.
+    pub(super) fn is_cut(&self, page: Option<&PeerPage>) -> bool {
+        self.parts > 0 || self.has_frame(page)
     }
 
     pub(super) fn position(&self) -> u64 {
@@ -143,8 +148,8 @@ impl Receiving {
         Ok(Some(Received::Aggregate(std::mem::take(&mut self.partial))))
     }
 
-    /// Enters the extents that are still held in the ledgers of their pools. From then on the frames
-    /// that were received are passed. Most extents were dropped before, and need no entry.
+    /// Enters the extents that are still held in the ledgers of their pools. From then on the
+    /// frames that were received are passed. Most extents were dropped before, and need no entry.
     pub(super) fn settle(&mut self) -> u64 {
         for (pool, unit) in self.received.drain(..) {
             pool.settle(unit);
@@ -182,6 +187,10 @@ impl Receiving {
         let Packet { frame, file, .. } = packet;
         let passed = match file {
             Some(file) => {
+                // The file that it replaces is not charged any more.
+                if let Some(kept) = self.files.get_mut(frame.number as usize) {
+                    *kept = None;
+                }
                 let file = SealedMemory::accept(file, &options.account)?;
                 Some(Slice::of_file(Arc::new(file))?)
             }

@@ -10,7 +10,10 @@ use crate::aggregate::Aggregate;
 use crate::channel::error::{ChannelError, PeerFault};
 use crate::channel::page::{OwnPage, PeerPage};
 use crate::extent::Source;
-use crate::limits::{BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, ZERO_COPY_UNIT};
+use crate::limits::{
+    BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, KEPT_FILE_BYTES_MAX, PARTS_PER_AGGREGATE_MAX,
+    ZERO_COPY_UNIT,
+};
 use crate::packet::{Frame, FrameKind};
 use crate::pool::members::{MemberState, Membership, Peer};
 use crate::pool::{Pool, WeakPool, unit_of};
@@ -73,6 +76,10 @@ impl Sending {
         aggregate: &Aggregate,
         copied_max: usize,
     ) -> Result<(), ChannelError> {
+        let parts = aggregate.slices().count();
+        if parts > PARTS_PER_AGGREGATE_MAX / 2 {
+            return Err(ChannelError::Parts(parts));
+        }
         self.forget_files();
         for slice in aggregate.slices() {
             match &slice.extent.source {
@@ -122,21 +129,26 @@ impl Sending {
             generation: extent.generation,
             ..Frame::new(FrameKind::Reference)
         };
-        self.in_flight_bytes += slice.len() as u64;
+        self.in_flight_bytes += allocation.bytes as u64;
         self.outgoing.push_back(Outgoing { frame, needs: Needs::Held(slice.clone()) });
     }
 
-    /// Adds a slice of a sealed file. The file travels if the peer does not keep it yet.
+    /// Adds a slice of a sealed file. The file travels if the peer does not keep it yet. The peer
+    /// keeps the last [`FILES_PER_CHANNEL_MAX`] files, but no large ones.
     fn add_file(&mut self, file: &Arc<SealedMemory>, slice: &Slice) {
         let known = self.files.iter().position(|of| std::ptr::eq(of.as_ptr(), &raw const **file));
-        let number = known.unwrap_or_else(|| {
-            let number = self.next_file;
-            self.next_file = (number + 1) % FILES_PER_CHANNEL_MAX;
-            self.files[number] = Arc::downgrade(file);
-            number
-        });
+        let number = match known {
+            Some(number) => number as u32,
+            None if file.file_bytes() > KEPT_FILE_BYTES_MAX => ONCE,
+            None => {
+                let number = self.next_file;
+                self.next_file = (number + 1) % FILES_PER_CHANNEL_MAX;
+                self.files[number] = Arc::downgrade(file);
+                number as u32
+            }
+        };
         let frame = Frame {
-            number: number as u32,
+            number,
             start: slice.start,
             length: slice.len() as u32,
             ..Frame::new(FrameKind::File)
@@ -176,7 +188,7 @@ impl Sending {
         self.passed = passed;
         while self.in_flight.front().is_some_and(|(position, _)| *position <= passed) {
             let (_, slice) = self.in_flight.pop_front().expect("there is a first one");
-            self.in_flight_bytes -= slice.len() as u64;
+            self.in_flight_bytes -= slice.extent.allocation().bytes as u64;
         }
         Ok(())
     }

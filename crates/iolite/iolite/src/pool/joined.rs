@@ -8,9 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use millrace_sys::MappedRegion;
 
 use crate::error::Error;
-use crate::limits::{
-    BLOCK_BYTES, POOL_BYTES_MAX, RETIRED_BLOCKS_MAX, UNITS_PER_SEGMENT, ZERO_COPY_UNIT,
-};
+use crate::limits::{BLOCK_BYTES, POOL_BYTES_MAX, UNITS_PER_SEGMENT, ZERO_COPY_UNIT};
 use crate::packet::Frame;
 use crate::pool::ledger::{OwnLedger, ledger_words};
 use crate::pool::words::OwnWords;
@@ -18,7 +16,7 @@ use crate::pool::{next_pool_number, slot_of, unit_of};
 use crate::sealed::RefusedMemory;
 
 /// The most slots of a pool.
-const SLOTS_MAX: usize = POOL_BYTES_MAX / BLOCK_BYTES + RETIRED_BLOCKS_MAX + 1;
+const SLOTS_MAX: usize = 2 * POOL_BYTES_MAX / BLOCK_BYTES;
 
 /// A pool that this process has joined. Its owner is trusted: it can write to the memory. Clones
 /// are the same pool.
@@ -180,6 +178,11 @@ impl JoinedPool {
         let held = block.extents[first].as_ref().filter(|of| of.generation == frame.generation);
         if let Some(extent) = held.and_then(|held| held.extent.upgrade()) {
             return Ok(extent.downcast().expect("all extents have one type"));
+        }
+        let is_alive = |held: &HeldExtent| held.extent.strong_count() > 0;
+        if block.extents[first].as_ref().is_some_and(is_alive) {
+            // The owner has freed an extent that is held here.
+            return Err(BadReference::NoExtent);
         }
         if !block.is_mapped {
             let at = slot * BLOCK_BYTES;

@@ -18,13 +18,16 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    /// Returns whether the process has ended. Without a descriptor of it, only the end of the
-    /// connection would tell.
+    /// Returns whether the process has ended. Before it has named itself, this is not known.
     pub(crate) fn has_ended(&self) -> bool {
+        let process = self.process.get();
+        process.is_some_and(|process| millrace_sys::has_ended(process.as_fd()).unwrap_or(false))
+    }
+
+    /// Waits for an event of the socket, and returns whether the peer has gone.
+    pub(crate) fn wait(&self, events: PacketEvents, wait_ms: u32) -> millrace_sys::Result<bool> {
         let process = self.process.get().map(AsFd::as_fd);
-        process.is_some()
-            && millrace_sys::wait_for_packet(self.socket.as_fd(), PacketEvents::None, process, 0)
-                .unwrap_or(false)
+        millrace_sys::wait_for_packet(self.socket.as_fd(), events, process, wait_ms)
     }
 
     /// Sends a frame without waiting, and returns whether it was sent.
@@ -117,9 +120,10 @@ impl Member {
             // It reads on, and its ledger does not count.
             MemberState::Excluded => version <= self.newest_version,
             // Bytes that it has sent may still be in socket queues.
-            MemberState::Joined | MemberState::Ended => {
-                self.ledger.as_ref().is_some_and(|ledger| ledger.was_sent(slot))
-            }
+            MemberState::Joined | MemberState::Ended => self
+                .ledger
+                .as_ref()
+                .is_some_and(|of| of.version(slot) == u64::from(version) && of.was_sent(slot)),
         }
     }
 }

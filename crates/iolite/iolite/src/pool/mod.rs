@@ -154,7 +154,8 @@ impl Pool {
             return Err(Error::PoolSize(bytes));
         }
         let blocks_max = bytes / BLOCK_BYTES;
-        let slots = blocks_max + RETIRED_BLOCKS_MAX + 1;
+        // There is a slot for each block, however many retired ones the members keep.
+        let slots = blocks_max + members.len() * (RETIRED_BLOCKS_MAX + 1) + 1;
         let region = MappedRegion::reserve(slots * BLOCK_BYTES)
             .map_err(|error| Error::Kernel("mmap", error))?;
         Ok(Self(Arc::new(PoolShared {
@@ -186,11 +187,10 @@ impl Pool {
     /// Returns the present state and counters.
     pub fn stats(&self) -> PoolStats {
         let state = self.state();
-        let in_use = state.slots.iter().filter(|slot| matches!(slot, Slot::InUse { .. }));
         let excluded = state.members.iter().filter(|of| of.state() == MemberState::Excluded);
         let retired = state.slots.iter().filter(|slot| matches!(slot, Slot::Retired { .. }));
         PoolStats {
-            blocks: in_use.count() as u64,
+            blocks: state.blocks_in_use() as u64,
             retired_blocks: retired.count() as u64,
             passed_extents: state.passed.len() as u64,
             live: state.free_list.bytes()[0],
@@ -300,13 +300,18 @@ impl Pool {
     /// member exists and had not joined.
     pub(crate) fn join(&self, peer: &Arc<Peer>, ledger: PeerLedger) -> bool {
         let mut state = self.state();
-        let blocks = state.blocks();
+        let (in_use, blocks) = (state.blocks_in_use(), state.blocks());
         let Some(member) = state.member(peer) else { return false };
         if member.state() != MemberState::Invited {
             return false;
         }
         member.join();
         member.ledger = Some(ledger);
+        if blocks.len() < in_use {
+            // There were too few descriptors for copies.
+            member.exclude();
+            return true;
+        }
         for (slot, version, file) in blocks {
             let frame = block_frame(FrameKind::Block, self.0.number, slot, version);
             if !member.peer.send(frame, &[file.as_fd()]) {
@@ -346,8 +351,7 @@ impl PoolState {
 
     /// Creates a block in an empty slot and passes it to the members.
     fn add_block(&mut self, pool: &PoolShared) -> Option<u32> {
-        let in_use = self.slots.iter().filter(|slot| matches!(slot, Slot::InUse { .. })).count();
-        if in_use == pool.blocks_max {
+        if self.blocks_in_use() == pool.blocks_max {
             return None;
         }
         let slot = self.slots.iter().position(|slot| matches!(slot, Slot::Empty))?;
@@ -451,13 +455,15 @@ impl PoolState {
             let Some(ledger) = member.joined_ledger() else { continue };
             let keeps = |(number, slot): &(usize, &Slot)| matches!(slot, Slot::Retired { version } if ledger.version(*number) == u64::from(*version));
             let retired = slots.iter().enumerate().filter(keeps).count();
-            let held = passed.iter().filter(|of| ledger.holds(unit_of(of.allocation.offset)));
-            let held: u64 = held.map(|of| of.allocation.bytes as u64).sum();
-            if retired > RETIRED_BLOCKS_MAX || held > pool.quota {
+            if retired > RETIRED_BLOCKS_MAX || kept_bytes(passed, ledger) > pool.quota {
                 member.exclude();
             }
         }
         self.reuse_slots();
+    }
+
+    fn blocks_in_use(&self) -> usize {
+        self.slots.iter().filter(|slot| matches!(slot, Slot::InUse { .. })).count()
     }
 
     fn member(&mut self, peer: &Arc<Peer>) -> Option<&mut Member> {
@@ -473,6 +479,23 @@ impl PoolState {
         });
         in_use.collect()
     }
+}
+
+/// Returns the bytes that a member keeps from being used again: the extents that it holds, and the
+/// whole blocks of those from which it has sent by reference.
+fn kept_bytes(passed: &VecDeque<PassedExtent>, ledger: &PeerLedger) -> u64 {
+    let held = passed.iter().filter(|of| ledger.holds(unit_of(of.allocation.offset)));
+    let (mut bytes, mut sent_slots) = (0, Vec::new());
+    for PassedExtent { allocation, .. } in held {
+        let slot = slot_of(allocation.offset);
+        if !ledger.was_sent(slot) {
+            bytes += allocation.bytes as u64;
+        } else if !sent_slots.contains(&slot) {
+            sent_slots.push(slot);
+            bytes += BLOCK_BYTES as u64;
+        }
+    }
+    bytes
 }
 
 /// Returns the slot of an offset in the pool.
