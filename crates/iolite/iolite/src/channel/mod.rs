@@ -529,7 +529,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`ChannelError::Memory`]: the size is out of bounds, or the kernel has no memory;
-    /// [`ChannelError::Closed`]: a member has ended.
+    /// [`ChannelError::Closed`]: a member has ended; [`ChannelError::Kernel`]: a member has taken no
+    /// packet for a second.
     pub fn new(
         bytes: usize,
         quota: u64,
@@ -543,9 +544,11 @@ impl Pool {
             ..Frame::new(FrameKind::Pool)
         };
         for (channel, membership) in members.iter_mut().zip(pool.memberships()) {
-            if !channel.peer.send(invitation, &[]) {
-                return Err(ChannelError::Closed);
-            }
+            let wait_ms = WAIT_MAX.as_millis() as u32;
+            channel.peer.send_when_ready(invitation, wait_ms).map_err(|error| match error {
+                Errno::PIPE | Errno::CONNRESET => ChannelError::Closed,
+                error => ChannelError::Kernel("sendmsg", error),
+            })?;
             let pools = &mut channel.sending.pools;
             pools.retain(|of| of.pool.upgrade().is_some());
             let (number, pool) = (pool.number(), pool.downgrade());

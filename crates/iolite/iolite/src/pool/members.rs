@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use millrace_sys::PacketEvents;
+use millrace_sys::{Errno, PacketEvents};
 
 use crate::packet::Frame;
 use crate::pool::ledger::PeerLedger;
@@ -28,6 +28,20 @@ impl Peer {
     pub(crate) fn wait(&self, events: PacketEvents, wait_ms: u32) -> millrace_sys::Result<bool> {
         let process = self.process.get().map(AsFd::as_fd);
         millrace_sys::wait_for_packet(self.socket.as_fd(), events, process, wait_ms)
+    }
+
+    /// Sends a frame, and waits for room, but no longer than ten times `wait_ms`.
+    pub(crate) fn send_when_ready(&self, frame: Frame, wait_ms: u32) -> millrace_sys::Result<()> {
+        for _ in 0..10 {
+            match millrace_sys::send_packet(self.socket.as_fd(), &[&frame.to_bytes()], &[]) {
+                Err(Errno::AGAIN) => {}
+                sent => return sent,
+            }
+            if self.wait(PacketEvents::Writable, wait_ms)? {
+                return Err(Errno::PIPE);
+            }
+        }
+        Err(Errno::AGAIN)
     }
 
     /// Sends a frame without waiting, and returns whether it was sent.
