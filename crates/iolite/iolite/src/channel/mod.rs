@@ -529,8 +529,8 @@ impl Pool {
     ///
     /// # Errors
     /// [`ChannelError::Memory`]: the size is out of bounds, or the kernel has no memory;
-    /// [`ChannelError::Closed`]: a member has ended; [`ChannelError::Kernel`]: a member has taken no
-    /// packet for a second.
+    /// [`ChannelError::Closed`]: a member has ended; [`ChannelError::Kernel`]: a member has taken
+    /// no packet for a second.
     pub fn new(
         bytes: usize,
         quota: u64,

@@ -79,7 +79,7 @@ pub(crate) enum BadReference {
 }
 
 impl JoinedPool {
-    /// Joins a pool. Returns `None` if no pool has so many slots.
+    /// Joins a pool of `slots`. Returns `None` if the number is 0 or above the maximum of a pool.
     pub(crate) fn new(slots: usize) -> Result<Option<Self>, Error> {
         if slots == 0 || slots > SLOTS_MAX {
             return Ok(None);
