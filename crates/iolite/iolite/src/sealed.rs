@@ -143,11 +143,9 @@ impl SealedMemory {
     }
 
     /// Returns the length of the file, which may have zeros after the bytes.
-    pub(crate) fn file_bytes(&self) -> usize {
-        if self.length < HUGE_FILE_BYTES_MIN {
-            return self.length;
-        }
-        self.length.next_multiple_of(BLOCK_BYTES)
+    pub(crate) fn file_bytes(&self) -> u64 {
+        let size = millrace_sys::memory_file_size(self.file());
+        size.map_or(self.length as u64, |(length, _)| length)
     }
 
     /// Returns whether there are no bytes.

@@ -310,22 +310,15 @@ impl Channel {
 
     /// Wakes the other side if it waits.
     fn notify(&mut self, event: WaitFor) {
-        let waiting = match &self.other {
-            // Its first packet has not arrived, so it may wait for anything.
-            None => Some(Waiting::Futex),
-            Some(page) => page.waiting(event),
-        };
-        if self.other.is_none() {
-            // It may also wait for a packet.
-            self.peer.send(Frame::new(FrameKind::Wake), &[]);
+        // Before its first packet has arrived, it may wait in any way.
+        let page = self.other.as_ref();
+        let waits_by = |way| page.is_none_or(|page| page.waiting(event) == Some(way));
+        if waits_by(Waiting::Futex) {
+            self.own.wake(event);
         }
-        match waiting {
-            Some(Waiting::Futex) => self.own.wake(event),
-            Some(Waiting::Packet) => {
-                // A socket without room is readable for the other side.
-                self.peer.send(Frame::new(FrameKind::Wake), &[]);
-            }
-            Some(Waiting::No) | None => {}
+        if waits_by(Waiting::Packet) {
+            // A socket without room is readable for the other side.
+            self.peer.send(Frame::new(FrameKind::Wake), &[]);
         }
     }
 
@@ -500,8 +493,8 @@ impl Channel {
             return Err(PeerFault::Pool.into());
         }
         let pool = JoinedPool::new(frame.first_unit as usize)?.ok_or(PeerFault::Frame)?;
-        let answer = Frame { number: frame.number, ..Frame::new(FrameKind::Ledger) };
-        if !self.peer.send(answer, &[pool.ledger_file()]) {
+        let joined = Frame { number: frame.number, ..Frame::new(FrameKind::Ledger) };
+        if !self.peer.send(joined, &[pool.ledger_file()]) {
             // The owner goes on without this member.
             return Ok(());
         }

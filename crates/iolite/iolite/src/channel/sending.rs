@@ -139,7 +139,7 @@ impl Sending {
         let known = self.files.iter().position(|of| std::ptr::eq(of.as_ptr(), &raw const **file));
         let number = match known {
             Some(number) => number as u32,
-            None if file.file_bytes() > KEPT_FILE_BYTES_MAX => ONCE,
+            None if file.file_bytes() > KEPT_FILE_BYTES_MAX as u64 => ONCE,
             None => {
                 let number = self.next_file;
                 self.next_file = (number + 1) % FILES_PER_CHANNEL_MAX;

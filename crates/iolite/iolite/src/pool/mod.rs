@@ -53,7 +53,7 @@ struct PoolShared {
 // SAFETY: the memory behind `start` stays mapped as long as the pool is held, on every thread; no
 // other field is bound to a thread.
 unsafe impl Send for PoolShared {}
-// SAFETY: as above. Extents decide who accesses the memory.
+// SAFETY: as above. The memory is accessed only through extents, which exclude races.
 unsafe impl Sync for PoolShared {}
 
 #[derive(Debug)]
@@ -438,9 +438,8 @@ impl PoolState {
         let members = &self.members;
         for (number, slot) in self.slots.iter_mut().enumerate() {
             if let Slot::Retired { version } = *slot {
-                let is_mapped = members.iter().filter_map(Member::joined_ledger);
-                if !is_mapped.into_iter().any(|ledger| ledger.version(number) == u64::from(version))
-                {
+                let mut ledgers = members.iter().filter_map(Member::joined_ledger);
+                if !ledgers.any(|ledger| ledger.version(number) == u64::from(version)) {
                     *slot = Slot::Empty;
                 }
             }
