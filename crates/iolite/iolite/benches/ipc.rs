@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MIN};
-use iolite::{Channel, ChannelOptions, Pool, Slab, UnsealedMemory, channel_sockets};
+use iolite::{Channel, ChannelOptions, MemoryKind, Pool, Slab, UnsealedMemory, channel_sockets};
 use millrace_sys::MappedFile;
 
 const ROUNDS: usize = 5;
@@ -38,17 +38,20 @@ enum Way {
     Pool,
     /// A pool, and a channel that uses its socket only.
     PoolBySocket,
+    /// A channel that copies into its ring.
+    Copied,
     /// A sealed file for each buffer.
     Sealed,
     /// The same sealed file each time.
     SealedAgain,
 }
 
-const WAYS: [(Way, &str); 6] = [
+const WAYS: [(Way, &str); 7] = [
     (Way::Unix, "unix"),
     (Way::BareRing, "bare-ring"),
     (Way::Pool, "pool"),
     (Way::PoolBySocket, "pool-by-socket"),
+    (Way::Copied, "copied"),
     (Way::Sealed, "sealed"),
     (Way::SealedAgain, "sealed-again"),
 ];
@@ -82,7 +85,9 @@ fn main() {
     for size in sizes {
         let bytes = size * 1024;
         let count_of = |way: Way| match way {
-            Way::Unix | Way::Sealed => (ROUND_BYTES / bytes).clamp(BUFFERS_MIN, SHARED_BUFFERS),
+            Way::Unix | Way::Copied | Way::Sealed => {
+                (ROUND_BYTES / bytes).clamp(BUFFERS_MIN, SHARED_BUFFERS)
+            }
             _ => SHARED_BUFFERS,
         };
         let mut figures: Vec<Vec<[f64; 2]>> = vec![Vec::new(); ways.len()];
@@ -293,12 +298,17 @@ fn consume_ring(socket: OwnedFd, case: Case) -> Duration {
 }
 
 fn options(case: Case) -> ChannelOptions {
-    let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("the size is allowed");
-    let ring_frames = if case.way == Way::PoolBySocket { 0 } else { DEPTH };
+    let slab = Slab::on_heap(SLAB_BYTES_MIN.max(8 * case.bytes)).expect("the size is allowed");
+    let ring_frames = match case.way {
+        Way::PoolBySocket => 0,
+        Way::Copied => 512,
+        _ => DEPTH,
+    };
     ChannelOptions {
         ring_frames,
+        ring_bytes: 1 << 20,
         joins_pools: true,
-        copied_max: 0,
+        copied_max: if case.way == Way::Copied { usize::MAX } else { 0 },
         in_flight_max: (DEPTH * case.bytes) as u64,
         ..ChannelOptions::new(slab)
     }
@@ -306,7 +316,16 @@ fn options(case: Case) -> ChannelOptions {
 
 fn produce_channel(socket: OwnedFd, case: Case) {
     let mut channel = Channel::new(socket, options(case)).expect("a channel");
-    if matches!(case.way, Way::Pool | Way::PoolBySocket) {
+    if case.way == Way::Copied {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("the size is allowed");
+        for number in 0..case.count {
+            let buffer = slab.allocate(MemoryKind::ZeroCopy, case.bytes..=case.bytes, 0);
+            let mut buffer = buffer.expect("the last one was dropped");
+            fill(&mut buffer.unfilled()[..case.bytes], case, number);
+            buffer.advance(case.bytes);
+            channel.send(&buffer.freeze().into()).expect("the consumer is there");
+        }
+    } else if matches!(case.way, Way::Pool | Way::PoolBySocket) {
         let bytes = (32 << 20).max(4 * DEPTH * case.bytes);
         let pool = Pool::new(bytes, u64::MAX, &mut [&mut channel]).expect("a pool");
         for number in 0..case.count {
@@ -337,12 +356,9 @@ fn consume_channel(socket: OwnedFd, case: Case) -> Duration {
     for number in 0..case.count {
         let aggregate = channel.receive().expect("the producer is there").expect("a buffer");
         let number = if case.way == Way::SealedAgain { 0 } else { number };
-        let mut length = 0;
-        for slice in aggregate.slices() {
-            check(slice, case, number);
-            length += slice.len();
-        }
-        assert_eq!(length, case.bytes);
+        // Slices of copies are whole pages, except the last one.
+        aggregate.slices().for_each(|slice| check(slice, case, number));
+        assert_eq!(aggregate.len(), case.bytes as u64);
         if number == 0 && case.way != Way::SealedAgain {
             begin = Instant::now();
         }

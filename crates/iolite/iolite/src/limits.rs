@@ -49,6 +49,8 @@ pub const POOL_BYTES_MAX: usize = 64 << 30;
 pub const RETIRED_BLOCKS_MAX: usize = 16;
 /// The maximum of frames in the ring of a channel.
 pub const RING_FRAMES_MAX: usize = 1024;
+/// The maximum of bytes that the ring of a channel has for copied slices.
+pub const RING_BYTES_MAX: usize = 8 << 20;
 /// An aggregate with more parts is refused by the receiver of a channel.
 pub const PARTS_PER_AGGREGATE_MAX: usize = 4096;
 /// The files that the receiver of a channel keeps for later references.

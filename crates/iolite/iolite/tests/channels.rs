@@ -5,8 +5,8 @@ use std::thread;
 
 use iolite::limits::{BLOCK_BYTES, SLAB_BYTES_MIN};
 use iolite::{
-    Account, Aggregate, Channel, ChannelError, ChannelOptions, Pool, Received, Slab, Slice,
-    UnsealedMemory, channel_sockets,
+    Account, Aggregate, Channel, ChannelError, ChannelOptions, MemoryKind, Pool, Received, Slab,
+    Slice, UnsealedMemory, channel_sockets,
 };
 
 fn options(ring_frames: usize) -> ChannelOptions {
@@ -90,8 +90,7 @@ fn other_slices_are_copied() {
         let mut sent = Aggregate::new();
         for length in [10, 20_000, 70_000] {
             let bytes = vec![length as u8; length];
-            let mut buffer =
-                slab.allocate(iolite::MemoryKind::ZeroCopy, length..=length, 0).unwrap();
+            let mut buffer = slab.allocate(MemoryKind::ZeroCopy, length..=length, 0).unwrap();
             buffer.write(&bytes);
             sent.append(buffer.freeze());
         }
@@ -101,6 +100,33 @@ fn other_slices_are_copied() {
         sender.send(&Aggregate::new()).unwrap();
         assert!(received(&mut receiver).is_empty());
     }
+}
+
+#[test]
+fn bytes_of_any_length_pass_through_a_small_ring() {
+    let (here, there) = channel_sockets().unwrap();
+    let small = |ring_bytes| ChannelOptions { ring_bytes, ..options(16) };
+    let mut sender = Channel::new(here, small(1000)).unwrap();
+    let mut receiver = Channel::new(there, options(16)).unwrap();
+    let reader = thread::spawn(move || {
+        let mut received = Vec::new();
+        while let Some(aggregate) = receiver.receive().unwrap() {
+            received.push(aggregate.to_vec());
+        }
+        received
+    });
+    let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+    let lengths = [1, 999, 7, 500, 500, 8, 1001, 33, 992, 1000, 3, 250, 250, 250, 250];
+    let mut sent = Vec::new();
+    for (number, length) in lengths.into_iter().cycle().take(600).enumerate() {
+        let bytes: Vec<u8> = (0..length).map(|at| (number + at) as u8).collect();
+        let mut buffer = slab.allocate(MemoryKind::Copied, length..=length, 0).unwrap();
+        buffer.write(&bytes);
+        sender.send(&buffer.freeze().into()).unwrap();
+        sent.push(bytes);
+    }
+    sender.close().unwrap();
+    assert!(reader.join().unwrap() == sent);
 }
 
 #[test]
@@ -155,8 +181,7 @@ fn a_sender_waits_for_room() {
         for count in 0..300 {
             let mut sent = Aggregate::new();
             for _ in 0..1 + count % 3 {
-                let mut buffer =
-                    slab.allocate(iolite::MemoryKind::Copied, 20_000..=20_000, 0).unwrap();
+                let mut buffer = slab.allocate(MemoryKind::Copied, 20_000..=20_000, 0).unwrap();
                 buffer.write(&[1; 20_000]);
                 sent.append(buffer.freeze());
             }
@@ -316,7 +341,7 @@ fn an_aggregate_may_have_more_parts_than_the_ring() {
 fn bytes_that_find_no_memory_are_received_later() {
     let [mut sender, mut receiver] = pair(16);
     let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
-    let mut buffer = slab.allocate(iolite::MemoryKind::Copied, 10_000..=10_000, 0).unwrap();
+    let mut buffer = slab.allocate(MemoryKind::Copied, 10_000..=10_000, 0).unwrap();
     buffer.write(&[3; 10_000]);
     let sent = Aggregate::from(buffer.freeze());
     let mut kept = Vec::new();

@@ -52,10 +52,15 @@ impl Peer {
 
     /// Begins the channel, with a ring of this many frames.
     fn hello(&mut self, ring_frames: u32) {
+        self.hello_with(ring_frames, 0);
+    }
+
+    /// Begins the channel, with a ring of this many frames and words for bytes.
+    fn hello_with(&mut self, ring_frames: u32, ring_words: u32) {
         let (file, mapping) = page();
         let process = millrace_sys::open_process(std::process::id()).expect("this process");
         let files = [file.as_fd(), process.as_fd()];
-        self.send([HELLO, 0, ring_frames, 0, 0, 0], &[], &files);
+        self.send([HELLO, ring_words, ring_frames, 0, 0, 0], &[], &files);
         self.page = Some(mapping);
     }
 
@@ -250,6 +255,33 @@ fn positions_that_are_impossible() {
     peer.word(8).store(u64::from(IN_PACKET), Ordering::SeqCst);
     peer.word(0).store(1, Ordering::SeqCst);
     assert_eq!(fault(&mut channel), PeerFault::Packets);
+}
+
+#[test]
+fn bytes_that_the_ring_does_not_have() {
+    // The page has 8 words, 32 for frames, and 32 for bytes.
+    for (start, length) in [(32, 1), (0, 257), (31, 9), (0, 0), (u32::MAX, 8), (0, u32::MAX)] {
+        let (mut channel, mut peer) = channel_with(|options| options);
+        peer.hello_with(8, 32);
+        peer.word(8).store(u64::from(BYTES | LAST), Ordering::SeqCst);
+        peer.word(10).store(u64::from(start) | u64::from(length) << 32, Ordering::SeqCst);
+        peer.word(0).store(1, Ordering::SeqCst);
+        assert_eq!(fault(&mut channel), PeerFault::Frame, "{length} bytes from word {start}");
+    }
+}
+
+#[test]
+fn bytes_of_a_ring_that_change_after_they_were_received() {
+    let (mut channel, mut peer) = channel_with(|options| options);
+    peer.hello_with(8, 32);
+    peer.word(8).store(u64::from(BYTES | LAST), Ordering::SeqCst);
+    peer.word(10).store(1 | 10 << 32, Ordering::SeqCst);
+    let bytes = |number: u64| [41, 42].map(|at| peer.word(at).store(number, Ordering::SeqCst));
+    bytes(0x0101_0101_0101_0101);
+    peer.word(0).store(1, Ordering::SeqCst);
+    let Ok(Received::Aggregate(received)) = channel.try_receive() else { panic!("it is there") };
+    bytes(u64::MAX);
+    assert_eq!(received.to_vec(), [1; 10]);
 }
 
 #[test]

@@ -16,17 +16,17 @@ pub use crate::channel::error::{ChannelError, PeerFault};
 pub use crate::channel::options::{ChannelOptions, Received};
 
 use crate::aggregate::Aggregate;
-use crate::channel::page::{OwnPage, PeerPage, WaitFor, Waiting};
-use crate::channel::receiving::{Next, Packet, Receiving};
+use crate::channel::page::{OwnPage, PeerPage, RingSize, WaitFor, Waiting};
+use crate::channel::receiving::{Content, Next, Packet, Receiving};
 use crate::channel::sending::{Sending, SharedPool};
 use crate::error::Error;
-use crate::limits::{BYTES_PER_PACKET_MAX, PACKETS_PER_CALL, RING_FRAMES_MAX};
+use crate::limits::{BYTES_PER_PACKET_MAX, PACKETS_PER_CALL, RING_BYTES_MAX, RING_FRAMES_MAX};
 use crate::packet::{FRAME_BYTES, Frame, FrameKind};
 use crate::pool::Pool;
 use crate::pool::joined::JoinedPool;
 use crate::pool::ledger::{PeerLedger, ledger_words};
 use crate::pool::members::{MemberState, Peer};
-use crate::pool::words::PeerWords;
+use crate::pool::words::{PeerWords, WORD_BYTES};
 
 /// A connection to another process, which passes aggregates in both directions without copying
 /// them where that is possible:
@@ -73,14 +73,18 @@ impl Channel {
     /// [`ChannelError::Memory`], [`ChannelError::Kernel`].
     ///
     /// # Panics
-    /// If `ring_frames` is above [`RING_FRAMES_MAX`].
+    /// If `ring_frames` is above [`RING_FRAMES_MAX`], or `ring_bytes` above [`RING_BYTES_MAX`].
     pub fn new(socket: OwnedFd, options: ChannelOptions) -> Result<Self, ChannelError> {
-        assert!(options.ring_frames <= RING_FRAMES_MAX);
-        let own = OwnPage::new(options.ring_frames)?;
+        assert!(options.ring_frames <= RING_FRAMES_MAX && options.ring_bytes <= RING_BYTES_MAX);
+        let ring = match options.ring_frames {
+            0 => RingSize { frames: 0, words: 0 },
+            frames => RingSize { frames, words: options.ring_bytes / WORD_BYTES },
+        };
+        let own = OwnPage::new(ring)?;
         let process = millrace_sys::open_process(std::process::id())
             .map_err(|error| ChannelError::Kernel("pidfd_open", error))?;
-        let hello =
-            Frame { first_unit: options.ring_frames as u32, ..Frame::new(FrameKind::Hello) };
+        let (first_unit, number) = (ring.frames as u32, ring.words as u32);
+        let hello = Frame { first_unit, number, ..Frame::new(FrameKind::Hello) };
         let files = [own.words.file(), process.as_fd()];
         millrace_sys::send_packet(socket.as_fd(), &[&hello.to_bytes()], &files)
             .map_err(|error| ChannelError::Kernel("sendmsg", error))?;
@@ -282,11 +286,11 @@ impl Channel {
     /// announced in a packet.
     fn add(&mut self, packet: Packet) -> Result<Option<Received>, ChannelError> {
         let frame = packet.frame;
-        let mut added = self.receiving.add(packet, &self.options);
+        let mut added = self.receiving.add(packet, self.other.as_ref(), &self.options);
         if let Err(ChannelError::Peer(PeerFault::Block)) = added {
             self.read_packets()?;
-            let again = Packet { frame, bytes: Vec::new(), file: None };
-            added = self.receiving.add(again, &self.options);
+            let again = Packet { frame, content: Content::InRing };
+            added = self.receiving.add(again, self.other.as_ref(), &self.options);
         }
         match added {
             Err(ChannelError::Peer(PeerFault::Block)) if self.receiving.has_ended => {
@@ -325,9 +329,9 @@ impl Channel {
     /// Waits for the other side, for some time.
     fn wait(&mut self, wait_for: WaitFor) -> Result<(), ChannelError> {
         let uses_socket = match wait_for {
-            WaitFor::Frames => self.other.as_ref().is_none_or(|page| page.ring_frames == 0),
+            WaitFor::Frames => self.other.as_ref().is_none_or(|page| page.ring.frames == 0),
             WaitFor::Room => {
-                self.other.is_none() || (self.own.ring_frames == 0 && !self.sending.is_flushed())
+                self.other.is_none() || (self.own.ring.frames == 0 && !self.sending.is_flushed())
             }
         };
         if uses_socket {
@@ -383,7 +387,7 @@ impl Channel {
     fn read_packets(&mut self) -> Result<bool, ChannelError> {
         for _ in 0..PACKETS_PER_CALL {
             let waiting = self.receiving.packets.len();
-            match self.other.as_ref().map_or(0, |page| page.ring_frames) {
+            match self.other.as_ref().map_or(0, |page| page.ring.frames) {
                 // The rest waits in the socket.
                 0 if waiting > 0 => return Ok(false),
                 ring_frames if ring_frames > 0 && waiting > ring_frames => {
@@ -423,13 +427,13 @@ impl Channel {
             return Err(PeerFault::Frame.into());
         }
         if frame.kind.is_data() {
-            let bytes = bytes.to_vec();
             let mut files = files.into_iter();
-            let (file, rest) = (files.next(), files.next());
-            if rest.is_some() || (file.is_some() && frame.kind != FrameKind::File) {
-                return Err(PeerFault::Descriptors.into());
-            }
-            self.receiving.packets.push_back(Packet { frame, bytes, file });
+            let content = match (files.next(), files.next()) {
+                (None, _) => Content::Bytes(bytes.to_vec()),
+                (Some(file), None) if frame.kind == FrameKind::File => Content::File(file),
+                _ => return Err(PeerFault::Descriptors.into()),
+            };
+            self.receiving.packets.push_back(Packet { frame, content });
             return Ok(());
         }
         self.take_control(frame, files)
@@ -442,14 +446,15 @@ impl Channel {
         match frame.kind {
             FrameKind::Hello => {
                 let (page, process) = (file()?, file()?);
-                let ring_frames = frame.first_unit as usize;
-                if self.other.is_some() || ring_frames > RING_FRAMES_MAX {
+                let (frames, words) = (frame.first_unit as usize, frame.number as usize);
+                let is_valid = frames <= RING_FRAMES_MAX && words <= RING_BYTES_MAX / WORD_BYTES;
+                if self.other.is_some() || !is_valid {
                     return Err(PeerFault::Frame.into());
                 }
                 if !millrace_sys::is_process(process.as_fd()).unwrap_or(false) {
                     return Err(PeerFault::Descriptors.into());
                 }
-                self.other = Some(PeerPage::accept(&page, ring_frames)?);
+                self.other = Some(PeerPage::accept(&page, RingSize { frames, words })?);
                 let _ = self.peer.process.set(process);
             }
             FrameKind::Pool if self.options.joins_pools => self.join(frame)?,

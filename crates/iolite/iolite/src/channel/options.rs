@@ -13,6 +13,11 @@ pub struct ChannelOptions {
     ///
     /// [`RING_FRAMES_MAX`]: crate::limits::RING_FRAMES_MAX
     pub ring_frames: usize,
+    /// The bytes of that ring for copied slices, at most [`RING_BYTES_MAX`]. It takes memory as it
+    /// is used. With less than 32 KB, long slices are copied through the socket.
+    ///
+    /// [`RING_BYTES_MAX`]: crate::limits::RING_BYTES_MAX
+    pub ring_bytes: usize,
     /// Bytes that were copied by the sender are received into this slab.
     pub slab: Slab,
     /// Sealed files of the other process are charged to this account.
@@ -20,8 +25,8 @@ pub struct ChannelOptions {
     /// Whether to join pools of the other process. It can change the bytes that it passes by
     /// reference, so it has to be trusted.
     pub joins_pools: bool,
-    /// Shorter slices are copied through the socket instead of into a file, if they cannot be
-    /// passed by reference.
+    /// Shorter slices are copied, if they cannot be passed by reference; longer ones are copied
+    /// into a sealed file each.
     pub copied_max: usize,
     /// The bytes of pools that are under way at a time.
     pub in_flight_max: u64,
@@ -32,6 +37,7 @@ impl ChannelOptions {
     pub fn new(slab: Slab) -> Self {
         Self {
             ring_frames: 128,
+            ring_bytes: 1 << 20,
             slab,
             account: Account::new(64 << 20),
             joins_pools: false,

@@ -6,6 +6,7 @@
 //!   word 1   frames of the other side that this side has passed, in all
 //!   word 2   how this side waits for frames; word 3: for room
 //!   word 8   the ring: 4 words for each frame
+//!   then     the bytes of frames: another ring
 //! ```
 //!
 //! The first words share a cache line, because the other side reads them together. Their lower
@@ -17,7 +18,7 @@ use std::time::Duration;
 
 use crate::error::Error;
 use crate::packet::{FRAME_WORDS, Frame};
-use crate::pool::words::{OwnWords, PeerWords};
+use crate::pool::words::{OwnWords, PeerWords, WORD_BYTES};
 use crate::sealed::RefusedMemory;
 
 const TAIL: usize = 0;
@@ -26,8 +27,23 @@ const WAITS_FOR_FRAMES: usize = 2;
 const WAITS_FOR_ROOM: usize = 3;
 const RING: usize = 8;
 
-const fn page_words(ring_frames: usize) -> usize {
-    RING + ring_frames * FRAME_WORDS
+/// The size of a side's ring.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct RingSize {
+    pub(super) frames: usize,
+    /// The words for the bytes of frames.
+    pub(super) words: usize,
+}
+
+impl RingSize {
+    /// Returns the word of the page at which the bytes of frames begin.
+    const fn first_byte_word(self) -> usize {
+        RING + self.frames * FRAME_WORDS
+    }
+
+    const fn page_words(self) -> usize {
+        self.first_byte_word() + self.words
+    }
 }
 
 /// How a side waits for the other one.
@@ -69,20 +85,26 @@ impl WaitFor {
 #[derive(Debug)]
 pub(super) struct OwnPage {
     pub(super) words: OwnWords,
-    pub(super) ring_frames: usize,
+    pub(super) ring: RingSize,
 }
 
 impl OwnPage {
-    pub(super) fn new(ring_frames: usize) -> Result<Self, Error> {
-        Ok(Self { words: OwnWords::new(page_words(ring_frames))?, ring_frames })
+    pub(super) fn new(ring: RingSize) -> Result<Self, Error> {
+        Ok(Self { words: OwnWords::new(ring.page_words())?, ring })
     }
 
     /// Writes a frame into the ring. It is visible when it is published.
     pub(super) fn write(&self, position: u64, frame: Frame) {
-        let first = RING + (position % self.ring_frames as u64) as usize * FRAME_WORDS;
+        let first = RING + (position % self.ring.frames as u64) as usize * FRAME_WORDS;
         for (at, word) in frame.to_words().into_iter().enumerate() {
             self.words.word(first + at).store(word, Ordering::Relaxed);
         }
+    }
+
+    /// Writes the bytes of a frame into the ring, from a word on. They are visible when the frame
+    /// is.
+    pub(super) fn write_bytes(&self, word: usize, bytes: &[u8]) {
+        self.words.write(self.ring.first_byte_word() + word, bytes);
     }
 
     /// Publishes all frames before `position`. SeqCst: the caller reads afterwards whether the
@@ -112,12 +134,12 @@ impl OwnPage {
 #[derive(Debug)]
 pub(super) struct PeerPage {
     words: PeerWords,
-    pub(super) ring_frames: usize,
+    pub(super) ring: RingSize,
 }
 
 impl PeerPage {
-    pub(super) fn accept(file: &OwnedFd, ring_frames: usize) -> Result<Self, RefusedMemory> {
-        Ok(Self { words: PeerWords::accept(file, page_words(ring_frames))?, ring_frames })
+    pub(super) fn accept(file: &OwnedFd, ring: RingSize) -> Result<Self, RefusedMemory> {
+        Ok(Self { words: PeerWords::accept(file, ring.page_words())?, ring })
     }
 
     pub(super) fn tail(&self) -> u64 {
@@ -130,9 +152,19 @@ impl PeerPage {
 
     /// Reads a frame of the ring. The other side may change it any time; only this copy counts.
     pub(super) fn frame(&self, position: u64) -> Option<Frame> {
-        let first = RING + (position % self.ring_frames as u64) as usize * FRAME_WORDS;
+        let first = RING + (position % self.ring.frames as u64) as usize * FRAME_WORDS;
         let word = |at| self.words.word(first + at).load(Ordering::Relaxed);
         Frame::from_words([word(0), word(1), word(2), word(3)])
+    }
+
+    /// Copies bytes of a frame from a word of the ring on.
+    pub(super) fn read_bytes(&self, word: usize, bytes: &mut [u8]) {
+        self.words.read(self.ring.first_byte_word() + word, bytes);
+    }
+
+    /// Returns whether the ring has these bytes.
+    pub(super) fn has_bytes(&self, word: usize, length: usize) -> bool {
+        word.checked_add(length.div_ceil(WORD_BYTES)).is_some_and(|end| end <= self.ring.words)
     }
 
     /// Returns how the other side waits; `None` for a number that means nothing.

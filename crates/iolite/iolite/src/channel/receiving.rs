@@ -12,7 +12,7 @@ use crate::channel::sending::ONCE;
 use crate::error::AllocError;
 use crate::extent::Extent;
 use crate::free_list::Allocation;
-use crate::limits::{FILES_PER_CHANNEL_MAX, PARTS_PER_AGGREGATE_MAX};
+use crate::limits::{BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, PARTS_PER_AGGREGATE_MAX};
 use crate::memory_kind::MemoryKind;
 use crate::packet::{Frame, FrameKind};
 use crate::pool::joined::{BadReference, JoinedPool};
@@ -20,12 +20,20 @@ use crate::sealed::SealedMemory;
 use crate::slab::{PrefaultOutcome, Slab};
 use crate::slice::Slice;
 
-/// A data frame that came as a packet.
+/// A data frame, and what came with it.
 #[derive(Debug)]
 pub(super) struct Packet {
     pub(super) frame: Frame,
-    pub(super) bytes: Vec<u8>,
-    pub(super) file: Option<OwnedFd>,
+    pub(super) content: Content,
+}
+
+#[derive(Debug)]
+pub(super) enum Content {
+    /// It came through the ring, which has its bytes.
+    InRing,
+    /// The bytes of a packet.
+    Bytes(Vec<u8>),
+    File(OwnedFd),
 }
 
 #[derive(Debug, Default)]
@@ -47,14 +55,40 @@ pub(super) struct Receiving {
     pub(super) has_ended: bool,
 }
 
-/// Copies bytes into a slab, and prepares memory of the slab if there is none.
-fn copy(bytes: &[u8], slab: &Slab) -> Result<Aggregate, AllocError> {
+/// Allocates memory of a slab, and prepares some if there is none.
+fn allocate<T>(
+    slab: &Slab,
+    mut allocate: impl FnMut() -> Result<T, AllocError>,
+) -> Result<T, AllocError> {
     loop {
-        match copy_of(&[bytes], slab, MemoryKind::Copied, 0) {
+        match allocate() {
             Err(AllocError::NotReady) if slab.prefault() == PrefaultOutcome::Prefaulted => {}
-            copied => return copied,
+            allocated => return allocated,
         }
     }
+}
+
+/// Copies the bytes of a frame into a slab.
+fn copy(packet: &Packet, page: Option<&PeerPage>, slab: &Slab) -> Result<Aggregate, ChannelError> {
+    let Frame { start: word, length, .. } = packet.frame;
+    let (word, length) = (word as usize, length as usize);
+    let copied = match &packet.content {
+        Content::Bytes(bytes) if bytes.len() == length => {
+            allocate(slab, || copy_of(&[bytes], slab, MemoryKind::Copied, 0))
+        }
+        Content::InRing if (1..=BYTES_PER_PACKET_MAX).contains(&length) => {
+            let page = page.filter(|page| page.has_bytes(word, length)).ok_or(PeerFault::Frame)?;
+            allocate(slab, || slab.allocate(MemoryKind::Copied, length..=length, 0)).map(
+                |mut of| {
+                    page.read_bytes(word, &mut of.unfilled()[..length]);
+                    of.advance(length);
+                    of.freeze().into()
+                },
+            )
+        }
+        _ => return Err(PeerFault::Frame.into()),
+    };
+    copied.map_err(ChannelError::NoMemory)
 }
 
 /// The next data frame, or why there is none.
@@ -68,11 +102,11 @@ pub(super) enum Next {
 impl Receiving {
     /// Takes the next frame from the ring of the peer, or from its packets if it has no ring.
     pub(super) fn next(&mut self, page: Option<&PeerPage>) -> Result<Next, ChannelError> {
-        let Some(page) = page.filter(|page| page.ring_frames > 0) else {
+        let Some(page) = page.filter(|page| page.ring.frames > 0) else {
             return Ok(self.packets.pop_front().map_or(Next::Nothing, Next::Frame));
         };
         let waiting = page.tail().checked_sub(self.position).ok_or(PeerFault::Positions)?;
-        if waiting > page.ring_frames as u64 {
+        if waiting > page.ring.frames as u64 {
             return Err(PeerFault::Positions.into());
         }
         if waiting == 0 {
@@ -82,7 +116,7 @@ impl Receiving {
         if frame.kind == FrameKind::InPacket {
             return Ok(self.packets.pop_front().map_or(Next::NeedsPacket, Next::Frame));
         }
-        Ok(Next::Frame(Packet { frame, bytes: Vec::new(), file: None }))
+        Ok(Next::Frame(Packet { frame, content: Content::InRing }))
     }
 
     /// Returns whether the end of the channel would cut an aggregate.
@@ -96,7 +130,7 @@ impl Receiving {
 
     /// Returns whether a frame has arrived.
     pub(super) fn has_frame(&self, page: Option<&PeerPage>) -> bool {
-        let ring = page.filter(|page| page.ring_frames > 0);
+        let ring = page.filter(|page| page.ring.frames > 0);
         ring.map_or(!self.packets.is_empty(), |ring| ring.tail() != self.position)
     }
 
@@ -105,6 +139,7 @@ impl Receiving {
     pub(super) fn add(
         &mut self,
         packet: Packet,
+        page: Option<&PeerPage>,
         options: &ChannelOptions,
     ) -> Result<Option<Received>, ChannelError> {
         let is_last = packet.frame.is_last;
@@ -120,16 +155,16 @@ impl Receiving {
                 let slice = self.find_file(packet, options)?;
                 self.partial.append(slice);
             }
-            FrameKind::Bytes if packet.frame.length as usize == packet.bytes.len() => {
-                match copy(&packet.bytes, &options.slab) {
-                    Ok(copied) => self.partial.concatenate(copied),
-                    Err(error) => {
-                        // The next call tries again.
+            FrameKind::Bytes => match copy(&packet, page, &options.slab) {
+                Err(error @ ChannelError::NoMemory(_)) => {
+                    // The next call tries again. A frame of the ring is still there.
+                    if !matches!(packet.content, Content::InRing) {
                         self.packets.push_front(packet);
-                        return Err(ChannelError::NoMemory(error));
                     }
+                    return Err(error);
                 }
-            }
+                copied => self.partial.concatenate(copied?),
+            },
             FrameKind::Empty if is_last && self.parts == 0 => {}
             FrameKind::Forget if !is_last => {
                 let kept = self.files.get_mut(packet.frame.number as usize);
@@ -184,9 +219,9 @@ impl Receiving {
         packet: Packet,
         options: &ChannelOptions,
     ) -> Result<Slice, ChannelError> {
-        let Packet { frame, file, .. } = packet;
-        let passed = match file {
-            Some(file) => {
+        let Packet { frame, content } = packet;
+        let passed = match content {
+            Content::File(file) => {
                 // The file that it replaces is not charged any more.
                 if let Some(kept) = self.files.get_mut(frame.number as usize) {
                     *kept = None;
@@ -194,7 +229,7 @@ impl Receiving {
                 let file = SealedMemory::accept(file, &options.account)?;
                 Some(Slice::of_file(Arc::new(file))?)
             }
-            None => None,
+            _ => None,
         };
         let whole = match (passed, self.files.get_mut(frame.number as usize)) {
             (Some(passed), Some(kept)) => kept.insert(passed).clone(),

@@ -16,6 +16,7 @@ use crate::limits::{
 };
 use crate::packet::{Frame, FrameKind};
 use crate::pool::members::{MemberState, Membership, Peer};
+use crate::pool::words::WORD_BYTES;
 use crate::pool::{Pool, WeakPool, unit_of};
 use crate::sealed::{SealedMemory, UnsealedMemory};
 use crate::slice::Slice;
@@ -26,11 +27,12 @@ pub(super) struct Sending {
     pub(super) pools: Vec<SharedPool>,
     /// Frames of the aggregate that is being sent.
     outgoing: VecDeque<Outgoing>,
-    /// Slices that the peer has not passed yet, with the positions after their frames.
-    in_flight: VecDeque<(u64, Slice)>,
+    /// Slices and bytes that the peer has not passed yet, with the positions after their frames.
+    in_flight: VecDeque<(u64, InFlight)>,
     pub(super) in_flight_bytes: u64,
     /// The number of data frames that were sent.
     position: u64,
+    byte_ring: ByteRing,
     /// The number of frames of these that the peer has passed, when it was last read.
     passed: u64,
     /// The files that the peer keeps, by their numbers.
@@ -54,12 +56,20 @@ struct Outgoing {
     needs: Needs,
 }
 
+/// A part of a frame that the peer may still read.
+#[derive(Debug)]
+enum InFlight {
+    Slice(Slice),
+    /// This many words of the ring.
+    Words(usize),
+}
+
 #[derive(Debug)]
 enum Needs {
     Nothing,
     /// The slice is held until the peer has passed the frame.
     Held(Slice),
-    /// The bytes are in the packet.
+    /// The bytes are in the ring or in the packet.
     Copied(Slice),
     /// The file travels with the packet.
     File(Arc<SealedMemory>),
@@ -187,8 +197,12 @@ impl Sending {
         }
         self.passed = passed;
         while self.in_flight.front().is_some_and(|(position, _)| *position <= passed) {
-            let (_, slice) = self.in_flight.pop_front().expect("there is a first one");
-            self.in_flight_bytes -= slice.extent.allocation().bytes as u64;
+            match self.in_flight.pop_front().expect("there is a first one").1 {
+                InFlight::Slice(slice) => {
+                    self.in_flight_bytes -= slice.extent.allocation().bytes as u64;
+                }
+                InFlight::Words(count) => self.byte_ring.used -= count,
+            }
         }
         Ok(())
     }
@@ -207,28 +221,88 @@ impl Sending {
     pub(super) fn flush(&mut self, own: &OwnPage, peer: &Peer) -> Result<bool, ChannelError> {
         let before = self.position;
         while let Some(next) = self.outgoing.front() {
-            let has_ring = own.ring_frames > 0;
-            if has_ring && self.position - self.passed == own.ring_frames as u64 {
+            let has_ring = own.ring.frames > 0;
+            if has_ring && self.position - self.passed == own.ring.frames as u64 {
                 break;
             }
-            let in_ring = has_ring && matches!(next.needs, Needs::Nothing | Needs::Held(_));
-            if !in_ring && !send_packet(next, peer)? {
-                break;
+            let place = match &next.needs {
+                Needs::Nothing | Needs::Held(_) if has_ring => Place::Ring,
+                Needs::Copied(slice) => self.byte_ring.allocate(own, slice),
+                _ => Place::Packet,
+            };
+            let mut frame = next.frame;
+            match place {
+                Place::Ring => {}
+                Place::Words { start, .. } => frame.start = start as u32,
+                Place::Packet if send_packet(next, peer)? => {
+                    frame = Frame::new(FrameKind::InPacket);
+                }
+                Place::Packet | Place::None => break,
             }
             if has_ring {
-                let marker = || Frame::new(FrameKind::InPacket);
-                own.write(self.position, if in_ring { next.frame } else { marker() });
+                own.write(self.position, frame);
             }
             self.position += 1;
             let sent = self.outgoing.pop_front().expect("it is the next one");
-            if let Needs::Held(slice) = sent.needs {
-                self.in_flight.push_back((self.position, slice));
-            }
+            let held = match (sent.needs, place) {
+                (Needs::Held(slice), _) => InFlight::Slice(slice),
+                (_, Place::Words { used, .. }) => InFlight::Words(used),
+                _ => continue,
+            };
+            self.in_flight.push_back((self.position, held));
         }
-        if own.ring_frames > 0 && self.position != before {
+        if own.ring.frames > 0 && self.position != before {
             own.publish(self.position);
         }
         Ok(self.position != before)
+    }
+}
+
+/// Where a frame goes.
+enum Place {
+    /// Into the ring of frames.
+    Ring,
+    /// Into the ring of frames, and its bytes into the ring of bytes. `used` counts skipped words
+    /// before `start` too.
+    Words {
+        start: usize,
+        used: usize,
+    },
+    Packet,
+    /// The ring has no room yet.
+    None,
+}
+
+/// The ring of the bytes of frames, in words. The bytes of a frame are contiguous.
+#[derive(Debug, Default)]
+struct ByteRing {
+    /// Where the next bytes begin, unless they reach beyond the end.
+    next: usize,
+    /// The words that the peer may still read, and skipped ones between them.
+    used: usize,
+}
+
+impl ByteRing {
+    /// Writes bytes into the ring of this side's page, if they can be there.
+    fn allocate(&mut self, own: &OwnPage, bytes: &[u8]) -> Place {
+        let (words, all) = (bytes.len().div_ceil(WORD_BYTES), own.ring.words);
+        if words > all {
+            return Place::Packet;
+        }
+        let skipped = if self.next + words > all { all - self.next } else { 0 };
+        if self.used == 0 {
+            self.next = 0;
+        } else if self.used + skipped + words > all {
+            return Place::None;
+        }
+        let (start, used) = match self.used {
+            0 => (0, words),
+            _ => ((self.next + skipped) % all, skipped + words),
+        };
+        own.write_bytes(start, bytes);
+        self.next = start + words;
+        self.used += used;
+        Place::Words { start, used }
     }
 }
 

@@ -1,14 +1,14 @@
 //! Memory that one process writes and others read: a sealed file of 64-bit words.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use millrace_sys::{Errno, MappedFile};
 
 use crate::error::Error;
 use crate::sealed::RefusedMemory;
 
-const WORD_BYTES: usize = size_of::<u64>();
+pub(crate) const WORD_BYTES: usize = size_of::<u64>();
 
 /// Words that this process writes. All are 0 at first.
 #[derive(Debug)]
@@ -35,6 +35,16 @@ impl OwnWords {
 
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
         word(&self.mapping, index)
+    }
+
+    /// Writes bytes from word `index` on. The caller has not published these words to readers.
+    pub(crate) fn write(&self, index: usize, bytes: &[u8]) {
+        let place = words(&self.mapping, index, bytes.len().div_ceil(WORD_BYTES)).as_ptr();
+        // SAFETY: the words were checked to be inside the mapping, which only this process writes
+        // to. Other processes do not read words that were not published.
+        unsafe {
+            place.cast::<u8>().cast_mut().copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        }
     }
 
     /// Returns a word of 32 bits, for waiting: the first half of word `index`.
@@ -70,6 +80,20 @@ impl PeerWords {
         word(&self.0, index)
     }
 
+    /// Copies bytes from word `index` on. The other process may change them meanwhile: only the
+    /// copy counts.
+    pub(crate) fn read(&self, index: usize, bytes: &mut [u8]) {
+        let words = words(&self.0, index, bytes.len().div_ceil(WORD_BYTES));
+        for (place, word) in bytes.chunks_mut(WORD_BYTES).zip(words) {
+            let word = word.load(Ordering::Relaxed).to_ne_bytes();
+            match <&mut [u8; WORD_BYTES]>::try_from(&mut *place) {
+                Ok(place) => *place = word,
+                // The last one.
+                Err(_) => place.copy_from_slice(&word[..place.len()]),
+            }
+        }
+    }
+
     /// Returns the first half of word `index`, for waiting.
     pub(crate) fn half_word(&self, index: usize) -> &AtomicU32 {
         half_word(&self.0, index)
@@ -77,12 +101,17 @@ impl PeerWords {
 }
 
 fn word(mapping: &MappedFile, index: usize) -> &AtomicU64 {
-    assert!((index + 1) * WORD_BYTES <= mapping.len());
-    // SAFETY: the word is inside the mapping.
-    let place = unsafe { mapping.start().cast::<AtomicU64>().add(index) };
-    // SAFETY: it is mapped as long as the borrow of the mapping lasts, aligned, and accessed only
-    // atomically, here and by other processes. Peers' words are only loaded.
-    unsafe { place.as_ref() }
+    &words(mapping, index, 1)[0]
+}
+
+fn words(mapping: &MappedFile, index: usize, count: usize) -> &[AtomicU64] {
+    assert!((index + count) * WORD_BYTES <= mapping.len());
+    // SAFETY: the words are inside the mapping.
+    let first = unsafe { mapping.start().cast::<AtomicU64>().add(index) };
+    // SAFETY: they are mapped as long as the borrow of the mapping lasts, aligned, and accessed
+    // only atomically, except those of this process that it has not published. Peers' words are
+    // only loaded.
+    unsafe { std::slice::from_raw_parts(first.as_ptr(), count) }
 }
 
 fn half_word(mapping: &MappedFile, index: usize) -> &AtomicU32 {
