@@ -27,6 +27,13 @@ fn pool(blocks: usize, owner: &mut Channel, member: &mut Channel) -> Pool {
     pool
 }
 
+fn slice(slab: &Slab, bytes: &[u8]) -> Slice {
+    let length = bytes.len();
+    let mut buffer = slab.allocate(MemoryKind::Copied, length..=length, 0).expect("memory");
+    buffer.write(bytes);
+    buffer.freeze()
+}
+
 fn filled(pool: &Pool, bytes: &[u8]) -> Slice {
     let mut buffer = pool.allocate(bytes.len()..=bytes.len()).expect("there is room");
     buffer.write(bytes);
@@ -190,6 +197,62 @@ fn a_sender_waits_for_room() {
         sender.close().unwrap();
         assert_eq!(reader.join().unwrap(), 300);
     }
+}
+
+/// Returns whether the socket of a channel is readable.
+fn is_readable(channel: &Channel) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let socket = channel.socket();
+    let mut sockets = [PollFd::from_borrowed_fd(socket, PollFlags::IN)];
+    poll(&mut sockets, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).expect("poll") > 0
+}
+
+#[test]
+fn a_waiting_side_is_woken_once() {
+    let [mut sender, mut receiver] = pair(16);
+    let slice = slice(&Slab::on_heap(SLAB_BYTES_MIN).unwrap(), b"bytes");
+    for _ in 0..3 {
+        assert!(matches!(receiver.try_receive(), Ok(Received::Nothing)));
+        assert!(!receiver.prepare_to_wait().unwrap() && !is_readable(&receiver));
+        for _ in 0..5 {
+            sender.send(&slice.clone().into()).unwrap();
+        }
+        assert!(is_readable(&receiver));
+        for _ in 0..5 {
+            assert_eq!(received(&mut receiver).to_vec(), b"bytes");
+        }
+        assert!(matches!(receiver.try_receive(), Ok(Received::Nothing)));
+        assert!(!is_readable(&receiver), "there was one packet");
+        sender.send(&slice.clone().into()).unwrap();
+        assert!(!is_readable(&receiver), "it does not wait");
+        assert!(receiver.prepare_to_wait().unwrap());
+        assert_eq!(received(&mut receiver).to_vec(), b"bytes");
+    }
+}
+
+#[test]
+fn a_full_ring_makes_the_socket_readable_when_it_has_room() {
+    let [mut sender, mut receiver] = pair(4);
+    let slice = slice(&Slab::on_heap(SLAB_BYTES_MIN).unwrap(), b"bytes");
+    let (mut sent, mut got) = (0, 0);
+    for _ in 0..5 {
+        while sender.try_send(&slice.clone().into()).unwrap() {
+            sent += 1;
+        }
+        assert!(matches!(sender.try_receive(), Ok(Received::Nothing)));
+        assert!(!sender.prepare_to_wait().unwrap() && !is_readable(&sender));
+        for _ in 0..2 {
+            assert_eq!(received(&mut receiver).to_vec(), b"bytes");
+            got += 1;
+        }
+        assert!(is_readable(&sender));
+        assert!(matches!(sender.try_receive(), Ok(Received::Nothing)));
+        assert!(sender.flush().unwrap());
+    }
+    while let Ok(Received::Aggregate(_)) = receiver.try_receive() {
+        got += 1;
+    }
+    assert_eq!(got, sent);
 }
 
 #[test]

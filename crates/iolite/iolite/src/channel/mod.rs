@@ -53,8 +53,10 @@ pub struct Channel {
     passed: u64,
     /// The other process has closed the channel, or has ended. There may be more to receive.
     is_gone: bool,
-    /// The other side makes the socket readable for frames in its ring.
-    waits_for_packets: bool,
+    /// The other side makes the socket readable for frames in its ring, and for room in this one.
+    waits_by_packet: bool,
+    /// The last wait of the other side that was ended, for frames and for room.
+    woken: [Option<u64>; 2],
     /// The calls that send or receive an aggregate, for [`Channel::look_at_socket`].
     calls: usize,
     error: Option<ChannelError>,
@@ -97,7 +99,8 @@ impl Channel {
             receiving: Receiving::default(),
             passed: 0,
             is_gone: false,
-            waits_for_packets: false,
+            waits_by_packet: false,
+            woken: [None; 2],
             calls: 0,
             error: None,
             packet: vec![0; FRAME_BYTES + BYTES_PER_PACKET_MAX],
@@ -206,10 +209,7 @@ impl Channel {
     /// As [`Channel::receive`].
     pub fn try_receive(&mut self) -> Result<Received, ChannelError> {
         self.check_error()?;
-        if self.waits_for_packets {
-            self.waits_for_packets = false;
-            self.own.set_waiting(WaitFor::Frames, Waiting::No);
-        }
+        self.end_wait();
         self.pass_received();
         self.look_at_socket()?;
         loop {
@@ -251,17 +251,34 @@ impl Channel {
         }
     }
 
-    /// Lets the other process make the socket readable when it sends something through its ring.
-    /// Returns whether there is something to receive already.
+    /// Lets the other process make the socket readable when it sends something through its ring, or
+    /// when there is room for the rest of an aggregate that was taken by [`Channel::try_send`].
+    /// Returns whether that is so already. Call this last before waiting, after all other calls.
     ///
     /// # Errors
     /// As [`Channel::receive`].
     pub fn prepare_to_wait(&mut self) -> Result<bool, ChannelError> {
-        self.waits_for_packets = true;
+        self.end_wait();
+        self.waits_by_packet = true;
         self.own.set_waiting(WaitFor::Frames, Waiting::Packet);
+        let is_full = self.sending.in_flight_bytes >= self.options.in_flight_max;
+        let needs_room = is_full || !self.sending.is_flushed();
+        if needs_room {
+            self.own.set_waiting(WaitFor::Room, Waiting::Packet);
+        }
         self.check_error()?;
+        let has_room = |page: &PeerPage| !page.is_same(WaitFor::Room, self.sending.passed());
         let has_frame = self.receiving.has_frame(self.other.as_ref());
-        Ok(has_frame || self.receiving.has_ended)
+        let has_ended = self.receiving.has_ended || self.is_gone;
+        Ok(has_frame || has_ended || (needs_room && self.other.as_ref().is_some_and(has_room)))
+    }
+
+    /// Ends a wait for packets, if there was one.
+    fn end_wait(&mut self) {
+        if std::mem::take(&mut self.waits_by_packet) {
+            self.own.set_waiting(WaitFor::Frames, Waiting::No);
+            self.own.set_waiting(WaitFor::Room, Waiting::No);
+        }
     }
 
     /// Waits until the other process has received everything, and closes the channel. Without this,
@@ -312,11 +329,15 @@ impl Channel {
         }
     }
 
-    /// Wakes the other side if it waits.
+    /// Wakes the other side if it waits, once for each wait.
     fn notify(&mut self, event: WaitFor) {
+        let waiting = self.other.as_ref().map(|page| page.waiting(event));
+        let wait = waiting.map(|(_, wait)| wait);
+        if wait.is_some() && wait == std::mem::replace(&mut self.woken[event as usize], wait) {
+            return;
+        }
         // Before its first packet has arrived, it may wait in any way.
-        let page = self.other.as_ref();
-        let waits_by = |way| page.is_none_or(|page| page.waiting(event) == Some(way));
+        let waits_by = |way| waiting.is_none_or(|(by, _)| by == way);
         if waits_by(Waiting::Futex) {
             self.own.wake(event);
         }

@@ -4,7 +4,7 @@
 //! ```text
 //!   word 0   frames that this side has put into its ring, in all
 //!   word 1   frames of the other side that this side has passed, in all
-//!   word 2   how this side waits for frames; word 3: for room
+//!   word 2   how this side waits for frames, and the number of the wait; word 3: for room
 //!   word 8   the ring: 4 words for each frame
 //!   then     the bytes of frames: another ring
 //! ```
@@ -55,6 +55,9 @@ pub(super) enum Waiting {
     /// By poll(2), for a packet.
     Packet = 2,
 }
+
+/// The bits of a word that say how a side waits. The others number its waits.
+const WAITING_BITS: u32 = 2;
 
 /// The reason of a wait or a wake.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -119,8 +122,11 @@ impl OwnPage {
         self.words.word(PASSED).store(passed, Ordering::SeqCst);
     }
 
+    /// Begins or ends a wait. Each one has another number, so that the other side wakes it once.
     pub(super) fn set_waiting(&self, wait_for: WaitFor, waiting: Waiting) {
-        self.words.word(wait_for.waits_word()).store(waiting as u64, Ordering::SeqCst);
+        let word = self.words.word(wait_for.waits_word());
+        let next = (word.load(Ordering::Relaxed) >> WAITING_BITS).wrapping_add(1);
+        word.store(next << WAITING_BITS | waiting as u64, Ordering::SeqCst);
     }
 
     /// Wakes the other side, if it waits by futex.
@@ -167,10 +173,12 @@ impl PeerPage {
         word.checked_add(length.div_ceil(WORD_BYTES)).is_some_and(|end| end <= self.ring.words)
     }
 
-    /// Returns how the other side waits; `None` for a number that means nothing.
-    pub(super) fn waiting(&self, wait_for: WaitFor) -> Option<Waiting> {
-        let waiting = self.words.word(wait_for.waits_word()).load(Ordering::SeqCst);
-        [Waiting::No, Waiting::Futex, Waiting::Packet].into_iter().find(|of| *of as u64 == waiting)
+    /// Returns how the other side waits, and the word that has the number of the wait.
+    pub(super) fn waiting(&self, wait_for: WaitFor) -> (Waiting, u64) {
+        let word = self.words.word(wait_for.waits_word()).load(Ordering::SeqCst);
+        let by = word & ((1 << WAITING_BITS) - 1);
+        let all = [Waiting::Futex, Waiting::Packet];
+        (all.into_iter().find(|of| *of as u64 == by).unwrap_or(Waiting::No), word)
     }
 
     /// Returns whether the word of a wait has not changed.
