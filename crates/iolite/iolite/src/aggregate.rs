@@ -224,13 +224,44 @@ impl Aggregate {
     /// If there is no memory.
     pub fn copy_to_pool(&self, pool: &Pool) -> Result<Self, AllocError> {
         let parts: Vec<&[u8]> = self.slices().map(|slice| &**slice).collect();
-        let bytes_min = COPY_UNITS_MIN * MemoryKind::ZeroCopy.unit();
-        copy_with(&parts, bytes_min, |bytes| pool.allocate(bytes))
+        copy_to_pool(&parts, pool)
+    }
+
+    /// Copies bytes into memory of a slab that is sent by copying. Prepares a block if none is
+    /// ready.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn from_bytes(bytes: &[u8], slab: &Slab) -> Result<Self, AllocError> {
+        slab.with_ready_block(|| copy_of(&[bytes], slab, MemoryKind::Copied, 0))
+    }
+
+    /// Copies bytes into memory of a pool.
+    ///
+    /// # Errors
+    /// If there is no memory.
+    pub fn from_bytes_in_pool(bytes: &[u8], pool: &Pool) -> Result<Self, AllocError> {
+        copy_to_pool(&[bytes], pool)
+    }
+
+    /// Copies the bytes from `position` on into `bytes`. Returns `None`, and copies some or none of
+    /// them, if there are fewer.
+    pub fn read_at(&self, mut position: u64, mut bytes: &mut [u8]) -> Option<()> {
+        while !bytes.is_empty() {
+            let (slice, within) = self.at(position)?;
+            let found = &slice[within..];
+            let count = found.len().min(bytes.len());
+            let (now, rest) = bytes.split_at_mut(count);
+            now.copy_from_slice(&found[..count]);
+            (position, bytes) = (position + count as u64, rest);
+        }
+        Some(())
     }
 
     /// Returns all bytes as a copy on the heap.
     pub fn to_vec(&self) -> Vec<u8> {
-        self.slices().flat_map(|slice| slice.iter().copied()).collect()
+        let parts: Vec<&[u8]> = self.slices().map(|slice| &**slice).collect();
+        parts.concat()
     }
 
     /// Returns the index of the part that contains a position, and the offset in it.
@@ -243,6 +274,11 @@ impl Aggregate {
         let index = self.parts.partition_point(is_before);
         Some((index, (place - self.parts[index].start) as usize))
     }
+}
+
+fn copy_to_pool(parts: &[&[u8]], pool: &Pool) -> Result<Aggregate, AllocError> {
+    let bytes_min = COPY_UNITS_MIN * MemoryKind::ZeroCopy.unit();
+    copy_with(parts, bytes_min, |bytes| pool.allocate(bytes))
 }
 
 /// Copies bytes into new memory of a slab.

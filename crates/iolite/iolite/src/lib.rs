@@ -46,6 +46,7 @@ mod memory_kind;
 mod packet;
 mod pool;
 mod prefault;
+mod program;
 mod sealed;
 mod segment;
 mod slab;
@@ -68,6 +69,9 @@ pub use error::{AllocError, Error};
 pub use memory_kind::MemoryKind;
 pub use pool::{Pool, PoolStats};
 pub use prefault::PrefaultThread;
+pub use program::{
+    ProgramConnection, ProgramListener, ProgramOptions, ProgramRequest, ProgramResponse,
+};
 pub use sealed::{RefusedMemory, SealedMemory, UnsealedMemory};
 pub use slab::{PrefaultOutcome, Slab};
 pub use slice::Slice;

@@ -63,6 +63,8 @@ pub(crate) const PACKETS_PER_CALL: usize = 64;
 /// The bytes that one packet of a channel carries. The default size of a socket buffer has room for
 /// several.
 pub(crate) const BYTES_PER_PACKET_MAX: usize = 32 * 1024;
+/// The memory for copies of a program that responds to requests. It is taken as it is used.
+pub(crate) const PROGRAM_SLAB_BYTES: usize = 64 << 20;
 /// The extents that were passed to members, of which an allocation finds out whether they are held.
 pub(crate) const COLLECTED_PER_ALLOCATION: usize = 4;
 

@@ -199,6 +199,19 @@ impl Slab {
         (held <= whole - whole / EVACUATION_FREE_SHARE).then(|| free_list.start_evacuation(block))
     }
 
+    /// Calls `allocate`, again whenever no block is ready and one could be prepared.
+    pub(crate) fn with_ready_block<T>(
+        &self,
+        mut allocate: impl FnMut() -> Result<T, AllocError>,
+    ) -> Result<T, AllocError> {
+        loop {
+            match allocate() {
+                Err(AllocError::NotReady) if self.prefault() == PrefaultOutcome::Prefaulted => {}
+                allocated => return allocated,
+            }
+        }
+    }
+
     /// Populates one more block if too few are ready. This takes as long as for the first blocks of
     /// [`Slab::new`], or longer if the kernel has to assemble a huge page first. It is meant for a
     /// thread of its own: see [`PrefaultThread`](crate::PrefaultThread).

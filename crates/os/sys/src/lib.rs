@@ -54,13 +54,15 @@ pub use handover::{
 pub use limits::{
     descriptor_limit, locked_memory_limit, lower_descriptor_limit, raise_descriptor_limit,
 };
-pub use listen::{is_listening, listen_tcp, listen_unix, local_address, prepare_listener};
+pub use listen::{
+    is_listening, listen_packets, listen_tcp, listen_unix, local_address, prepare_listener,
+};
 pub use memory::{
     HUGE_PAGE_BYTES, MappedFile, MappedRegion, create_memory_file, punch_hole, sendfile,
 };
 pub use packet::{
-    DESCRIPTORS_PER_PACKET_MAX, PacketEvents, packet_pair, receive_packet, send_packet,
-    wait_for_packet,
+    DESCRIPTORS_PER_PACKET_MAX, PacketEvents, connect_packets, packet_pair, receive_packet,
+    send_packet, wait_for_packet,
 };
 pub use pidfd::{has_ended, is_process, open_process};
 pub use pipe::{pipe, read_pipe, splice, tee};

@@ -60,8 +60,20 @@ pub fn listen_tcp(address: SocketAddr, reuse_port: bool) -> Result<OwnedFd> {
 /// EADDRINUSE if a process listens there, or if the file is not a socket; those of bind(2); EINVAL
 /// or ENAMETOOLONG for a path of more than 107 bytes.
 pub fn listen_unix(path: &Path, mode: u32) -> Result<OwnedFd> {
+    listen_at(path, mode, SocketType::STREAM)
+}
+
+/// Opens a listening Unix packet socket (SOCK_SEQPACKET), as [`listen_unix`] opens a stream socket.
+///
+/// # Errors
+/// As [`listen_unix`].
+pub fn listen_packets(path: &Path, mode: u32) -> Result<OwnedFd> {
+    listen_at(path, mode, SocketType::SEQPACKET)
+}
+
+fn listen_at(path: &Path, mode: u32, kind: SocketType) -> Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
-    let fd = open_socket(AddressFamily::UNIX, SocketType::STREAM)?;
+    let fd = open_socket(AddressFamily::UNIX, kind)?;
     // Linux gives the file the mode of the socket, reduced by the umask. So no mode has to be
     // changed by chmod(2), which the proxy's confinement forbids.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(mode))?;
@@ -151,6 +163,7 @@ fn is_stale(path: &Path, address: &SocketAddrUnix) -> Result<bool> {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(errno(error)),
         _ => {}
     }
+    // The kernel compares the types of the sockets only if a process listens.
     let probe = open_socket(AddressFamily::UNIX, SocketType::STREAM)?;
     Ok(rustix::net::connect(probe.as_fd(), address) == Err(Errno::CONNREFUSED))
 }

@@ -4,13 +4,15 @@
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::path::Path;
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 
+use crate::listen::open_socket;
 use crate::{PARTS_MAX, Result};
 
 /// The most descriptors with one packet.
@@ -22,6 +24,19 @@ pub const DESCRIPTORS_PER_PACKET_MAX: usize = 4;
 /// EMFILE, ENFILE.
 pub fn packet_pair() -> Result<(OwnedFd, OwnedFd)> {
     rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
+}
+
+/// Connects to the packet socket at `path`, without waiting.
+///
+/// # Errors
+/// EAGAIN if the backlog of the listener is full; ENOENT, EACCES, ECONNREFUSED; EPROTOTYPE if it is
+/// a socket of another type; EMFILE, ENFILE; EINVAL or ENAMETOOLONG for a path of more than 107
+/// bytes.
+pub fn connect_packets(path: &Path) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let socket = open_socket(AddressFamily::UNIX, SocketType::SEQPACKET)?;
+    retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+    Ok(socket)
 }
 
 /// Sends one packet that consists of `parts`, with copies of `descriptors`. It never waits,
@@ -157,6 +172,26 @@ mod tests {
         drop((here, passed));
         assert_eq!(receive_packet(there.as_fd(), &mut bytes, &mut Vec::new()), Ok(0));
         assert_eq!(send_packet(there.as_fd(), &[b"one"], &[]), Err(Errno::PIPE));
+    }
+
+    #[test]
+    fn a_packet_socket_has_a_name_that_is_used_again() {
+        let path = std::env::temp_dir().join(format!("millrace-packets-{}", std::process::id()));
+        assert_eq!(connect_packets(&path).unwrap_err(), Errno::NOENT);
+        for _ in 0..2 {
+            let listener = crate::listen_packets(&path, 0o600).unwrap();
+            assert_eq!(crate::listen_packets(&path, 0o600).unwrap_err(), Errno::ADDRINUSE);
+            let here = connect_packets(&path).unwrap();
+            let (there, _) = crate::accept(listener.as_fd()).unwrap();
+            send_packet(here.as_fd(), &[b"one"], &[]).unwrap();
+            assert_eq!(receive_packet(there.as_fd(), &mut [0; 8], &mut Vec::new()), Ok(3));
+            drop(listener);
+            assert_eq!(connect_packets(&path).unwrap_err(), Errno::CONNREFUSED);
+        }
+        let stream = crate::listen_unix(&path, 0o600).unwrap();
+        assert_eq!(connect_packets(&path).unwrap_err(), Errno::PROTOTYPE);
+        drop(stream);
+        std::fs::remove_file(&path).unwrap();
     }
 
     #[test]

@@ -50,6 +50,8 @@ pub enum PeerFault {
     Parts,
     /// More packets than its ring announces.
     Packets,
+    /// An aggregate that is no message of a program.
+    Message,
 }
 
 impl fmt::Display for PeerFault {
@@ -64,6 +66,7 @@ impl fmt::Display for PeerFault {
             Self::File => "a reference to a file that was not passed, or beyond its end",
             Self::Parts => "an aggregate with too many parts",
             Self::Packets => "more packets than the ring announces",
+            Self::Message => "a message that is not valid",
         })
     }
 }

@@ -140,7 +140,7 @@ impl Channel {
     /// # Errors
     /// As [`Channel::send`].
     pub fn try_send(&mut self, aggregate: &Aggregate) -> Result<bool, ChannelError> {
-        if !self.flush()? || self.sending.in_flight_bytes >= self.options.in_flight_max {
+        if !self.has_room()? {
             return Ok(false);
         }
         if self.is_gone {
@@ -154,6 +154,15 @@ impl Channel {
         self.check(enqueued)?;
         self.send_frames()?;
         Ok(true)
+    }
+
+    /// Returns whether [`Channel::try_send`] takes an aggregate now.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn has_room(&mut self) -> Result<bool, ChannelError> {
+        self.flush()?;
+        Ok(self.sending.has_room(self.options.in_flight_max))
     }
 
     /// Sends what is left of an aggregate, and returns whether nothing is left.
@@ -252,8 +261,9 @@ impl Channel {
     }
 
     /// Lets the other process make the socket readable when it sends something through its ring, or
-    /// when there is room for the rest of an aggregate that was taken by [`Channel::try_send`].
-    /// Returns whether that is so already. Call this last before waiting, after all other calls.
+    /// when there is room for an aggregate that [`Channel::try_send`] has not taken, or only in
+    /// part. Returns whether that is so already. Call this last before waiting, after all other
+    /// calls.
     ///
     /// # Errors
     /// As [`Channel::receive`].
@@ -261,16 +271,14 @@ impl Channel {
         self.end_wait();
         self.waits_by_packet = true;
         self.own.set_waiting(WaitFor::Frames, Waiting::Packet);
-        let is_full = self.sending.in_flight_bytes >= self.options.in_flight_max;
-        let needs_room = is_full || !self.sending.is_flushed();
+        let needs_room = !self.sending.has_room(self.options.in_flight_max);
         if needs_room {
             self.own.set_waiting(WaitFor::Room, Waiting::Packet);
         }
+        let has_room = needs_room && self.has_room()?;
         self.check_error()?;
-        let has_room = |page: &PeerPage| !page.is_same(WaitFor::Room, self.sending.passed());
         let has_frame = self.receiving.has_frame(self.other.as_ref());
-        let has_ended = self.receiving.has_ended || self.is_gone;
-        Ok(has_frame || has_ended || (needs_room && self.other.as_ref().is_some_and(has_room)))
+        Ok(has_frame || has_room || self.receiving.has_ended || self.is_gone)
     }
 
     /// Ends a wait for packets, if there was one.

@@ -4,12 +4,11 @@ use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use crate::aggregate::{Aggregate, copy_of};
+use crate::aggregate::Aggregate;
 use crate::channel::error::{ChannelError, PeerFault};
 use crate::channel::options::{ChannelOptions, Received};
 use crate::channel::page::PeerPage;
 use crate::channel::sending::ONCE;
-use crate::error::AllocError;
 use crate::extent::Extent;
 use crate::free_list::Allocation;
 use crate::limits::{BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, PARTS_PER_AGGREGATE_MAX};
@@ -17,7 +16,7 @@ use crate::memory_kind::MemoryKind;
 use crate::packet::{Frame, FrameKind};
 use crate::pool::joined::{BadReference, JoinedPool};
 use crate::sealed::SealedMemory;
-use crate::slab::{PrefaultOutcome, Slab};
+use crate::slab::Slab;
 use crate::slice::Slice;
 
 /// A data frame, and what came with it.
@@ -55,36 +54,20 @@ pub(super) struct Receiving {
     pub(super) has_ended: bool,
 }
 
-/// Allocates memory of a slab, and prepares some if there is none.
-fn allocate<T>(
-    slab: &Slab,
-    mut allocate: impl FnMut() -> Result<T, AllocError>,
-) -> Result<T, AllocError> {
-    loop {
-        match allocate() {
-            Err(AllocError::NotReady) if slab.prefault() == PrefaultOutcome::Prefaulted => {}
-            allocated => return allocated,
-        }
-    }
-}
-
 /// Copies the bytes of a frame into a slab.
 fn copy(packet: &Packet, page: Option<&PeerPage>, slab: &Slab) -> Result<Aggregate, ChannelError> {
     let Frame { start: word, length, .. } = packet.frame;
     let (word, length) = (word as usize, length as usize);
     let copied = match &packet.content {
-        Content::Bytes(bytes) if bytes.len() == length => {
-            allocate(slab, || copy_of(&[bytes], slab, MemoryKind::Copied, 0))
-        }
+        Content::Bytes(bytes) if bytes.len() == length => Aggregate::from_bytes(bytes, slab),
         Content::InRing if (1..=BYTES_PER_PACKET_MAX).contains(&length) => {
             let page = page.filter(|page| page.has_bytes(word, length)).ok_or(PeerFault::Frame)?;
-            allocate(slab, || slab.allocate(MemoryKind::Copied, length..=length, 0)).map(
-                |mut of| {
-                    page.read_bytes(word, &mut of.unfilled()[..length]);
-                    of.advance(length);
-                    of.freeze().into()
-                },
-            )
+            let allocate = || slab.allocate(MemoryKind::Copied, length..=length, 0);
+            slab.with_ready_block(allocate).map(|mut buffer| {
+                page.read_bytes(word, &mut buffer.unfilled()[..length]);
+                buffer.advance(length);
+                buffer.freeze().into()
+            })
         }
         _ => return Err(PeerFault::Frame.into()),
     };

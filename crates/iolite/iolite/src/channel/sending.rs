@@ -80,6 +80,11 @@ impl Sending {
         self.outgoing.is_empty()
     }
 
+    /// Returns whether another aggregate can be sent.
+    pub(super) fn has_room(&self, in_flight_max: u64) -> bool {
+        self.is_flushed() && self.in_flight_bytes < in_flight_max
+    }
+
     /// Turns an aggregate into frames. Slices shorter than `copied_max` are copied.
     pub(super) fn enqueue(
         &mut self,

@@ -1,0 +1,235 @@
+//! The program's side: it listens for servers, and responds to their requests.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+
+use millrace_sys::{Errno, Interest, LevelSet, PollSet};
+
+use crate::aggregate::Aggregate;
+use crate::channel::{Channel, ChannelError, ChannelOptions, Received};
+use crate::error::Error;
+use crate::limits::PROGRAM_SLAB_BYTES;
+use crate::program::message::{self, Message};
+use crate::slab::Slab;
+
+/// A program that responds to the requests of one or more servers, for example of each worker of a
+/// server.
+#[derive(Debug)]
+pub struct ProgramListener {
+    listener: OwnedFd,
+    slab: Slab,
+    servers: VecDeque<Server>,
+    /// The number of the next server.
+    next_number: u64,
+    poll: PollSet,
+    /// The message that is being written.
+    out: Vec<u8>,
+}
+
+/// A connection of a server.
+#[derive(Debug)]
+struct Server {
+    number: u64,
+    channel: Channel,
+    /// Responses for which the channel has no room yet.
+    waiting: VecDeque<Aggregate>,
+}
+
+/// A request.
+#[derive(Debug)]
+pub struct ProgramRequest {
+    server: u64,
+    id: u64,
+    variables: Vec<u8>,
+    body: Aggregate,
+}
+
+impl ProgramRequest {
+    /// Returns the value of a variable, such as `REQUEST_METHOD`; `None` if the server has not set
+    /// it.
+    pub fn variable(&self, name: &[u8]) -> Option<&[u8]> {
+        self.variables().find(|(of, _)| *of == name).map(|(_, value)| value)
+    }
+
+    /// Returns the names and values of all variables.
+    pub fn variables(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        message::variables(&self.variables)
+    }
+
+    /// Returns the body.
+    pub fn body(&self) -> &Aggregate {
+        &self.body
+    }
+}
+
+impl ProgramListener {
+    /// Listens on a Unix packet socket at `path` with the permission bits `mode`. A socket file on
+    /// which no process listens any more is replaced.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`]: EADDRINUSE if a process listens there, or if the file is no socket; those
+    /// of bind(2).
+    pub fn bind(path: &Path, mode: u32) -> Result<Self, Error> {
+        let listener = millrace_sys::listen_packets(path, mode);
+        Self::new(listener.map_err(|error| Error::Kernel("bind", error))?)
+    }
+
+    /// Accepts servers from a listening Unix packet socket.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] without memory.
+    pub fn new(listener: OwnedFd) -> Result<Self, Error> {
+        Ok(Self {
+            listener,
+            slab: Slab::on_heap(PROGRAM_SLAB_BYTES)?,
+            servers: VecDeque::new(),
+            next_number: 0,
+            poll: PollSet::default(),
+            out: Vec::new(),
+        })
+    }
+
+    /// Receives the next request, and waits for it. Servers have their turn one after the other. A
+    /// server that has gone, or does not keep to the protocol, is forgotten.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`] if the kernel cannot accept or wait.
+    pub fn receive(&mut self) -> Result<ProgramRequest, Error> {
+        loop {
+            if let Some(request) = self.try_receive() {
+                return Ok(request);
+            }
+            self.wait()?;
+        }
+    }
+
+    /// Receives the next request, if there is one.
+    fn try_receive(&mut self) -> Option<ProgramRequest> {
+        for _ in 0..self.servers.len() {
+            let mut server = self.servers.pop_front()?;
+            match server.receive() {
+                Ok(request) => {
+                    self.servers.push_back(server);
+                    if request.is_some() {
+                        return request;
+                    }
+                }
+                Err(_) => drop(server),
+            }
+        }
+        None
+    }
+
+    /// Waits until a server has sent something or has gone, or another one connects.
+    fn wait(&mut self) -> Result<(), Error> {
+        let mut is_ready = false;
+        self.servers.retain_mut(|server| match server.channel.prepare_to_wait() {
+            Ok(has_something) => {
+                is_ready |= has_something;
+                true
+            }
+            Err(_) => false,
+        });
+        if is_ready {
+            return Ok(());
+        }
+        let sockets = self.servers.iter().map(|server| server.channel.socket());
+        let all = std::iter::once(self.listener.as_fd()).chain(sockets).enumerate();
+        let interests =
+            all.map(|(at, fd)| Interest { fd, data: at as u64, readable: true, writable: false });
+        match self.poll.wait(interests, None) {
+            Ok(()) | Err(Errno::INTR) => {}
+            Err(error) => return Err(Error::Kernel("poll", error)),
+        }
+        while let Some((at, _)) = self.poll.next_ready() {
+            if at == 0 {
+                self.accept()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(&mut self) -> Result<(), Error> {
+        let socket = match millrace_sys::accept(self.listener.as_fd()) {
+            Ok((socket, _)) => socket,
+            Err(Errno::AGAIN | Errno::CONNABORTED) => return Ok(()),
+            Err(error) => return Err(Error::Kernel("accept", error)),
+        };
+        let slab = self.slab.clone();
+        let options = ChannelOptions { joins_pools: true, ..ChannelOptions::new(slab) };
+        // A server may go at once.
+        if let Ok(channel) = Channel::new(socket, options) {
+            let number = self.next_number;
+            self.next_number += 1;
+            self.servers.push_back(Server { number, channel, waiting: VecDeque::new() });
+        }
+        Ok(())
+    }
+
+    /// Responds to a request. Slices of sealed files ([`SealedMemory`](crate::SealedMemory)) are
+    /// passed by reference; others are copied, the longer ones into a sealed file each. Nothing
+    /// happens if the server has gone.
+    ///
+    /// # Errors
+    /// [`ChannelError::Parts`]: the body has too many slices; [`ChannelError::NoMemory`],
+    /// [`ChannelError::Memory`]. The program can respond once more.
+    pub fn respond(
+        &mut self,
+        request: &ProgramRequest,
+        header: &[u8],
+        body: Aggregate,
+    ) -> Result<(), ChannelError> {
+        let mut servers = self.servers.iter_mut();
+        let Some(server) = servers.find(|server| server.number == request.server) else {
+            return Ok(());
+        };
+        message::begin(&mut self.out, request.id);
+        self.out.extend_from_slice(header);
+        let message = message::end(&mut self.out, body, &self.slab);
+        server.send(message.map_err(ChannelError::NoMemory)?)
+    }
+
+    /// Returns the memory in which copies of this program are.
+    pub fn slab(&self) -> &Slab {
+        &self.slab
+    }
+}
+
+impl Server {
+    /// Sends responses that wait, and receives a request if there is one.
+    fn receive(&mut self) -> Result<Option<ProgramRequest>, ChannelError> {
+        while let Some(message) = self.waiting.front() {
+            if !self.channel.try_send(message)? {
+                break;
+            }
+            self.waiting.pop_front();
+        }
+        match self.channel.try_receive()? {
+            Received::Nothing => Ok(None),
+            Received::Ended => Err(ChannelError::Closed),
+            Received::Aggregate(message) => {
+                let message = Message::parse(message, usize::MAX).ok_or(ChannelError::Closed)?;
+                let Message { id, text, body } = message;
+                Ok(Some(ProgramRequest { server: self.number, id, variables: text, body }))
+            }
+        }
+    }
+
+    /// Sends a response, or lets it wait for room.
+    fn send(&mut self, message: Aggregate) -> Result<(), ChannelError> {
+        let is_sent = self.waiting.is_empty()
+            && match self.channel.try_send(&message) {
+                Ok(is_sent) => is_sent,
+                Err(error @ (ChannelError::Parts(_) | ChannelError::Memory(_))) => {
+                    return Err(error);
+                }
+                // The next receive finds out and forgets the server.
+                Err(_) => true,
+            };
+        if !is_sent {
+            self.waiting.push_back(message);
+        }
+        Ok(())
+    }
+}
