@@ -20,7 +20,7 @@ run: ## Build millrace and start its demo: a reverse proxy before a small built-
 	@echo 'building; the first time takes up to ten minutes on two cores'
 	@cargo run --quiet --release -p millrace -- demo
 
-libs: ## Build libmrsplice and libuselect for C; PREFIX=/usr/local installs them, below DESTDIR.
+libs: ## Build libiolite, libmrsplice, libuselect for C; PREFIX=DIR installs them, below DESTDIR.
 	@scripts/setup build
 # Only a PREFIX of this command line counts; make passes it on in the environment.
 	@scripts/libs $(if $(filter command,$(origin PREFIX)),"$$PREFIX")
