@@ -420,6 +420,10 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
         Ok(Fd(key.slot))
     }
 
+    fn adopt_socket(&mut self, socket: OwnedFd) -> Result<Fd, Error> {
+        self.register_ready(socket)
+    }
+
     fn detach(&mut self, fd: Fd) -> OwnedFd {
         let key = self.lookup(&fd).0;
         let received = self.batch.received.iter().any(|(of, ..)| *of == key);

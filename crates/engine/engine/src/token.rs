@@ -23,6 +23,8 @@ pub enum TokenKind {
     Exchange = 7,
     /// A body that is received into the cache.
     Fill = 8,
+    /// A connection to a program.
+    Program = 9,
 }
 
 /// An object's kind, slot and generation. A completion is stale if its generation differs from the
@@ -54,6 +56,7 @@ impl Token {
             6 => TokenKind::Worker,
             7 => TokenKind::Exchange,
             8 => TokenKind::Fill,
+            9 => TokenKind::Program,
             _ => panic!("only Token::new creates tokens"),
         }
     }
@@ -91,8 +94,8 @@ mod tests {
 
     #[test]
     fn a_token_returns_its_parts() {
-        use TokenKind::{Client, Dial, Exchange, Fill, Listener, Name, Origin, Worker};
-        for kind in [Listener, Client, Origin, Name, Dial, Worker, Exchange, Fill] {
+        use TokenKind::{Client, Dial, Exchange, Fill, Listener, Name, Origin, Program, Worker};
+        for kind in [Listener, Client, Origin, Name, Dial, Worker, Exchange, Fill, Program] {
             for (slot, generation) in [(0, 0), (7, u32::MAX), (Token::SLOT_MAX, 1)] {
                 let token = Token::from_bits(Token::new(kind, slot, generation).to_bits());
                 assert_eq!(

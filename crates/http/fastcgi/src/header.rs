@@ -17,9 +17,9 @@ pub enum HeaderForm {
         /// The length of the body, by the first field `Content-Length` that has a number.
         content_length: Option<u64>,
     },
-    /// The server has to respond as to a request for this path and query, a range of the header
-    /// (RFC 3875 section 6.2.2).
-    LocalRedirect(Range<usize>),
+    /// The server has to respond as to a request for another path and query (RFC 3875 section
+    /// 6.2.2): those of the field `Location`. The rest of the output has no meaning.
+    LocalRedirect,
 }
 
 /// Returns the length of the header at the beginning of a program's output, with the empty line
@@ -52,7 +52,7 @@ pub fn header_length(output: &[u8], scanned: &mut usize) -> Option<usize> {
 ///
 /// A header whose status is 200 and whose `Location` is a path is a local redirect, whatever other
 /// fields it has, as Apache httpd treats it. Only a client can apply a fragment (RFC 3875 section
-/// 6.2.2), so a path with one is for the client.
+/// 6.2.2), so a path with one is for the client. `out` gets a 302 to the path.
 ///
 /// # Errors
 /// If the header is malformed. `out` may have a part of it then.
@@ -76,7 +76,9 @@ pub fn convert_header(header: &[u8], out: &mut Vec<u8>) -> Result<HeaderForm, He
     let status = status.map(|value| parse_status(&header[value])).transpose()?;
     let is_ok = status.is_none_or(|(number, _)| number == 200);
     if let Some(path) = location.clone().filter(|value| is_ok && is_local(value)) {
-        return Ok(HeaderForm::LocalRedirect(path));
+        append(out, &[b"HTTP/1.1 302 Found\r\nLocation: ", &header[path]]);
+        out.extend_from_slice(b"\r\nContent-Length: 0\r\n\r\n");
+        return Ok(HeaderForm::LocalRedirect);
     }
     // RFC 9110 section 8.6: no Content-Length in a 204.
     let has_no_content = status.is_some_and(|(number, _)| number == 204);
@@ -233,10 +235,8 @@ mod tests {
             "Status: 200 OK\nLocation: /a?b\n\n",
             "Content-Type: text/html\nLocation: /a?b\nSet-Cookie: a=b\n\n",
         ] {
-            let Ok((HeaderForm::LocalRedirect(path), out)) = converted(header) else {
-                panic!("{header:?} is no local redirect")
-            };
-            assert_eq!((&header[path], &out[..]), ("/a?b", ""));
+            let expected = "HTTP/1.1 302 Found\r\nLocation: /a?b\r\nContent-Length: 0\r\n\r\n";
+            assert_eq!(converted(header), Ok((HeaderForm::LocalRedirect, expected.to_owned())));
         }
     }
 

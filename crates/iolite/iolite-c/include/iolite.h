@@ -8,8 +8,8 @@
 // iol_strerror describes it. They do not set errno. If a function fails, it changes nothing, unless
 // its man page says otherwise.
 //
-// No function takes over an object that it gets, except iol_buffer_freeze, iol_unsealed_seal and
-// iol_channel_close, and the functions that destroy. An object may be destroyed before the objects
+// No function takes over an object that it gets, except iol_buffer_freeze, iol_unsealed_seal,
+// iol_channel_close and iol_program_close, and the functions that destroy. An object may be destroyed before the objects
 // that were made with it. Any number of threads may use the same slab, pool, account or slice; one
 // thread at a time may use a buffer, an aggregate, unsealed memory or a channel. A child of fork(2)
 // must not use the objects of its parent.
@@ -32,6 +32,8 @@ struct iol_slice;     // bytes that do not change
 struct iol_aggregate; // a sequence of slices
 struct iol_account;   // how much memory of other processes this one holds
 struct iol_channel;   // one end of a connection to another process
+struct iol_program;   // this program, as servers use it
+struct iol_request;   // a request of a server
 
 // Kinds of memory of a slab.
 enum {
@@ -282,6 +284,25 @@ int iol_channel_fd(const struct iol_channel *channel);
 int iol_channel_prepare_to_wait(struct iol_channel *channel);
 // iol_channel_receive(3): return how many files of pools of the other process were mapped.
 int64_t iol_channel_maps(const struct iol_channel *channel);
+
+// iol_program_create(3): listen for servers at the path of a Unix socket, with permission bits.
+int iol_program_create(struct iol_program **program, const char *path, unsigned mode);
+// iol_program_create(3): wait until all responses were received, and destroy the program.
+int iol_program_close(struct iol_program *program);
+// iol_program_create(3): destroy a program without waiting. NULL is allowed.
+void iol_program_destroy(struct iol_program *program);
+// iol_program_receive(3): wait for the next request.
+int iol_program_receive(struct iol_program *program, struct iol_request **request);
+// iol_program_receive(3): return the value of a variable such as "REQUEST_METHOD"; NULL if it is not
+// set. The request owns the value.
+const char *iol_request_variable(const struct iol_request *request, const char *name);
+// iol_program_receive(3): make an aggregate of the body.
+int iol_request_body(const struct iol_request *request, struct iol_aggregate **body);
+// iol_program_receive(3): destroy a request. NULL is allowed.
+void iol_request_destroy(struct iol_request *request);
+// iol_program_respond(3): respond to a request. `body` may be NULL.
+int iol_program_respond(struct iol_program *program, const struct iol_request *request,
+                        const void *header, size_t header_bytes, const struct iol_aggregate *body);
 
 // iol_strerror(3): describe an error number. The text is valid until the next call by the thread.
 const char *iol_strerror(int error);

@@ -17,6 +17,7 @@ pub mod layout;
 pub mod object;
 mod pointers;
 pub mod pool;
+pub mod program;
 pub mod slab;
 pub mod slice;
 pub mod unsealed;

@@ -36,6 +36,8 @@ pub(crate) struct Blocks {
     pub(crate) failures: u64,
     /// The prefault thread has to end.
     pub(crate) is_stopping: bool,
+    /// Whether the prefault thread sleeps until there is a task.
+    pub(crate) is_awaited: bool,
 }
 
 /// The work to have one more block ready.
@@ -60,6 +62,7 @@ impl Blocks {
             recycled: 0,
             failures: 0,
             is_stopping: false,
+            is_awaited: false,
         }
     }
 

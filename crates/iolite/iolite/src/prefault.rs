@@ -36,8 +36,10 @@ fn prefault_loop(slab: &Slab) {
     loop {
         let mut blocks = slab.blocks();
         while !blocks.is_stopping && !blocks.has_task() {
+            blocks.is_awaited = true;
             let waited = slab.shared().prefault_needed.wait(blocks);
             blocks = waited.expect("no holder of this lock panics");
+            blocks.is_awaited = false;
         }
         if blocks.is_stopping {
             return;

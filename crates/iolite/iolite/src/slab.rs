@@ -154,10 +154,15 @@ impl Slab {
     fn take_ready_block(&self) -> Option<u32> {
         let mut blocks = self.blocks();
         let block = blocks.take_ready();
-        if blocks.has_task() {
+        self.wake_prefault_thread(&blocks);
+        block
+    }
+
+    /// Wakes the prefault thread if it sleeps and there is something to do.
+    fn wake_prefault_thread(&self, blocks: &Blocks) {
+        if blocks.is_awaited && blocks.has_task() {
             self.0.prefault_needed.notify_one();
         }
-        block
     }
 
     /// Returns why an allocation failed, and counts it.
@@ -290,9 +295,7 @@ impl Slab {
         if let Some(freed) = free_list.release(allocation, generation, was_sent) {
             let mut blocks = self.blocks();
             blocks.release(freed.block, freed.was_sent);
-            if blocks.has_task() {
-                self.0.prefault_needed.notify_one();
-            }
+            self.wake_prefault_thread(&blocks);
         }
     }
 

@@ -2,7 +2,6 @@
 
 use std::path::PathBuf;
 use std::thread;
-use std::time::Duration;
 
 use iolite::limits::BLOCK_BYTES;
 use iolite::{
@@ -83,8 +82,7 @@ fn respond(mut program: ProgramListener, count: usize) {
         };
         program.respond(&request, &header, body).expect("few slices");
     }
-    // The server still has to receive the last response.
-    thread::sleep(Duration::from_millis(200));
+    program.close();
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub struct ExtraCalls {
     /// The calls of [`write_parts_at`](millrace_sys::write_parts_at) and the other functions for
     /// files.
     pub stores: bool,
+    /// The calls of channels to other processes (`crates/iolite/iolite`).
+    pub channels: bool,
 }
 
 /// Restricts the calling thread, and those that it starts from now on, to the system calls of this
@@ -109,9 +111,10 @@ fn allowed(also: ExtraCalls) -> SyscallRules {
         .chain(if also.rings { RINGS } else { &[] })
         .chain(if also.select { SELECT } else { &[] })
         .chain(if also.stores { STORES } else { &[] })
+        .chain(if also.channels { CHANNELS } else { &[] })
         .map(|call| (*call, Vec::new()))
         .collect();
-    rules.extend(conditions());
+    rules.extend(conditions(also));
     rules
 }
 
@@ -133,12 +136,12 @@ fn one_of(place: u8, values: impl IntoIterator<Item = u64>) -> Vec<SeccompRule> 
 }
 
 /// Returns the calls that are allowed with certain arguments only.
-fn conditions() -> SyscallRules {
+fn conditions(also: ExtraCalls) -> SyscallRules {
     let not_executable = || vec![rule([(2, Qword, MaskedEq(libc::PROT_EXEC as u64), 0)])];
     let thread = MaskedEq((libc::CLONE_THREAD | NAMESPACES) as u64);
     let own = u64::from(std::process::id());
     SyscallRules::from([
-        (libc::SYS_socket, sockets()),
+        (libc::SYS_socket, sockets(also)),
         // Written memory never becomes executable.
         (libc::SYS_mmap, not_executable()),
         (libc::SYS_mprotect, not_executable()),
@@ -152,18 +155,20 @@ fn conditions() -> SyscallRules {
         (libc::SYS_kill, one_of(0, [own])),
         // Limits of this process are read, and never set.
         (libc::SYS_prlimit64, vec![rule([(0, Dword, Eq, 0), (2, Qword, Eq, 0)])]),
-        (libc::SYS_fcntl, one_of(1, FCNTL.iter().map(|command| *command as u64))),
+        (libc::SYS_fcntl, one_of(1, fcntl_commands(also))),
         (libc::SYS_ioctl, one_of(1, IOCTL)),
     ])
 }
 
 /// Allows stream and datagram sockets over IP and Unix. Raw sockets, packet sockets and kernel
 /// interfaces are not allowed, nor are SCTP and other rare protocols.
-fn sockets() -> Vec<SeccompRule> {
+fn sockets(also: ExtraCalls) -> Vec<SeccompRule> {
     let families = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6];
     let kinds = [libc::SOCK_STREAM, libc::SOCK_DGRAM];
     let pairs = families.into_iter().flat_map(|family| kinds.map(|kind| (family, kind)));
+    let of_channels = also.channels.then_some((libc::AF_UNIX, libc::SOCK_SEQPACKET));
     pairs
+        .chain(of_channels)
         .map(|(family, kind)| {
             rule([
                 (0, Dword, Eq, family as u64),
@@ -172,6 +177,12 @@ fn sockets() -> Vec<SeccompRule> {
             ])
         })
         .collect()
+}
+
+fn fcntl_commands(also: ExtraCalls) -> impl Iterator<Item = u64> {
+    let seals = [libc::F_ADD_SEALS, libc::F_GET_SEALS];
+    let of_channels = also.channels.then_some(seals).into_iter().flatten();
+    FCNTL.into_iter().chain(of_channels).map(|command| command as u64)
 }
 
 /// The bits of a socket's type that are not flags.
@@ -228,6 +239,11 @@ const STORES: &[c_long] = &[
     libc::SYS_renameat,
     libc::SYS_renameat2,
 ];
+
+/// Memory files, whose size is set before they are sealed, and handles of the processes at the other
+/// ends.
+const CHANNELS: &[c_long] =
+    &[libc::SYS_memfd_create, libc::SYS_ftruncate, libc::SYS_fstatfs, libc::SYS_pidfd_open];
 
 const ALLOWED: &[c_long] = &[
     // The calls of a request. None of these may ever have a condition.

@@ -83,8 +83,19 @@ fn echo() {
 fn the_calls_of_a_proxy_succeed_under_the_filter() {
     succeed_in_child("the_calls_of_a_proxy_succeed_under_the_filter", "all", |folder| {
         std::os::unix::fs::symlink("served", folder.join("link")).unwrap();
-        millrace_confine::restrict_syscalls(ExtraCalls { rings: true, select: true, stores: true })
+        let all = ExtraCalls { rings: true, select: true, stores: true, channels: true };
+        millrace_confine::restrict_syscalls(all).unwrap();
+        let (one, _other) = millrace_sys::packet_pair().unwrap();
+        let file = millrace_sys::create_memory_file("test", 4096).unwrap();
+        millrace_sys::seal_contents(file.as_fd()).unwrap();
+        assert!(millrace_sys::has_sealed_contents(file.as_fd()).unwrap());
+        let process = millrace_sys::open_process(std::process::id()).unwrap();
+        millrace_sys::send_packet(one.as_fd(), &[b"files"], &[file.as_fd(), process.as_fd()])
             .unwrap();
+        assert_eq!(
+            millrace_sys::connect_packets(&folder.join("link")).unwrap_err(),
+            Errno::CONNREFUSED
+        );
         echo();
         std::thread::Builder::new().name("another".to_owned()).spawn(echo).unwrap().join().unwrap();
         let panicked = std::thread::spawn(|| panic!("as intended")).join();
@@ -184,6 +195,7 @@ fn other_calls_do_not_exist_under_the_filter() {
             [libc::AF_VSOCK.into(), stream, 0],
             [libc::AF_ALG.into(), libc::SOCK_SEQPACKET.into(), 0],
             [libc::AF_INET.into(), stream, libc::IPPROTO_SCTP.into()],
+            [libc::AF_UNIX.into(), libc::SOCK_SEQPACKET.into(), 0],
         ] {
             let opened = call(libc::SYS_socket, [family, kind, protocol]);
             assert_eq!(opened, missing, "{family} {kind} {protocol}");
@@ -205,6 +217,8 @@ fn other_calls_do_not_exist_under_the_filter() {
         assert_eq!(call(libc::SYS_prctl, [libc::PR_SET_DUMPABLE.into(), 1, 0]), missing);
         assert_eq!(call(libc::SYS_fchmodat, [0, 0, 0]), missing);
         assert_eq!(call(libc::SYS_memfd_create, [0, 0, 0]), missing);
+        assert_eq!(call(libc::SYS_pidfd_open, [1, 0, 0]), missing, "channels were not requested");
+        assert_eq!(call(libc::SYS_fcntl, [0, libc::F_GET_SEALS.into(), 0]), missing);
         assert_eq!(call(libc::SYS_io_uring_setup, [8, 0, 0]), missing, "rings were not requested");
         assert_eq!(call(libc::SYS_flock, [0, 0, 0]), missing, "stores were not requested");
         assert_eq!(call(libc::SYS_seccomp, [0, 0, 0]), missing);

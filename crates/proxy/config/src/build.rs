@@ -444,19 +444,8 @@ fn build_target_rules(values: &RawTable, local: bool) -> Result<TargetRules, Con
 }
 
 fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
-    let mut origins = values.all("origins", value::parse_origin)?;
-    let mut programs = values.all("fastcgi", value::parse_fastcgi)?;
     let cgi = cgi::build(values)?;
-    let protocol = match programs.is_empty() && cgi.is_none() {
-        true => OriginProtocol::Http,
-        false => OriginProtocol::FastCgi,
-    };
-    if !programs.is_empty() && !origins.is_empty() {
-        let problem = format!("cannot be combined with {}", values.name_of("origins"));
-        return Err(ConfigError::rule(values.location_of("fastcgi"), problem, "one of them"));
-    }
-    origins.append(&mut programs);
-    origins.extend(cgi.as_ref().map(|_| cgi::placeholder()));
+    let (protocol, origins) = build_origins(values, cgi.is_some())?;
     let [of_files, of_origins] = compression::build(values)?;
     let folder = folder::build(values, of_files)?.map(Arc::new);
     if origins.is_empty() && folder.is_none() {
@@ -489,10 +478,41 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         send_proxy: values.one_or_default("send-proxy", |text| keywords::SEND_PROXY.parse(text))?,
         origin_tls: build_origin_tls(values, &origins)?.map(Arc::new),
         origins,
-        cache: cache::build_rules(values, true, space)?,
+        cache: cache::build_rules(values, true, space)?
+            .filter(|_| protocol != OriginProtocol::Program),
     };
     check_folder_route(&route, values)?;
     Ok(route)
+}
+
+/// Builds the origins of a route, of which it has one kind.
+fn build_origins(
+    values: &RawTable,
+    has_cgi: bool,
+) -> Result<(OriginProtocol, Vec<Origin>), ConfigError> {
+    let http = values.all("origins", value::parse_origin)?;
+    let fastcgi = values.all("fastcgi", value::parse_fastcgi)?;
+    let program = values.one("program", value::parse_program)?;
+    let kinds = [
+        ("program", program.is_some(), &["folder", "origins", "fastcgi", "cgi"][..]),
+        ("cgi", has_cgi, &["folder", "origins", "fastcgi"]),
+        ("fastcgi", !fastcgi.is_empty(), &["origins"]),
+    ];
+    for (key, is_set, others) in kinds {
+        if is_set && values.find_set(|row| others.contains(&row.key)).is_some() {
+            let names: Vec<_> = others.iter().map(|key| values.name_of(key)).collect();
+            let (last, first) = names.split_last().expect("each kind excludes another one");
+            let or = if first.is_empty() { "" } else { " or " };
+            let problem = format!("cannot be combined with {}{or}{last}", first.join(", "));
+            return Err(ConfigError::rule(values.location_of(key), problem, "one of them"));
+        }
+    }
+    Ok(match program {
+        Some(program) => (OriginProtocol::Program, vec![program]),
+        None if has_cgi => (OriginProtocol::FastCgi, vec![cgi::placeholder()]),
+        None if !fastcgi.is_empty() => (OriginProtocol::FastCgi, fastcgi),
+        None => (OriginProtocol::Http, http),
+    })
 }
 
 /// Checks the rules between the folder of a route and its other options.
@@ -528,6 +548,10 @@ fn check_protocol(route: &Route, values: &RawTable) -> Result<(), ConfigError> {
         OriginProtocol::FastCgi => {
             (&["check", "check-status", "send-proxy"], "has no effect with fastcgi")
         }
+        OriginProtocol::Program => (
+            &["check", "check-status", "send-proxy", "balance", "eject-on-errors", "retry-on"],
+            "has no effect with program",
+        ),
     };
     match values.find_set(|row| keys.contains(&row.key)) {
         None => Ok(()),
@@ -535,7 +559,9 @@ fn check_protocol(route: &Route, values: &RawTable) -> Result<(), ConfigError> {
             let name = values.name_of("fastcgi");
             let expected = match route.protocol {
                 OriginProtocol::Http => format!("{name} unix:PATH"),
-                OriginProtocol::FastCgi => "a route with origins".to_owned(),
+                OriginProtocol::FastCgi | OriginProtocol::Program => {
+                    "a route with origins".to_owned()
+                }
             };
             Err(ConfigError::rule(location, problem, expected))
         }

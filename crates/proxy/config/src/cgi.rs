@@ -49,12 +49,6 @@ impl fmt::Debug for LauncherHandle {
 /// Builds the folder of CGI programs.
 pub(crate) fn build(values: &RawTable) -> Result<Option<CgiRoute>, ConfigError> {
     let folder = values.one("cgi", value::parse_file_path)?;
-    let others = ["folder", "origins", "fastcgi"];
-    let other = values.find_set(|row| others.contains(&row.key));
-    if folder.is_some() && other.is_some() {
-        let problem = "cannot be combined with folder, origins or fastcgi";
-        return Err(ConfigError::rule(values.location_of("cgi"), problem, "one of them"));
-    }
     Ok(folder.map(|folder| CgiRoute { folder, number: 0, launcher: None }))
 }
 

@@ -655,6 +655,8 @@ pub enum OriginProtocol {
     Http,
     /// FastCGI 1.0.
     FastCgi,
+    /// Messages over a channel of libiolite.
+    Program,
 }
 
 /// How to choose an origin of a route.

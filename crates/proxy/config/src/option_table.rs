@@ -211,6 +211,16 @@ impl OptionRow {
                  to all paths: SCRIPT_NAME is the path of the route, PATH_INFO the rest. Not \
                  together with origins.",
             ),
+        row(Route, Origins, "program", ValueType::ProgramSocket, "(none)")
+            .summary("Pass requests to a program that hands over its responses without a copy")
+            .detail(
+                "The program is written with libiolite (iolite_program(7)) and listens on this \
+                 Unix socket. It gets the variables of FastCGI: SCRIPT_NAME is the path of the \
+                 route, PATH_INFO the rest. Each worker has one connection to it, which carries \
+                 all requests. Request bodies longer than upload-buffer get a 413 response. \
+                 Responses are sent from the memory of the program, and never stored in the \
+                 cache. Not together with folder, origins, fastcgi and cgi.",
+            ),
         row(
             Route,
             Origins,
@@ -218,7 +228,7 @@ impl OptionRow {
             ValueType::Size { least: 0, most: 1 << 30 },
             "1M",
         )
-        .summary("Receive request bodies of up to this size before a FastCGI server gets them")
+        .summary("Receive request bodies of up to this size before a program gets them")
         .detail(
             "So no program waits for a slow client. A longer body is received into a file without \
              a name in the folder of a disk, up to the limit upload_file_bytes. Without a disk, it \

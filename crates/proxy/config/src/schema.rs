@@ -37,11 +37,11 @@ pub(super) fn schema() -> String {
         "forward": object(properties(FORWARD, []), &[]),
         "boost": object(properties(BOOST, [("route", tables_of("route", 1))]), &["route"]),
         "serve": merged(
-            json!({"anyOf": any_key(&["folder", "origins", "fastcgi", "cgi", "route"])}),
+            json!({"anyOf": any_key(&["folder", "origins", "fastcgi", "cgi", "program", "route"])}),
             object(properties(SERVE, [("route", tables_of("route", 1))]), &[]),
         ),
         "route": merged(
-            json!({"anyOf": any_key(&["folder", "origins", "fastcgi", "cgi"])}),
+            json!({"anyOf": any_key(&["folder", "origins", "fastcgi", "cgi", "program"])}),
             object(properties(ROUTE, []), &[]),
         ),
     });
@@ -122,6 +122,7 @@ fn value(kind: ValueType) -> Value {
         ValueType::SocketAddress => or_off(pattern(&format!("^{SOCKET}$"))),
         ValueType::LogFile => any([path(), json!({"const": false})]),
         ValueType::FastCgi => any([pattern(&host_and_port()), pattern("^unix:.+$")]),
+        ValueType::ProgramSocket => pattern("^unix:.+$"),
         ValueType::Origin => any([pattern(&origin_url()), pattern("^unix:.+$")]),
         ValueType::Cidr => pattern(BLOCK),
         ValueType::Port => any([number(1, 65535, ""), pattern("^all$")]),

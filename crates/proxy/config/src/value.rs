@@ -263,6 +263,12 @@ pub(super) fn parse_fastcgi(text: &str) -> Result<Origin, Problem> {
     }
 }
 
+/// Parses the address of a program.
+pub(super) fn parse_program(text: &str) -> Result<Origin, Problem> {
+    let path = text.strip_prefix("unix:").ok_or("is not the path of a Unix socket")?;
+    Ok(Origin::Unix(Arc::from(parse_unix_path(path)?)))
+}
+
 /// Returns the default port of http or https.
 fn default_port(tls: bool) -> u16 {
     if tls { 443 } else { 80 }

@@ -47,6 +47,8 @@ pub enum ValueType {
     Origin,
     /// A FastCGI server.
     FastCgi,
+    /// The socket of a program.
+    ProgramSocket,
     /// An address block.
     Cidr,
     /// A port, or `all`.
@@ -191,6 +193,7 @@ impl ValueType {
                 ("URL", "http://HOST[:PORT], https://HOST[:PORT], HOST also as [IPV6], unix:PATH")
             }
             Self::FastCgi => ("ADDRESS", "unix:PATH, HOST:PORT, HOST also as [IPV6]"),
+            Self::ProgramSocket => ("ADDRESS", "unix:PATH"),
             Self::Cidr => ("CIDR", "ADDRESS, ADDRESS/BITS"),
             Self::Port => ("PORT", "a port from 1 to 65535, all"),
             Self::HostPattern => {

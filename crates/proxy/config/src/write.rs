@@ -171,21 +171,25 @@ fn write_origins(out: &mut String, route: &Route) {
         OriginProtocol::Http => {
             write_key(out, "origins", string_array(route.origins.iter().map(write_origin)));
         }
-        OriginProtocol::FastCgi => {
-            match &route.cgi {
-                Some(cgi) => {
-                    write_key(out, "cgi", basic_string(&cgi.folder.display().to_string()));
-                }
-                None => {
-                    let programs = route.origins.iter().map(write_fastcgi);
-                    write_key(out, "fastcgi", string_array(programs));
-                }
+        OriginProtocol::FastCgi => match &route.cgi {
+            Some(cgi) => {
+                write_key(out, "cgi", basic_string(&cgi.folder.display().to_string()));
             }
-            let buffer = write_size(route.upload_buffer_bytes);
-            write_key(out, "upload-buffer", basic_string(&buffer));
+            None => {
+                let programs = route.origins.iter().map(write_fastcgi);
+                write_key(out, "fastcgi", string_array(programs));
+            }
+        },
+        OriginProtocol::Program => {
+            let [program] = &route.origins[..] else { unreachable!("the option has one value") };
+            write_key(out, "program", basic_string(&write_origin(program)));
         }
     }
-    if route.cgi.is_none() {
+    if route.protocol != OriginProtocol::Http {
+        let buffer = write_size(route.upload_buffer_bytes);
+        write_key(out, "upload-buffer", basic_string(&buffer));
+    }
+    if route.cgi.is_none() && route.protocol != OriginProtocol::Program {
         write_key(out, "balance", basic_string(keywords::BALANCE.name(route.balance)));
     }
     write_key(out, "host-header", basic_string(keywords::HOST_SENT.name(route.host_header)));
@@ -194,6 +198,9 @@ fn write_origins(out: &mut String, route: &Route) {
     write_key(out, "pass-fields", string_array(fields));
     if let Some(folder) = &route.sendfile {
         write_key(out, "sendfile-path", basic_string(&folder.path.display().to_string()));
+    }
+    if route.protocol == OriginProtocol::Program {
+        return;
     }
     write_key(out, "eject-on-errors", route.eject_on_errors);
     let off = route.retry_on.is_empty().then_some(None);

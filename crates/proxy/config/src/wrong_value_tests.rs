@@ -39,6 +39,7 @@ fn wrong_values(value_type: ValueType) -> Vec<String> {
         ValueType::LogFile => &["", "a\tb", "false"],
         ValueType::Origin => &["ftp://a", "a:80", "http://a/b"],
         ValueType::FastCgi => &["x", "unix:", "a:0", "a:70000", "http://a:1"],
+        ValueType::ProgramSocket => &["", "/run/a", "http://a", "unix:"],
         ValueType::Cidr => &["10.0.0.1/8", "x"],
         ValueType::Port => &["0", "70000", "http"],
         ValueType::HostPattern => &["a:80", "*"],
@@ -158,7 +159,7 @@ fn files(row: &OptionRow, value: &str) -> Vec<String> {
     let boost = || format!("[[boost]]\n{line}\n[[boost.route]]\norigins = 'http://a'");
     let served = || format!("[[serve]]\norigins = 'http://a'\n{line}");
     let own = match (row.key, row.scope) {
-        ("origins" | "folder" | "fastcgi" | "cgi", _) => "",
+        ("origins" | "folder" | "fastcgi" | "cgi" | "program", _) => "",
         (_, Scope::Folder) => "folder = '/srv'",
         _ => "origins = 'http://a'",
     };

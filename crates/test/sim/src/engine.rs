@@ -4,6 +4,7 @@
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -227,6 +228,10 @@ impl Engine for SimEngine {
         );
         descriptor.owner = Owner::Engine(self.index);
         Ok(Fd(detached.0))
+    }
+
+    fn adopt_socket(&mut self, _socket: OwnedFd) -> Result<Fd, Error> {
+        Err(Error::OutOfDescriptors)
     }
 
     /// # Panics

@@ -57,6 +57,10 @@ pub struct Channel {
     waits_by_packet: bool,
     /// The last wait of the other side that was ended, for frames and for room.
     woken: [Option<u64>; 2],
+    /// The other side is woken only by [`Channel::wake`].
+    delays_wakes: bool,
+    /// Whether the other side has to be woken for frames and for room.
+    delayed: [bool; 2],
     /// The calls that send or receive an aggregate, for [`Channel::look_at_socket`].
     calls: usize,
     error: Option<ChannelError>,
@@ -101,6 +105,8 @@ impl Channel {
             is_gone: false,
             waits_by_packet: false,
             woken: [None; 2],
+            delays_wakes: false,
+            delayed: [false; 2],
             calls: 0,
             error: None,
             packet: vec![0; FRAME_BYTES + BYTES_PER_PACKET_MAX],
@@ -281,6 +287,22 @@ impl Channel {
         Ok(has_frame || has_room || self.receiving.has_ended || self.is_gone)
     }
 
+    /// Does not wake the other process any more before [`Channel::wake`]. So one wake is enough for
+    /// several aggregates.
+    pub fn delay_wakes(&mut self) {
+        self.delays_wakes = true;
+    }
+
+    /// Wakes the other process if it waits for something that was sent or received here since the
+    /// last call.
+    pub fn wake(&mut self) {
+        for event in [WaitFor::Frames, WaitFor::Room] {
+            if std::mem::take(&mut self.delayed[event as usize]) {
+                self.wake_for(event);
+            }
+        }
+    }
+
     /// Ends a wait for packets, if there was one.
     fn end_wait(&mut self) {
         if std::mem::take(&mut self.waits_by_packet) {
@@ -337,8 +359,17 @@ impl Channel {
         }
     }
 
-    /// Wakes the other side if it waits, once for each wait.
+    /// Wakes the other side if it waits, now or with the next [`Channel::wake`].
     fn notify(&mut self, event: WaitFor) {
+        if self.delays_wakes {
+            self.delayed[event as usize] = true;
+        } else {
+            self.wake_for(event);
+        }
+    }
+
+    /// Wakes the other side if it waits, once for each wait.
+    fn wake_for(&mut self, event: WaitFor) {
         let waiting = self.other.as_ref().map(|page| page.waiting(event));
         let wait = waiting.map(|(_, wait)| wait);
         if wait.is_some() && wait == std::mem::replace(&mut self.woken[event as usize], wait) {
@@ -357,6 +388,7 @@ impl Channel {
 
     /// Waits for the other side, for some time.
     fn wait(&mut self, wait_for: WaitFor) -> Result<(), ChannelError> {
+        self.wake();
         let uses_socket = match wait_for {
             WaitFor::Frames => self.other.as_ref().is_none_or(|page| page.ring.frames == 0),
             WaitFor::Room => {
@@ -588,6 +620,7 @@ impl Pool {
 impl Drop for Channel {
     fn drop(&mut self) {
         self.pass_received();
+        self.wake();
         for pool in self.sending.pools.iter().filter_map(|of| of.pool.upgrade()) {
             pool.leave(&self.peer);
         }

@@ -1,7 +1,9 @@
 //! The server's side of a connection to a program.
 
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+
+use millrace_sys::Errno;
 
 use crate::account::Account;
 use crate::aggregate::Aggregate;
@@ -61,6 +63,7 @@ impl ProgramConnection {
         let channel_options =
             ChannelOptions { account: account.clone(), ..ChannelOptions::new(slab.clone()) };
         let mut channel = Channel::new(socket, channel_options)?;
+        channel.delay_wakes();
         let pool = Pool::new(pool_bytes, u64::MAX, &mut [&mut channel])?;
         Ok(Self { channel, slab, pool, account, header_bytes_max, out: Vec::new() })
     }
@@ -69,6 +72,18 @@ impl ProgramConnection {
     /// (see [`ProgramConnection::prepare_to_wait`]).
     pub fn socket(&self) -> BorrowedFd<'_> {
         self.channel.socket()
+    }
+
+    /// Returns a copy of the socket's descriptor, for an event loop that owns what it waits for.
+    ///
+    /// # Errors
+    /// [`ChannelError::Kernel`] without a free descriptor.
+    pub fn copy_socket(&self) -> Result<OwnedFd, ChannelError> {
+        let copy = self.channel.socket().try_clone_to_owned();
+        copy.map_err(|error| {
+            let error = Errno::from_io_error(&error).unwrap_or(Errno::IO);
+            ChannelError::Kernel("fcntl", error)
+        })
     }
 
     /// Returns the account of the program's files.
@@ -85,8 +100,17 @@ impl ProgramConnection {
         copied.or_else(|_| Aggregate::from_bytes(body, &self.slab)).map_err(ChannelError::NoMemory)
     }
 
+    /// Returns whether [`ProgramConnection::try_send`] takes a request now.
+    ///
+    /// # Errors
+    /// As [`ProgramConnection::try_receive`].
+    pub fn has_room(&mut self) -> Result<bool, ChannelError> {
+        self.channel.has_room()
+    }
+
     /// Sends a request with these variables, whose values may be in several pieces, if there is
-    /// room for it. Returns whether it was taken.
+    /// room for it. Returns whether it was taken. The program sees it at the latest after
+    /// [`ProgramConnection::wake`].
     ///
     /// # Errors
     /// [`ChannelError`] has the reasons. After most of them, the connection is of no use.
@@ -125,6 +149,12 @@ impl ProgramConnection {
         }
     }
 
+    /// Wakes the program if it waits for requests that were sent. One call is enough for several
+    /// requests.
+    pub fn wake(&mut self) {
+        self.channel.wake();
+    }
+
     /// Lets the program make the socket readable when it has responded, or when it has made room
     /// after [`ProgramConnection::try_send`] has returned `false`. Returns whether that is so
     /// already. Call this last before waiting.
@@ -132,6 +162,7 @@ impl ProgramConnection {
     /// # Errors
     /// As [`ProgramConnection::try_receive`].
     pub fn prepare_to_wait(&mut self) -> Result<bool, ChannelError> {
+        self.channel.wake();
         self.channel.prepare_to_wait()
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use millrace_sys::{Errno, Interest, LevelSet, PollSet};
 
@@ -25,6 +26,10 @@ pub struct ProgramListener {
     poll: PollSet,
     /// The message that is being written.
     out: Vec<u8>,
+    /// When the last request was received.
+    received: Instant,
+    /// The responses since servers were woken.
+    unannounced: usize,
 }
 
 /// A connection of a server.
@@ -87,6 +92,8 @@ impl ProgramListener {
             next_number: 0,
             poll: PollSet::default(),
             out: Vec::new(),
+            received: Instant::now(),
+            unannounced: 0,
         })
     }
 
@@ -98,8 +105,10 @@ impl ProgramListener {
     pub fn receive(&mut self) -> Result<ProgramRequest, Error> {
         loop {
             if let Some(request) = self.try_receive() {
+                self.received = Instant::now();
                 return Ok(request);
             }
+            self.announce();
             self.wait()?;
         }
     }
@@ -119,6 +128,12 @@ impl ProgramListener {
             }
         }
         None
+    }
+
+    /// Wakes the servers to which responses were sent.
+    fn announce(&mut self) {
+        self.unannounced = 0;
+        self.servers.iter_mut().for_each(|server| server.channel.wake());
     }
 
     /// Waits until a server has sent something or has gone, or another one connects.
@@ -159,7 +174,8 @@ impl ProgramListener {
         let slab = self.slab.clone();
         let options = ChannelOptions { joins_pools: true, ..ChannelOptions::new(slab) };
         // A server may go at once.
-        if let Ok(channel) = Channel::new(socket, options) {
+        if let Ok(mut channel) = Channel::new(socket, options) {
+            channel.delay_wakes();
             let number = self.next_number;
             self.next_number += 1;
             self.servers.push_back(Server { number, channel, waiting: VecDeque::new() });
@@ -187,7 +203,22 @@ impl ProgramListener {
         message::begin(&mut self.out, request.id);
         self.out.extend_from_slice(header);
         let message = message::end(&mut self.out, body, &self.slab);
-        server.send(message.map_err(ChannelError::NoMemory)?)
+        server.send(message.map_err(ChannelError::NoMemory)?)?;
+        self.unannounced += 1;
+        if self.unannounced >= UNANNOUNCED_MAX || self.received.elapsed() > UNANNOUNCED_TIME {
+            self.announce();
+        }
+        Ok(())
+    }
+
+    /// Waits until all servers have received the responses, and ends. Requests that have no
+    /// response get none.
+    pub fn close(mut self) {
+        for mut server in self.servers.drain(..) {
+            let all = server.waiting.iter().try_for_each(|message| server.channel.send(message));
+            // A server that has gone receives nothing more.
+            let _ = all.and_then(|()| server.channel.close());
+        }
     }
 
     /// Returns the memory in which copies of this program are.
@@ -195,6 +226,12 @@ impl ProgramListener {
         &self.slab
     }
 }
+
+/// The responses after which servers are woken, and the time for one response after which they are
+/// woken at once. Other responses wait for the next one: if each of them woke a server that runs on
+/// the same processor, each would cost two switches between the processes.
+const UNANNOUNCED_MAX: usize = 16;
+const UNANNOUNCED_TIME: Duration = Duration::from_micros(20);
 
 impl Server {
     /// Sends responses that wait, and receives a request if there is one.

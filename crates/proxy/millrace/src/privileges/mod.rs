@@ -45,6 +45,8 @@ struct Sandbox {
     calls: Result<(), Errno>,
     /// Whether the system calls include those for written files.
     has_stores: bool,
+    /// Whether the system calls of channels to programs are allowed.
+    has_channels: bool,
     /// The permissions below each folder, by canonical paths.
     grants: Vec<(PathBuf, Grant)>,
 }
@@ -200,9 +202,11 @@ fn restrict(
         rings: engine == Engine::Uring,
         select: engine == Engine::Select,
         stores: paths.has_stores(),
+        channels: paths.has_programs(),
     };
     let calls = millrace_confine::restrict_syscalls(also);
-    Ok(Sandbox { files, calls, has_stores: also.stores, grants: paths::canonical(grants) })
+    let (has_stores, has_channels) = (also.stores, also.channels);
+    Ok(Sandbox { files, calls, has_stores, has_channels, grants: paths::canonical(grants) })
 }
 
 impl Confinement {
@@ -243,10 +247,17 @@ impl Confinement {
         let Some(sandbox) = &self.sandbox else { return Ok(()) };
         let paths = Paths::from_config(config, file);
         // System calls outside the filter fail with ENOSYS.
-        if sandbox.calls.is_ok() && paths.has_stores() && !sandbox.has_stores {
-            return Err("the sandbox of the process does not include the system calls for acme \
-                        (restart or upgrade to use it)"
-                .to_owned());
+        let missing = [
+            ("acme", paths.has_stores() && !sandbox.has_stores),
+            ("program", paths.has_programs() && !sandbox.has_channels),
+        ];
+        if let Some((option, _)) = missing.iter().find(|(_, is_missing)| *is_missing)
+            && sandbox.calls.is_ok()
+        {
+            return Err(format!(
+                "the sandbox of the process does not include the system calls for {option} (restart \
+                 or upgrade to use it)"
+            ));
         }
         if sandbox.files.is_err() {
             return Ok(());
@@ -303,7 +314,8 @@ mod tests {
 
     fn confinement(config: &Config) -> Confinement {
         let grants = paths::canonical(Paths::from_config(config, None).grants(false));
-        let sandbox = Sandbox { files: Ok(7), calls: Ok(()), has_stores: false, grants };
+        let (has_stores, has_channels) = (false, false);
+        let sandbox = Sandbox { files: Ok(7), calls: Ok(()), has_stores, has_channels, grants };
         Confinement {
             user: "user web".to_owned(),
             capabilities: 0,

@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use millrace_config::{Config, ListenAddress, Origin, OriginTls, Service};
+use millrace_config::{Config, ListenAddress, Origin, OriginProtocol, OriginTls, Service};
 use millrace_confine::{Grant, Permission};
 use millrace_sys::Errno;
 
@@ -30,6 +30,8 @@ enum PathUse {
     Listener,
     /// A Unix socket to connect to.
     Origin,
+    /// The socket of a program with a channel.
+    Program,
     /// A folder reserved for files that a reload may name.
     Folder,
     /// A folder of stored responses, private to this process.
@@ -95,9 +97,15 @@ impl Paths {
         }
         // The launcher of CGI programs has no path.
         let routes = routes.filter(|route| route.cgi.is_none());
-        for origin in routes.flat_map(|route| &route.origins) {
-            if let Origin::Unix(path) = origin {
-                need(path, PathUse::Origin);
+        for route in routes {
+            let kind = match route.protocol {
+                OriginProtocol::Program => PathUse::Program,
+                OriginProtocol::Http | OriginProtocol::FastCgi => PathUse::Origin,
+            };
+            for origin in &route.origins {
+                if let Origin::Unix(path) = origin {
+                    need(path, kind);
+                }
             }
         }
         Self(needs)
@@ -106,6 +114,11 @@ impl Paths {
     /// Returns whether files are written by more than appending.
     pub(super) fn has_stores(&self) -> bool {
         self.0.iter().any(|need| matches!(need.kind, PathUse::Disk | PathUse::State))
+    }
+
+    /// Returns whether there are programs with channels.
+    pub(super) fn has_programs(&self) -> bool {
+        self.0.iter().any(|need| need.kind == PathUse::Program)
     }
 
     /// Returns the missing permissions of the current user as texts that follow its name, such as
@@ -187,7 +200,7 @@ impl PathNeed {
             PathUse::Log => Grant::Append,
             PathUse::Listener => Grant::Sockets,
             // Landlock does not restrict connecting to a Unix socket by path.
-            PathUse::Origin => return Vec::new(),
+            PathUse::Origin | PathUse::Program => return Vec::new(),
             PathUse::Disk | PathUse::State => return vec![(self.path.clone(), Grant::Store)],
             PathUse::Served => return vec![(self.path.clone(), Grant::Read)],
             PathUse::Folder => {
@@ -222,7 +235,7 @@ impl PathNeed {
                 let folder = parent.display();
                 format!("may not write to {folder}, so unix:{path} would remain after the end")
             }),
-            PathUse::Origin => denied(&self.path, Permission::Write)
+            PathUse::Origin | PathUse::Program => denied(&self.path, Permission::Write)
                 .then(|| format!("may not connect to unix:{path}")),
             PathUse::Folder => denied(&self.path, Permission::Create)
                 .then(|| format!("may not create files in {path}")),

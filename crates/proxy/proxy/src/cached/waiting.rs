@@ -11,14 +11,20 @@ use crate::files::FileWork;
 
 /// Waits for the work of a thread, at most `response_ms`.
 pub(crate) fn wait_for_file<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> NextStep {
+    let exchange = core.exchange(key);
+    exchange.file_mut().work = Some(work);
+    let limit_ms = exchange.snapshot().limits().response_ms;
+    begin_wait(core, key, Duration::from_millis(limit_ms));
+    NextStep::Wait
+}
+
+/// Has the exchange time out after `limit`, unless its wait ends before. It does not wait yet.
+pub(crate) fn begin_wait<E: Engine>(core: &mut Core<E>, key: Key, limit: Duration) {
     let Core { engine, exchanges, cached, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
-    exchange.file_mut().work = Some(work);
-    let limit = Duration::from_millis(exchange.snapshot().limits().response_ms);
     let due = engine.now() + limit;
     exchange.caching.wait.until = Some(due);
     cached.collapsed.insert((due, key));
-    NextStep::Wait
 }
 
 /// Ends the exchange's wait. Returns false if it did not wait.

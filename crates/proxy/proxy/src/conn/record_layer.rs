@@ -184,11 +184,8 @@ impl RecordLayer {
         let length = match convert_header(&self.collected, &mut self.header) {
             Ok(HeaderForm::Document { content_length }) => content_length,
             // The rest of the output is dropped.
-            Ok(HeaderForm::LocalRedirect(path)) => {
+            Ok(HeaderForm::LocalRedirect) => {
                 self.is_local_redirect = true;
-                self.header.extend_from_slice(b"HTTP/1.1 302 Found\r\nLocation: ");
-                self.header.extend_from_slice(&self.collected[path]);
-                self.header.extend_from_slice(b"\r\nContent-Length: 0\r\n\r\n");
                 Some(0)
             }
             Err(_) => return None,

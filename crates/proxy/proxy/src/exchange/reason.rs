@@ -53,6 +53,8 @@ reasons! {
     /// `upload-buffer` or, with a disk, `upload_file_bytes`.
     BodyTooLong = 413 "body-too-long"
         "The chunked request body is too long; send it with a Content-Length.";
+    /// The body is longer than `upload-buffer`, and it is for a program that gets only whole bodies.
+    BodyTooLarge = 413 "body-too-large" "The request body is too large.";
     /// An unknown transfer coding (RFC 9112 section 6.1).
     CodingUnknown = 501 "coding-unknown" "The request uses a transfer coding other than chunked.";
     /// A major version other than 1 (RFC 9110 section 15.6.6).
@@ -224,6 +226,7 @@ impl Reason {
                 | MalformedTarget
                 | BodyCut
                 | BodyTooLong
+                | BodyTooLarge
                 | TargetTooLong
                 | HeadTooLarge
                 | CodingUnknown
@@ -263,13 +266,13 @@ impl Reason {
             Overloaded | OriginBusy | AuthBusy | TooManyRedirects | UploadFailed
             | UploadDiskFull => Failure::Proxy,
             MalformedHead | MalformedFraming | MalformedBody | AmbiguousPath | MalformedTarget
-            | TargetTooLong | HeadTooLarge | BodyTooLong | CodingUnknown | VersionUnsupported
-            | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut | ClientDenied
-            | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed | NotAProxyRequest
-            | SchemeUnsupported | Misdirected | ConnectRefused | NoRoute | FileMissing
-            | FileForbidden | FileNameInvalid | MethodNotAllowed | PreconditionFailed
-            | OnlyIfCached | Loop | SniDenied | SniNotAllowed | SniMismatch | SniMissing
-            | SniUnreadable | SniTimedOut => Failure::Request,
+            | TargetTooLong | HeadTooLarge | BodyTooLong | BodyTooLarge | CodingUnknown
+            | VersionUnsupported | ExpectationUnknown | BodyCut | HeadTimedOut | BodyTimedOut
+            | ClientDenied | AuthRequired | AuthFailed | DomainDenied | DomainNotAllowed
+            | NotAProxyRequest | SchemeUnsupported | Misdirected | ConnectRefused | NoRoute
+            | FileMissing | FileForbidden | FileNameInvalid | MethodNotAllowed
+            | PreconditionFailed | OnlyIfCached | Loop | SniDenied | SniNotAllowed
+            | SniMismatch | SniMissing | SniUnreadable | SniTimedOut => Failure::Request,
         }
     }
 

@@ -3,8 +3,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use iolite::ProgramResponse;
 use millrace_config::FolderRoute;
-use millrace_engine::{Charge, HeldBytes, Instant};
+use millrace_engine::{Charge, HeldBytes, Instant, Key};
 use millrace_fastcgi::CONTENT_BYTES_MAX;
 use millrace_files::{Errno, FoundScript, JobKind, UploadFile};
 use millrace_store::WaiterId;
@@ -45,6 +46,10 @@ pub(crate) struct FileContext {
     pub(crate) upload: Option<Box<FileReader>>,
     /// The work of a thread that the exchange waits for.
     pub(crate) work: Option<FileWork>,
+    /// The connection to the program that has the request, or will have it.
+    pub(crate) program: Option<Key>,
+    /// The response of that program, when it has arrived.
+    pub(crate) response: Option<ProgramResponse>,
 }
 
 /// A file that the response of an origin names.

@@ -3,7 +3,7 @@
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
-use crate::origin::{OriginConn, program_errors};
+use crate::origin::{OriginConn, fastcgi_errors};
 
 /// Resets the origin connection of the exchange, if it has one, so that the origin sees an error
 /// rather than an orderly end.
@@ -28,7 +28,7 @@ pub(crate) fn close<E: Engine>(core: &mut Core<E>, slot: Key) {
 /// Closes the connection of a FastCGI server.
 #[inline(never)]
 fn close_program<E: Engine>(core: &mut Core<E>, mut connection: OriginConn) {
-    program_errors::report(&core.shared, &mut connection.wire);
+    fastcgi_errors::report(&core.shared, &mut connection.wire);
     connection.wire.close(&mut core.engine);
 }
 

@@ -14,14 +14,20 @@ use millrace_http1::{
 use crate::conn::h1;
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, headers};
-use crate::origin::{OriginAddress, OriginId, events, program_errors};
+use crate::origin::{OriginAddress, OriginId, events, fastcgi_errors};
 use crate::transfer::sink::TransferSink;
 use crate::transfer::{TransferProgress, upload};
 
 /// Returns whether the origins of the exchange's route speak FastCGI.
 #[inline]
 pub(crate) fn is_used(exchange: &Exchange) -> bool {
-    exchange.snapshot().uses_fastcgi(exchange.service, exchange.plan)
+    exchange.snapshot().origin_protocol(exchange.service, exchange.plan) == OriginProtocol::FastCgi
+}
+
+/// Returns whether a program responds to the requests of the exchange's route, by any protocol.
+#[inline]
+fn is_for_program(exchange: &Exchange) -> bool {
+    exchange.snapshot().origin_protocol(exchange.service, exchange.plan) != OriginProtocol::Http
 }
 
 /// Returns whether the path of a request may be that of a program: decoded, it has no NUL, which
@@ -51,8 +57,11 @@ pub(crate) fn occupies_process(exchange: &Exchange) -> bool {
 pub(crate) fn receives_body_first<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let exchange = core.exchange(key);
     let has_body = !matches!(exchange.framing, Framing::None | Framing::Length(0));
-    if !has_body || !is_used(exchange) {
+    if !has_body || !is_for_program(exchange) {
         return false;
+    }
+    if !is_used(exchange) {
+        return true;
     }
     let has_folders = core.shared.uploads.get().is_some();
     let exchange = core.exchange(key);
@@ -65,7 +74,11 @@ pub(crate) fn receives_body_first<E: Engine>(core: &mut Core<E>, key: Key) -> bo
 /// Returns the most bytes of a body that is received before its request is sent: in memory, or in
 /// a file if there are folders for such files.
 pub(crate) fn received_bytes_max(exchange: &Exchange, has_folders: bool) -> u64 {
-    let in_file = if has_folders { exchange.snapshot().limits().upload_file_bytes } else { 0 };
+    let in_file = if has_folders && is_used(exchange) {
+        exchange.snapshot().limits().upload_file_bytes
+    } else {
+        0
+    };
     buffer_bytes(exchange).max(in_file)
 }
 
@@ -137,7 +150,7 @@ pub(crate) fn send_request<E: Engine>(
 
 /// Composes the environment of a request to the program at `origin`, with the fields that an origin
 /// of HTTP receives too.
-fn set_environment(
+pub(super) fn set_environment(
     environment: &mut Environment,
     exchange: &mut Exchange,
     origin: (&OriginAddress, u16),
@@ -180,7 +193,7 @@ pub(crate) fn note_response<E: Engine>(core: &mut Core<E>, key: Key) {
     let connection = origins.connections.get_mut(origin_use.slot()).expect("it is in use");
     transaction.is_local_redirect = connection.wire.is_local_redirect();
     // The rest is reported with the end of the response, which may be far.
-    program_errors::report(shared, &mut connection.wire);
+    fastcgi_errors::report(shared, &mut connection.wire);
     let (is_first, id) = (connection.first_response.take().is_some(), connection.origin);
     if let Some(processes) = &origins.state(id).processes {
         let time = now.since(transaction.awaiting_since);

@@ -17,7 +17,8 @@ use millrace_splice::Thresholds;
 use crate::conn::wire::Wire;
 use crate::origin::{
     ConnectAttempt, ConnectRulesId, ConnectionUser, OriginConn, OriginId, OriginUse,
-    rules::ConnectRuleSets, shared_health::CheckResult, state::OriginState,
+    program_table::ProgramTable, rules::ConnectRuleSets, shared_health::CheckResult,
+    state::OriginState,
 };
 
 /// All origins of a worker.
@@ -26,6 +27,8 @@ pub(crate) struct Origins {
     pub(crate) connections: Table<OriginConn>,
     /// The connections that are being opened.
     pub(crate) attempts: Table<ConnectAttempt>,
+    /// The connections to programs that hand over their responses without a copy.
+    pub(crate) programs: ProgramTable,
     /// Origins by [`OriginState::identity`].
     pub(super) by_identity: HashMap<Box<[u8]>, OriginId>,
     pub(super) rules: ConnectRuleSets,

@@ -1,5 +1,5 @@
 //! The connections of all workers to one origin that have waited long for a process of it. See
-//! `origin/programs.rs`.
+//! `origin/fastcgi_processes.rs`.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

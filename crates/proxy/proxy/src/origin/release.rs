@@ -4,7 +4,7 @@ use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
 use crate::origin::{
-    OriginId, OriginUse, Phase, PickReason, close::close, dial, h1, pinned, program_errors,
+    OriginId, OriginUse, Phase, PickReason, close::close, dial, fastcgi_errors, h1, pinned,
 };
 
 /// Ends the part of the exchange at its origin after the response was read. The connection returns
@@ -36,7 +36,7 @@ pub(crate) fn release<E: Engine>(
     if let Some(connection) = origins.connections.get_mut(slot) {
         is_clean = connection.wire.is_clean();
         if connection.wire.has_records() {
-            program_errors::report(shared, &mut connection.wire);
+            fastcgi_errors::report(shared, &mut connection.wire);
         }
     }
     let state = origins.state(id);

@@ -18,7 +18,8 @@ use crate::origin::{Dial, OriginId, OriginUse, PickReason};
 ///  Start                     ──> Queued, then Start        the origin has no free connection
 ///  Start, Resolving, Dialing ──> WaitListed                this process lacks resources
 ///  WaitListed                ──> Start                     there may be resources again
-///  Requesting                ──> Responding                the final response header has arrived
+///  Start                     ──> AtProgram                 a program has the request, or will have
+///  AtProgram, Requesting     ──> Responding                the final response header has arrived
 ///  any phase                 ──> Start                     a retry
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -36,6 +37,8 @@ pub(crate) enum Phase {
     Dialing,
     /// The TLS handshake is in progress.
     Securing,
+    /// A program has the request, or it waits for room in the program's channel.
+    AtProgram,
     /// The request is being sent or was sent; the header of the final response is not complete.
     Requesting,
     /// The header of the final response was received.

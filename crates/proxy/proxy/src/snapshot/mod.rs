@@ -58,8 +58,8 @@ pub(crate) struct Snapshot {
     pub(crate) sends_proxy: bool,
     /// Whether any route compresses the responses of its origins.
     compresses: bool,
-    /// Whether the origins of any route speak FastCGI.
-    speaks_fastcgi: bool,
+    /// Whether the origins of any route speak another protocol than HTTP.
+    has_programs: bool,
 }
 
 /// The state that a worker derives from one service.
@@ -214,7 +214,7 @@ impl Snapshot {
             sends_proxy_status: config.services.iter().any(|service| service.proxy_status),
             sends_proxy: has_route(|route| route.send_proxy != SendProxy::Off),
             compresses: has_route(|route| route.compression.is_some()),
-            speaks_fastcgi: has_route(|route| route.protocol == OriginProtocol::FastCgi),
+            has_programs: has_route(|route| route.protocol != OriginProtocol::Http),
             config,
         };
         snapshot.set_ticket_keys(&shared.ticket_keys.keys());
@@ -327,13 +327,13 @@ impl Snapshot {
         self.route_of(service, plan)?.compression.as_deref()
     }
 
-    /// Returns whether the plan's origins speak FastCGI.
+    /// Returns the protocol of the plan's origins.
     #[inline]
-    pub(crate) fn uses_fastcgi(&self, service: u16, plan: RequestPlan) -> bool {
-        self.speaks_fastcgi
-            && self
-                .route_of(service, plan)
-                .is_some_and(|route| route.protocol == OriginProtocol::FastCgi)
+    pub(crate) fn origin_protocol(&self, service: u16, plan: RequestPlan) -> OriginProtocol {
+        if !self.has_programs {
+            return OriginProtocol::Http;
+        }
+        self.route_of(service, plan).map_or(OriginProtocol::Http, |route| route.protocol)
     }
 
     /// Returns the cache settings of the plan's route, or of the service for a requested target;

@@ -21,7 +21,7 @@ use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
 use crate::origin::{
     self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, events,
-    fastcgi, pick, pinned, release, secure,
+    fastcgi, pick, pinned, program, release, secure,
 };
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, WantedResource};
@@ -56,6 +56,8 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
         // A refresh begins with a wake-up, which `refresh::begin` has queued.
         (Event::CapacityFreed | Event::Woken, Phase::Start) => begin(core, key),
         (Event::CapacityFreed, Phase::Queued) => leave_queue(core, key),
+        (Event::Woken, Phase::AtProgram) => read_program_response(core, key),
+        (Event::TimedOut, Phase::AtProgram) => NextStep::End(Reason::OriginTimedOut),
         (Event::NameResolved(result), Phase::Resolving) => handle_lookup(core, key, result),
         (Event::DialProgress, Phase::Dialing) => handle_dial_progress(core, key),
         (Event::BecameFirst, Phase::Requesting) => {
@@ -84,6 +86,12 @@ fn next_step(progress: TransferProgress) -> NextStep {
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let phase = core.exchange(key).transaction.phase;
     assert_eq!(phase, Phase::Start, "a fetch that has begun continues by events");
+    if program::is_used(core.exchange(key)) {
+        return match program::send_request(core, key, false) {
+            Ok(()) => NextStep::Wait,
+            Err(reason) => NextStep::End(reason),
+        };
+    }
     let Some((id, pick_reason)) = pick_origin(core, key) else {
         return NextStep::End(Reason::MalformedTarget);
     };
@@ -325,13 +333,7 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                 pass_interim(core, key);
             }
             Ok(HeaderOutcome::Final(framing)) => {
-                let transaction = &mut exchange.transaction;
-                transaction.framing = framing;
-                transaction.phase = Phase::Responding;
-                transaction.responded_at = Some(engine.now());
-                let memory_bytes = header_memory_bytes(exchange);
-                exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
-                exchange.transaction.names_file = sendfile::names_file(exchange);
+                begin_response(engine, exchange, framing);
                 if origin.wire.has_records() {
                     fastcgi::note_response(core, key);
                 }
@@ -342,8 +344,30 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
 }
 
-fn header_memory_bytes(exchange: &Exchange) -> usize {
-    exchange.response.bytes().len() + size_of_val(exchange.response.fields())
+/// Notes that the header of the final response was received.
+#[inline(always)]
+fn begin_response<E: Engine>(engine: &E, exchange: &mut Exchange, framing: Framing) {
+    let transaction = &mut exchange.transaction;
+    transaction.framing = framing;
+    transaction.phase = Phase::Responding;
+    transaction.responded_at = Some(engine.now());
+    let memory_bytes = exchange.response.bytes().len() + size_of_val(exchange.response.fields());
+    exchange.charges[1] = Some(engine.budget().charge(memory_bytes));
+    exchange.transaction.names_file = sendfile::names_file(exchange);
+}
+
+/// Continues an exchange that waits for a program.
+#[inline(never)]
+fn read_program_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    match program::take_response(core, key) {
+        Ok(Some(framing)) => {
+            let ExchangeParts { engine, exchange, .. } = core.parts(key);
+            begin_response(engine, exchange, framing);
+            handle_response(core, key)
+        }
+        Ok(None) => NextStep::Wait,
+        Err(reason) => NextStep::End(reason),
+    }
 }
 
 /// Handles the header of the final response.

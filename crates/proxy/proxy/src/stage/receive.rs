@@ -13,7 +13,7 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::files::FileWork;
-use crate::origin::fastcgi;
+use crate::origin::{fastcgi, program};
 
 /// The bytes that are written to a file at once. Memory for one such piece is enough for a body of
 /// any length.
@@ -40,6 +40,11 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let ExchangeParts { engine, exchange, .. } = core.parts_with_client(key);
+    if program::is_used(exchange)
+        && matches!(exchange.framing, Framing::Length(length) if length > fastcgi::buffer_bytes(exchange))
+    {
+        return NextStep::End(Reason::BodyTooLarge);
+    }
     exchange.upload.start(exchange.framing, false, engine.now());
     fastcgi::send_continue(core, key);
     collect(core, key)
@@ -63,7 +68,10 @@ fn collect<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     };
     let (length, received) = (exchange.upload.forwarded(), body.len() as u64);
     if length > most {
-        return NextStep::End(Reason::BodyTooLong);
+        return NextStep::End(match program::is_used(exchange) {
+            true => Reason::BodyTooLarge,
+            false => Reason::BodyTooLong,
+        });
     }
     let is_long = matches!(exchange.framing, Framing::Length(whole) if whole > in_memory);
     let is_stored = is_long || length > in_memory || file.receiving.is_some();

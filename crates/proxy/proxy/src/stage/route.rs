@@ -82,7 +82,7 @@ fn route<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
                         return NextStep::End(Reason::FileMissing);
                     }
                     next = Stage::File;
-                } else if route.protocol == OriginProtocol::FastCgi
+                } else if route.protocol != OriginProtocol::Http
                     && !fastcgi::is_valid_path(&exchange.request)
                 {
                     return NextStep::End(Reason::FileNameInvalid);

@@ -9,7 +9,7 @@ use crate::cached::fill;
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::origin::process_waits::PROCESS_WAIT_MIN;
-use crate::origin::{programs, queue};
+use crate::origin::{fastcgi_processes, queue};
 use crate::overload::{SHORTAGE_CHECK_INTERVAL, capacity, shed, wait_list};
 use crate::transfer::file_wait;
 use crate::worker::{MAINTENANCE_INTERVAL, Worker, reconfigure};
@@ -39,7 +39,7 @@ impl<E: Engine> Worker<E> {
                 let origins = &worker.core.origins;
                 origins.has_idle_processes || origins.has_new_processes
             },
-            perform: |worker, now| programs::maintain(&mut worker.core, now),
+            perform: |worker, now| fastcgi_processes::maintain(&mut worker.core, now),
         },
         Task {
             is_due: |worker| worker.core.overload.clients.has_changes(),

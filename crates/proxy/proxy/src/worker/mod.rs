@@ -26,7 +26,7 @@ use crate::conn::{Conn, ConnState, client};
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::names::Resolver;
-use crate::origin::{Origins, close::close, dial, events};
+use crate::origin::{Origins, close::close, dial, events, program_table};
 use crate::overload::{Overload, capacity, shed, shed::Shedding, wait_list::WaitListPass};
 use crate::secure::SecureContext;
 use crate::shared::SharedState;
@@ -185,6 +185,7 @@ impl<E: Engine> Worker<E> {
         self.deliver_capacity();
         self.core.mail.flush();
         self.run_maintenance(now);
+        self.core.origins.programs.wake();
         let is_empty = self.core.conns.is_empty() && self.core.fills.is_empty();
         !(self.core.drain.is_draining && is_empty && self.core.listeners.is_closed())
     }
@@ -267,6 +268,7 @@ impl<E: Engine> Worker<E> {
                 let event = dial::record_attempt_event(core, key, Some(result));
                 self.drive_if_any(event);
             }
+            (TokenKind::Program, CompletionEvent::Readable) => self.receive_from_program(key),
             (TokenKind::Name, event) => {
                 core.names.handle(&mut core.engine, token, event);
                 self.deliver_lookups();
@@ -289,11 +291,24 @@ impl<E: Engine> Worker<E> {
                 TokenKind::Client => client::handle_timer(core, key),
                 TokenKind::Origin => events::handle_timer(core, key),
                 TokenKind::Dial => dial::record_attempt_event(core, key, None),
+                TokenKind::Program => {
+                    program_table::handle_timer(core, key);
+                    self.receive_from_program(key);
+                    None
+                }
                 kind => unreachable!("{kind:?} has no timer here"),
             };
             self.drive_if_any(event);
         }
         self.core.names.handle_deadlines(&mut self.core.engine, now);
+    }
+
+    /// Delivers the responses of a program, and lets requests continue that wait for it.
+    #[inline(never)]
+    fn receive_from_program(&mut self, slot: Key) {
+        while let Some(exchange) = program_table::advance(&mut self.core, slot) {
+            self.drive(EventTarget::Exchange(exchange), Event::Woken);
+        }
     }
 
     fn deliver_lookups(&mut self) {
