@@ -1,6 +1,7 @@
 //! The program's side: it listens for servers, and responds to their requests.
 
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -57,9 +58,18 @@ impl ProgramRequest {
         self.variables().find(|(of, _)| *of == name).map(|(_, value)| value)
     }
 
+    /// Returns the value of a variable as a string of C; `None` if it is not set, or contains a zero
+    /// byte.
+    pub fn variable_c(&self, name: &[u8]) -> Option<&CStr> {
+        let mut variables = message::variables(&self.variables);
+        let (_, value) = variables.find(|(of, _)| *of == name)?;
+        CStr::from_bytes_with_nul(value).ok()
+    }
+
     /// Returns the names and values of all variables.
     pub fn variables(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        message::variables(&self.variables)
+        let all = message::variables(&self.variables);
+        all.map(|(name, value)| (name, &value[..value.len() - 1]))
     }
 
     /// Returns the body.

@@ -44,7 +44,8 @@ impl Message {
     }
 }
 
-/// Appends a variable of a request: the lengths of its name and value, 4 bytes each, and both.
+/// Appends a variable of a request: the lengths of its name and value, 4 bytes each, both of them,
+/// and a zero byte, so that the value is also a string of C.
 pub(super) fn write_variable<'a>(
     out: &mut Vec<u8>,
     name: &[u8],
@@ -58,18 +59,20 @@ pub(super) fn write_variable<'a>(
     value.for_each(|piece| out.extend_from_slice(piece));
     let value_bytes = (out.len() - value_start) as u32;
     out[start + 4..start + 8].copy_from_slice(&value_bytes.to_ne_bytes());
+    out.push(0);
 }
 
 /// Returns the names and values of the variables in a text, up to the first one that is malformed.
+/// Each value ends with a zero byte.
 pub(super) fn variables(mut text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])> {
     std::iter::from_fn(move || {
         let (lengths, rest) = text.split_first_chunk::<8>()?;
         let [name, value] = [&lengths[..4], &lengths[4..]]
             .map(|bytes| u32::from_ne_bytes(bytes.try_into().expect("4 bytes")) as usize);
         let (name, rest) = rest.split_at_checked(name)?;
-        let (value, rest) = rest.split_at_checked(value)?;
+        let (value, rest) = rest.split_at_checked(value.checked_add(1)?)?;
         text = rest;
-        Some((name, value))
+        value.ends_with(&[0]).then_some((name, value))
     })
 }
 
@@ -104,11 +107,11 @@ mod tests {
         write_variable(&mut text, b"", std::iter::empty());
         write_variable(&mut text, b"EF", [&b"g"[..]].into_iter());
         let all: Vec<_> = variables(&text).collect();
-        assert_eq!(all, [(&b"A"[..], &b"bcd"[..]), (b"", b""), (b"EF", b"g")]);
+        assert_eq!(all, [(&b"A"[..], &b"bcd\0"[..]), (b"", b"\0"), (b"EF", b"g\0")]);
         for length in 0..text.len() {
             assert!(variables(&text[..length]).eq(all.iter().copied().take(match length {
-                0..12 => 0,
-                12..20 => 1,
+                0..13 => 0,
+                13..22 => 1,
                 _ => 2,
             })));
         }
