@@ -103,8 +103,9 @@ fn requests_and_responses_of_all_sizes() {
         let is_sealed = response.body.slices().all(|slice| slice.sendfile_source().is_some());
         assert_eq!(is_sealed, length == 0 || length >= 1000);
     }
-    program.join().unwrap();
+    // The program waits until the last response was received.
     assert_eq!(receive(&mut server).unwrap_err(), ChannelError::Closed);
+    program.join().unwrap();
 }
 
 #[test]
