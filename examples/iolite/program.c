@@ -1,4 +1,4 @@
-// A program that hands its responses over to `millrace serve` without a copy. See README.md.
+// A program that hands its responses over to `millrace` without a copy. See README.md.
 //
 // /new makes a document for each request, /echo sends the body of the request back, and each other
 // path has the same document.

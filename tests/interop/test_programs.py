@@ -44,7 +44,7 @@ class Case(InteropCase):
             if body:
                 head += f"Content-Length: {len(body)}\r\n"
             connection.send((head + fields + "\r\n").encode() + body)
-            return connection.read_response(method=method)
+            return connection.read_response(method=method, keep=1 << 22)
 
 
 class Responses(Case):
@@ -294,8 +294,8 @@ class Ends(Case):
                     for packet in packets:
                         program.send(packet)
                     self.assertEqual(response.result().status, 502)
-                told = f"was disconnected: the other process sent {reason}"
-                self.wait_until(reason, lambda: any(told in line for line in proxy.lines))
+                line_of = f"was disconnected: the other process sent {reason}"
+                self.wait_until(reason, lambda: any(line_of in line for line in proxy.lines))
 
     def test_a_socket_of_another_kind(self):
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -329,7 +329,7 @@ class Examples(Case):
 
     def serve_program(self):
         options = ("--listen", "127.0.0.1:0", "--program", f"unix:{self.path}")
-        return self.millrace("serve", *options)
+        return self.millrace("boost", *options)
 
     def test_c(self):
         program = self.folder / "example"

@@ -106,17 +106,18 @@ class Program:
     def __init__(self, path, respond, documents=()):
         self.path = path
         self.address = f"unix:{path}"
-        before = path.stat().st_ino if path.exists() else None
+        created = lambda: path.stat().st_ctime_ns if path.exists() else None
+        before = created()
         fork = multiprocessing.get_context("fork")
         arguments = (path, respond, dict(documents))
         self.process = fork.Process(target=_run, args=arguments, daemon=True)
         self.process.start()
         deadline = time.monotonic() + 60
-        while not path.exists() or path.stat().st_ino == before:
+        while created() in (None, before):
             assert time.monotonic() < deadline and self.process.is_alive(), "no program"
             time.sleep(0.01)
 
-    def stop(self, how=signal.SIGTERM):
+    def stop(self, how=signal.SIGKILL):
         if self.process.is_alive():
             os.kill(self.process.pid, how)
         self.process.join()

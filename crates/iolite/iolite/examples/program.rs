@@ -1,8 +1,8 @@
-//! A program that hands its responses over to `millrace serve` without a copy. To run it:
+//! A program that hands its responses over to `millrace` without a copy. To run it:
 //!
 //! ```text
 //! cargo run -p iolite --example program -- /tmp/program.sock 65536 &
-//! millrace serve --program unix:/tmp/program.sock
+//! millrace boost --program unix:/tmp/program.sock
 //! curl http://127.0.0.1:8080/
 //! ```
 //!

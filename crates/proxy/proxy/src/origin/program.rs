@@ -9,7 +9,7 @@ use std::time::Duration;
 use iolite::{Aggregate, ChannelError, ProgramResponse};
 use millrace_config::{Origin, OriginProtocol};
 use millrace_engine::{Engine, Key, TokenKind};
-use millrace_fastcgi::{HeaderForm, convert_header};
+use millrace_fastcgi::{HeaderForm, convert_header, header_length};
 use millrace_http1::format::write_number;
 use millrace_http1::{Framing, HeadScan, Method};
 use millrace_store::Body;
@@ -155,6 +155,10 @@ fn write_header(
     exchange: &mut Exchange,
     response: ProgramResponse,
 ) -> Result<Aggregate, Reason> {
+    // It ends with an empty line, and nothing follows.
+    if header_length(&response.header, &mut 0) != Some(response.header.len()) {
+        return Err(Reason::MalformedResponse);
+    }
     let announced = match convert_header(&response.header, out) {
         Ok(HeaderForm::Document { content_length }) => content_length,
         Ok(HeaderForm::LocalRedirect) => {
