@@ -9,10 +9,10 @@
 // its man page says otherwise.
 //
 // No function takes over an object that it gets, except iol_buffer_freeze, iol_unsealed_seal,
-// iol_channel_close and iol_program_close, and the functions that destroy. An object may be destroyed before the objects
-// that were made with it. Any number of threads may use the same slab, pool, account or slice; one
-// thread at a time may use a buffer, an aggregate, unsealed memory or a channel. A child of fork(2)
-// must not use the objects of its parent.
+// iol_channel_close and iol_program_close, and the functions that destroy. An object may be
+// destroyed before the objects that were made with it. Any number of threads may use the same slab,
+// pool, account, slice or request; one thread at a time may use a buffer, an aggregate, unsealed
+// memory, a channel or a program. A child of fork(2) must not use the objects of its parent.
 #ifndef IOLITE_H
 #define IOLITE_H
 
@@ -293,8 +293,8 @@ int iol_program_close(struct iol_program *program);
 void iol_program_destroy(struct iol_program *program);
 // iol_program_receive(3): wait for the next request.
 int iol_program_receive(struct iol_program *program, struct iol_request **request);
-// iol_program_receive(3): return the value of a variable such as "REQUEST_METHOD"; NULL if it is not
-// set. The request owns the value.
+// iol_program_receive(3): return the value of a variable such as "REQUEST_METHOD"; NULL if it is
+// not set. The request owns the value.
 const char *iol_request_variable(const struct iol_request *request, const char *name);
 // iol_program_receive(3): make an aggregate of the body.
 int iol_request_body(const struct iol_request *request, struct iol_aggregate **body);

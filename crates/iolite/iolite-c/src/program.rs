@@ -100,8 +100,8 @@ pub unsafe extern "C" fn iol_program_receive(
 /// # Safety
 /// `program` is null or a program of this library that nothing else uses during the call.
 /// `request` is null or a request of it that was not destroyed. `header` is null or has
-/// `header_bytes` bytes. `body` is null or an aggregate of this library that no other thread changes
-/// during the call.
+/// `header_bytes` bytes. `body` is null or an aggregate of this library that no other thread
+/// changes during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iol_program_respond(
     program: *mut CProgram,

@@ -240,8 +240,8 @@ const STORES: &[c_long] = &[
     libc::SYS_renameat2,
 ];
 
-/// Memory files, whose size is set before they are sealed, and handles of the processes at the other
-/// ends.
+/// Memory files, whose size is set before they are sealed, and handles of the processes at the
+/// other ends.
 const CHANNELS: &[c_long] =
     &[libc::SYS_memfd_create, libc::SYS_ftruncate, libc::SYS_fstatfs, libc::SYS_pidfd_open];
 

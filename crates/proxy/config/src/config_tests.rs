@@ -179,6 +179,38 @@ fn errors_of_a_file_name_line_key_and_what_is_expected() {
 }
 
 #[test]
+fn a_program_is_the_only_origin_of_its_route() {
+    let line = from_arguments("boost --program unix:/run/a --cache on".split(' ')).unwrap();
+    let route = &line.services[0].routes()[0];
+    assert_eq!(route.protocol, OriginProtocol::Program);
+    assert_eq!(route.origins, [Origin::Unix(std::path::Path::new("/run/a").into())]);
+    assert!(route.cache.is_none(), "the program has its responses in memory");
+    let file = "[[boost]]\n[[boost.route]]\nprogram = 'unix:/run/a'\nupload-buffer = '2M'\n\
+                host-header = 'origin'\ncompress = 'on'";
+    for config in [line, from_toml(file).unwrap()] {
+        let written = to_toml(&config);
+        assert_eq!(from_toml(&written), Ok(config), "{written}");
+    }
+    let with = |line: &str| format!("[[serve]]\nprogram = 'unix:/run/a'\n{line}");
+    for (text, expected) in [
+        (
+            with("folder = '/srv'"),
+            "program: cannot be combined with folder, origins, fastcgi or cgi",
+        ),
+        (with("origins = 'http://a'"), "program: cannot be combined with"),
+        (with("cgi = '/srv'"), "program: cannot be combined with"),
+        (with("balance = 'round-robin'"), "balance: has no effect with program"),
+        (with("retry-on = ['malformed']"), "retry-on: has no effect with program"),
+        (with("index = 'a'"), "index: has no effect: the route has no folder"),
+        ("[[serve]]\nprogram = 'http://a'".to_owned(), "(expected: unix:PATH)"),
+        ("[[serve]]\nprogram = ['unix:/a', 'unix:/b']".to_owned(), "program"),
+    ] {
+        let error = from_toml(&text).unwrap_err().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
     assert_refused(
         &[

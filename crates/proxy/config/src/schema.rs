@@ -105,6 +105,11 @@ const TOKEN: &str = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
 /// The pattern of a character of a file name.
 const NAME_PART: &str = "[^\\u0000-\\u001f\\u007f-\\u009f/]";
 
+/// Returns the schema of a host name, or a wildcard for all names below one.
+fn domains() -> Value {
+    pattern(&format!("^(\\*\\.)?{NAME}$"))
+}
+
 /// Returns the schema of one value. Numbers and switches may also be strings.
 fn value(kind: ValueType) -> Value {
     let socket = format!("^({TLS_PREFIX})?{SOCKET}$");
@@ -126,10 +131,8 @@ fn value(kind: ValueType) -> Value {
         ValueType::Origin => any([pattern(&origin_url()), pattern("^unix:.+$")]),
         ValueType::Cidr => pattern(BLOCK),
         ValueType::Port => any([number(1, 65535, ""), pattern("^all$")]),
-        ValueType::HostPattern => {
-            any([pattern(&format!("^(\\*\\.)?{NAME}$")), pattern("^\\[?[0-9A-Fa-f:.]+\\]?$")])
-        }
-        ValueType::DomainPattern => pattern(&format!("^(\\*\\.)?{NAME}$")),
+        ValueType::HostPattern => any([domains(), pattern("^\\[?[0-9A-Fa-f:.]+\\]?$")]),
+        ValueType::DomainPattern => domains(),
         ValueType::File | ValueType::Folder => path(),
         ValueType::FileName | ValueType::NamePattern => pattern(&format!("^{NAME_PART}+$")),
         ValueType::ExtensionPattern => pattern(&format!("^[.*?]{NAME_PART}*$")),

@@ -227,9 +227,7 @@ impl ValueType {
             Self::Charset => ("NAME|off", "the name of a charset, such as utf-8; off"),
             Self::CacheControl => ("VALUE|off", "directives, such as public, max-age=3600; off"),
             Self::Duration => ("TIME", "a time from 0s to 3650d: a whole number with s, m, h or d"),
-            Self::DurationOrOff => {
-                ("TIME|off", "a time from 0s to 3650d: a whole number with s, m, h or d; off")
-            }
+            Self::DurationOrOff => ("TIME|off", DURATIONS_OR_OFF),
             Self::CacheLifetime => ("LIFETIME", LIFETIMES),
             Self::FieldName => ("NAME|off", "the name of a header field, off"),
             Self::FieldOrCookie => (
@@ -246,6 +244,7 @@ const ADDRESSES: &str = "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as
                          tls://ADDRESS:PORT, unix:PATH";
 const ADMIN_ADDRESSES: &str = "ADDRESS:PORT, [IPV6]:PORT, localhost:PORT, each also as \
                                tls://ADDRESS:PORT, unix:PATH, off";
+const DURATIONS_OR_OFF: &str = "a time from 0s to 3650d: a whole number with s, m, h or d; off";
 const DOMAINS: &str = "a host name, *.NAME for all names below it; internationalised names as \
                        A-labels (xn--...)";
 const NAME_PATTERNS: &str = "a name without a slash, in which * stands for any characters and ? \

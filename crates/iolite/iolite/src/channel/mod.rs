@@ -146,7 +146,7 @@ impl Channel {
     /// # Errors
     /// As [`Channel::send`].
     pub fn try_send(&mut self, aggregate: &Aggregate) -> Result<bool, ChannelError> {
-        if !self.has_room()? {
+        if !self.check_room()? {
             return Ok(false);
         }
         if self.is_gone {
@@ -166,7 +166,7 @@ impl Channel {
     ///
     /// # Errors
     /// As [`Channel::send`].
-    pub fn has_room(&mut self) -> Result<bool, ChannelError> {
+    pub fn check_room(&mut self) -> Result<bool, ChannelError> {
         self.flush()?;
         Ok(self.sending.has_room(self.options.in_flight_max))
     }
@@ -281,7 +281,7 @@ impl Channel {
         if needs_room {
             self.own.set_waiting(WaitFor::Room, Waiting::Packet);
         }
-        let has_room = needs_room && self.has_room()?;
+        let has_room = needs_room && self.check_room()?;
         self.check_error()?;
         let has_frame = self.receiving.has_frame(self.other.as_ref());
         Ok(has_frame || has_room || self.receiving.has_ended || self.is_gone)

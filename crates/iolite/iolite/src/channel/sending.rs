@@ -231,18 +231,18 @@ impl Sending {
                 break;
             }
             let place = match &next.needs {
-                Needs::Nothing | Needs::Held(_) if has_ring => Place::Ring,
+                Needs::Nothing | Needs::Held(_) if has_ring => FramePlace::Ring,
                 Needs::Copied(slice) => self.byte_ring.allocate(own, slice),
-                _ => Place::Packet,
+                _ => FramePlace::Packet,
             };
             let mut frame = next.frame;
             match place {
-                Place::Ring => {}
-                Place::Words { start, .. } => frame.start = start as u32,
-                Place::Packet if send_packet(next, peer)? => {
+                FramePlace::Ring => {}
+                FramePlace::Words { start, .. } => frame.start = start as u32,
+                FramePlace::Packet if send_packet(next, peer)? => {
                     frame = Frame::new(FrameKind::InPacket);
                 }
-                Place::Packet | Place::None => break,
+                FramePlace::Packet | FramePlace::None => break,
             }
             if has_ring {
                 own.write(self.position, frame);
@@ -251,7 +251,7 @@ impl Sending {
             let sent = self.outgoing.pop_front().expect("it is the next one");
             let held = match (sent.needs, place) {
                 (Needs::Held(slice), _) => InFlight::Slice(slice),
-                (_, Place::Words { used, .. }) => InFlight::Words(used),
+                (_, FramePlace::Words { used, .. }) => InFlight::Words(used),
                 _ => continue,
             };
             self.in_flight.push_back((self.position, held));
@@ -264,7 +264,7 @@ impl Sending {
 }
 
 /// Where a frame goes.
-enum Place {
+enum FramePlace {
     /// Into the ring of frames.
     Ring,
     /// Into the ring of frames, and its bytes into the ring of bytes. `used` counts skipped words
@@ -289,16 +289,16 @@ struct ByteRing {
 
 impl ByteRing {
     /// Writes bytes into the ring of this side's page, if they can be there.
-    fn allocate(&mut self, own: &OwnPage, bytes: &[u8]) -> Place {
+    fn allocate(&mut self, own: &OwnPage, bytes: &[u8]) -> FramePlace {
         let (words, all) = (bytes.len().div_ceil(WORD_BYTES), own.ring.words);
         if words > all {
-            return Place::Packet;
+            return FramePlace::Packet;
         }
         let skipped = if self.next + words > all { all - self.next } else { 0 };
         if self.used == 0 {
             self.next = 0;
         } else if self.used + skipped + words > all {
-            return Place::None;
+            return FramePlace::None;
         }
         let (start, used) = match self.used {
             0 => (0, words),
@@ -307,7 +307,7 @@ impl ByteRing {
         own.write_bytes(start, bytes);
         self.next = start + words;
         self.used += used;
-        Place::Words { start, used }
+        FramePlace::Words { start, used }
     }
 }
 

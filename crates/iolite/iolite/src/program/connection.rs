@@ -104,8 +104,8 @@ impl ProgramConnection {
     ///
     /// # Errors
     /// As [`ProgramConnection::try_receive`].
-    pub fn has_room(&mut self) -> Result<bool, ChannelError> {
-        self.channel.has_room()
+    pub fn check_room(&mut self) -> Result<bool, ChannelError> {
+        self.channel.check_room()
     }
 
     /// Sends a request with these variables, whose values may be in several pieces, if there is
@@ -120,7 +120,7 @@ impl ProgramConnection {
         variables: impl Iterator<Item = (&'a [u8], V)>,
         body: &Aggregate,
     ) -> Result<bool, ChannelError> {
-        if !self.channel.has_room()? {
+        if !self.channel.check_room()? {
             return Ok(false);
         }
         message::begin(&mut self.out, id);

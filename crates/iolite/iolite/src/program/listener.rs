@@ -58,8 +58,8 @@ impl ProgramRequest {
         self.variables().find(|(of, _)| *of == name).map(|(_, value)| value)
     }
 
-    /// Returns the value of a variable as a string of C; `None` if it is not set, or contains a zero
-    /// byte.
+    /// Returns the value of a variable as a string of C; `None` if it is not set, or contains a
+    /// zero byte.
     pub fn variable_c(&self, name: &[u8]) -> Option<&CStr> {
         let mut variables = message::variables(&self.variables);
         let (_, value) = variables.find(|(of, _)| *of == name)?;

@@ -53,7 +53,7 @@ reasons! {
     /// `upload-buffer` or, with a disk, `upload_file_bytes`.
     BodyTooLong = 413 "body-too-long"
         "The chunked request body is too long; send it with a Content-Length.";
-    /// The body is longer than `upload-buffer`, and it is for a program that gets only whole bodies.
+    /// The body is longer than `upload-buffer`, and for a program that gets only whole bodies.
     BodyTooLarge = 413 "body-too-large" "The request body is too large.";
     /// An unknown transfer coding (RFC 9112 section 6.1).
     CodingUnknown = 501 "coding-unknown" "The request uses a transfer coding other than chunked.";

@@ -18,7 +18,7 @@ use crate::cached::{reader::CachedReader, waiting};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Reason};
 use crate::origin::h1::{self, HeaderOutcome};
-use crate::origin::{OriginAddress, Phase, fastcgi, program_table};
+use crate::origin::{OriginAddress, Phase, fastcgi, program_events};
 
 /// Returns whether a program responds to the requests of the exchange's route.
 #[inline]
@@ -37,7 +37,7 @@ pub(crate) fn send_request<E: Engine>(
     has_waited: bool,
 ) -> Result<(), Reason> {
     let path = path_of(core.exchange(key));
-    let slot = program_table::connect(core, &path)?;
+    let slot = program_events::connect(core, &path)?;
     if !has_waited {
         let first_byte_ms = core.exchange(key).snapshot().limits().first_byte_ms;
         waiting::begin_wait(core, key, Duration::from_millis(first_byte_ms));
@@ -62,7 +62,7 @@ pub(crate) fn send_request<E: Engine>(
         }
         Err(ChannelError::NoMemory(_) | ChannelError::Memory(_)) => Err(Reason::Overloaded),
         Err(error) => {
-            program_table::fail(core, slot, error);
+            program_events::fail(core, slot, error);
             Err(Reason::OriginClosed)
         }
     }
@@ -85,7 +85,7 @@ fn try_send<E: Engine>(
 ) -> Result<bool, ChannelError> {
     let Core { engine, exchanges, origins, conns, .. } = core;
     let connection = origins.programs.get_mut(slot).expect("connected just now");
-    if !connection.channel.has_room()? {
+    if !connection.channel.check_room()? {
         return Ok(false);
     }
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");

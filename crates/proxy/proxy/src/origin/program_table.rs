@@ -1,21 +1,17 @@
-//! The connections of a worker to programs, and the responses that arrive on them.
+//! The table of a worker's connections to programs. `program_events.rs` opens them and receives on
+//! them.
 
 use std::collections::VecDeque;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
-use iolite::{Account, ChannelError, ProgramConnection, ProgramOptions};
-use millrace_engine::{Engine, Fd, Key, Table, TimerId, Token, TokenKind};
-use millrace_store::WaiterId;
-
-use crate::core::Core;
-use crate::exchange::Reason;
+use iolite::ProgramConnection;
+use millrace_engine::{Fd, Key, Table, TimerId};
 
 /// The connections of a worker to programs.
 #[derive(Debug)]
 pub(crate) struct ProgramTable {
-    connections: Table<ProgramConn>,
+    pub(super) connections: Table<ProgramConn>,
     /// Connections with requests of this turn, of which their programs may not know.
     sent: Vec<Key>,
 }
@@ -24,15 +20,15 @@ pub(crate) struct ProgramTable {
 #[derive(Debug)]
 pub(crate) struct ProgramConn {
     pub(super) channel: ProgramConnection,
-    path: Arc<Path>,
+    pub(super) path: Arc<Path>,
     /// The engine's descriptor of the socket. A poll of it is outstanding unless `retry` is set.
-    fd: Fd,
+    pub(super) fd: Fd,
     /// Whether the program has responded to a request.
     pub(super) has_responded: bool,
     /// The exchanges that wait for room for their requests; possibly some that have ended.
     pub(super) waiting: VecDeque<Key>,
     /// When responses are received again, which would exceed the memory of the program.
-    retry: Option<TimerId>,
+    pub(super) retry: Option<TimerId>,
 }
 
 impl ProgramTable {
@@ -83,136 +79,5 @@ impl Default for ProgramTable {
     }
 }
 
-/// Returns the connection to the program that listens at `path`, and opens it if there is none.
-///
-/// # Errors
-/// The reason why it cannot be opened.
-pub(super) fn connect<E: Engine>(core: &mut Core<E>, path: &Arc<Path>) -> Result<Key, Reason> {
-    let Core { engine, origins, snapshot, counters, .. } = core;
-    let programs = &mut origins.programs.connections;
-    if let Some((slot, _)) = programs.iter().find(|(_, of)| of.path == *path) {
-        return Ok(slot);
-    }
-    let slot = programs.next_key().ok_or(Reason::Overloaded)?;
-    let options = ProgramOptions {
-        slab_bytes: SLAB_BYTES,
-        account: Account::new(snapshot.limits().program_memory_bytes),
-        pool_bytes: POOL_BYTES,
-        header_bytes_max: snapshot.response_limits.bytes_max,
-    };
-    let channel = ProgramConnection::connect(path, options).map_err(|error| match error {
-        ChannelError::Kernel("connect", _) => Reason::ConnectFailed,
-        _ => Reason::Overloaded,
-    })?;
-    let socket = channel.copy_socket().map_err(|_| Reason::Overloaded)?;
-    let fd = engine.adopt_socket(socket).map_err(|_| Reason::Overloaded)?;
-    engine.poll_readable(&fd, slot.token(TokenKind::Program));
-    programs.insert(ProgramConn {
-        channel,
-        path: path.clone(),
-        fd,
-        has_responded: false,
-        waiting: VecDeque::new(),
-        retry: None,
-    });
-    counters.origin_connections_opened.add(1);
-    Ok(slot)
-}
-
-/// Closes a connection. Exchanges whose requests it carries are woken.
-pub(super) fn fail<E: Engine>(core: &mut Core<E>, slot: Key, error: ChannelError) {
-    let Some(connection) = core.origins.programs.connections.remove(slot) else { return };
-    if error != ChannelError::Closed {
-        let path = connection.path.display();
-        (core.shared.notify_operator)(&format!("the program at {path} was disconnected: {error}"));
-    }
-    if let Some(timer) = connection.retry {
-        core.timers.remove(timer);
-    }
-    core.engine.close(connection.fd);
-    let uses = |file: &crate::files::FileContext| file.program == Some(slot);
-    let affected = core.exchanges.keys_where(|of| of.file.as_deref().is_some_and(uses));
-    let waiters: Vec<WaiterId> =
-        affected.into_iter().map(|key| core.waiter(key, TokenKind::Exchange)).collect();
-    core.wake(waiters);
-}
-
-/// Receives a response, and returns the exchange that has it now; or returns an exchange that may
-/// send its request now. Returns `None` when the worker has to wait for the program.
-pub(crate) fn advance<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<Key> {
-    loop {
-        let Core { engine, exchanges, origins, timers, .. } = core;
-        let connection = origins.programs.connections.get_mut(slot)?;
-        let token = slot.token(TokenKind::Program);
-        let account = connection.channel.account();
-        let is_full = account.held() >= account.bytes_max() / 4 * 3;
-        let received = match is_full {
-            true => Err(ChannelError::NoMemory(iolite::AllocError::Full)),
-            false => connection.channel.try_receive(),
-        };
-        let next = received.and_then(|received| match received {
-            Some(response) => {
-                connection.has_responded = true;
-                let key = Key::from(Token::from_bits(response.id));
-                let exchange = exchanges.get_mut(key);
-                let file = exchange.and_then(|exchange| exchange.file.as_deref_mut());
-                let file = file.filter(|file| file.program == Some(slot));
-                // A request that has ended needs no response.
-                Ok(file.map_or(Next::Again, |file| {
-                    file.response = Some(response);
-                    Next::Exchange(key)
-                }))
-            }
-            None => {
-                connection.waiting.retain(|key| exchanges.get(*key).is_some());
-                let first = connection.waiting.front().copied();
-                Ok(match first {
-                    Some(key) if connection.channel.has_room()? => Next::Exchange(key),
-                    _ if connection.channel.prepare_to_wait()? => Next::Again,
-                    _ => Next::Wait,
-                })
-            }
-        });
-        match next {
-            Ok(Next::Exchange(key)) => return Some(key),
-            Ok(Next::Again) => {}
-            Ok(Next::Wait) => {
-                engine.poll_readable(&connection.fd, token);
-                return None;
-            }
-            Err(ChannelError::NoMemory(_)) => {
-                connection.retry = Some(timers.insert(token, engine.now() + RETRY));
-                return None;
-            }
-            Err(error) => {
-                fail(core, slot, error);
-                return None;
-            }
-        }
-    }
-}
-
-/// Handles the timer of a connection: responses may be received again.
-pub(crate) fn handle_timer<E: Engine>(core: &mut Core<E>, slot: Key) {
-    if let Some(connection) = core.origins.programs.connections.get_mut(slot)
-        && let Some(timer) = connection.retry.take()
-    {
-        core.timers.remove(timer);
-    }
-}
-
-/// What follows after a look at a connection.
-enum Next {
-    Exchange(Key),
-    Again,
-    Wait,
-}
-
 /// The most programs of a configuration and the one before it.
 const PROGRAMS_MAX: u32 = 1024;
-/// Memory for what is copied, which is taken as it is used: headers and short bodies.
-const SLAB_BYTES: usize = 64 << 20;
-/// The pool for bodies of requests, likewise.
-const POOL_BYTES: usize = 64 << 20;
-/// How soon responses are received again that found no memory.
-const RETRY: Duration = Duration::from_millis(20);

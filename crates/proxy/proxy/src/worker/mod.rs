@@ -26,7 +26,7 @@ use crate::conn::{Conn, ConnState, client};
 use crate::core::Core;
 use crate::exchange::{Event, EventTarget, Reason};
 use crate::names::Resolver;
-use crate::origin::{Origins, close::close, dial, events, program_table};
+use crate::origin::{Origins, close::close, dial, events, program_events};
 use crate::overload::{Overload, capacity, shed, shed::Shedding, wait_list::WaitListPass};
 use crate::secure::SecureContext;
 use crate::shared::SharedState;
@@ -292,7 +292,7 @@ impl<E: Engine> Worker<E> {
                 TokenKind::Origin => events::handle_timer(core, key),
                 TokenKind::Dial => dial::record_attempt_event(core, key, None),
                 TokenKind::Program => {
-                    program_table::handle_timer(core, key);
+                    program_events::handle_timer(core, key);
                     self.receive_from_program(key);
                     None
                 }
@@ -306,7 +306,7 @@ impl<E: Engine> Worker<E> {
     /// Delivers the responses of a program, and lets requests continue that wait for it.
     #[inline(never)]
     fn receive_from_program(&mut self, slot: Key) {
-        while let Some(exchange) = program_table::advance(&mut self.core, slot) {
+        while let Some(exchange) = program_events::advance(&mut self.core, slot) {
             self.drive(EventTarget::Exchange(exchange), Event::Woken);
         }
     }
