@@ -5,6 +5,7 @@
 //! functions may be inlined.
 
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -82,6 +83,11 @@ impl Engine for Border {
     #[inline(never)]
     fn adopt(&mut self, detached: SimDetached) -> Result<Fd, Error> {
         self.0.adopt(detached)
+    }
+
+    #[inline(never)]
+    fn adopt_socket(&mut self, socket: OwnedFd) -> Result<Fd, Error> {
+        self.0.adopt_socket(socket)
     }
 
     #[inline(never)]

@@ -36,14 +36,14 @@ impl ProgramTable {
         self.connections.get_mut(slot)
     }
 
-    /// Has the program woken at the end of the turn.
+    /// Has the program woken before the worker waits.
     pub(super) fn note_sent(&mut self, slot: Key) {
         if self.sent.last() != Some(&slot) {
             self.sent.push(slot);
         }
     }
 
-    /// Wakes the programs to which requests were sent in this turn.
+    /// Wakes the programs to which requests were sent.
     #[inline]
     pub(crate) fn wake(&mut self) {
         while let Some(slot) = self.sent.pop() {

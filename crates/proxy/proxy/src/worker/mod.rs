@@ -167,6 +167,7 @@ impl<E: Engine> Worker<E> {
             true => Some(self.core.engine.now()),
             false => self.deadline(),
         };
+        self.core.origins.programs.wake();
         self.core.engine.submit_and_wait(deadline);
         self.core.secure.begin_turn();
         while let Some(completion) = self.core.engine.next_completion() {
@@ -185,7 +186,6 @@ impl<E: Engine> Worker<E> {
         self.deliver_capacity();
         self.core.mail.flush();
         self.run_maintenance(now);
-        self.core.origins.programs.wake();
         let is_empty = self.core.conns.is_empty() && self.core.fills.is_empty();
         !(self.core.drain.is_draining && is_empty && self.core.listeners.is_closed())
     }
