@@ -219,6 +219,22 @@ class Ends(Case):
                 self.assertEqual(self.request(proxy, target="/app/?end").status, 502)
         self.assertEqual(self.request(proxy).status, 502)
 
+    def test_a_request_that_is_sent_again(self):
+        def respond(request):
+            if request["QUERY_STRING"] == b"end":
+                os._exit(0)
+            return (TEXT + b"\n", (SEALED, b"first"))
+
+        self.program(respond)
+        proxy = self.start(limits="first_byte_ms = 500")
+        self.assertEqual(self.request(proxy).body, b"first")
+        self.path.unlink()
+        self.program(lambda _: (TEXT + b"\n", (SEALED, b"second")))
+        self.assertEqual(self.request(proxy, target="/app/?end").body, b"second")
+        # The deadline of the first attempt ends nothing.
+        time.sleep(1)
+        self.assertEqual(self.request(proxy).body, b"second")
+
     def test_a_program_that_takes_too_long(self):
         self.program(lambda request: (
             time.sleep(2 if request["QUERY_STRING"] == b"slow" else 0) or TEXT + b"\n",
@@ -249,9 +265,9 @@ class Ends(Case):
     def test_slow_clients_do_not_fill_the_memory(self):
         length = 1 << 20
         self.program(lambda request: (TEXT + b"\n", (SEALED, os.urandom(8) + bytes(length))))
-        proxy = self.start(limits="program_memory_bytes = 16777216\nfirst_byte_ms = 60000")
+        proxy = self.start(limits="program_memory_bytes = 67108864\nfirst_byte_ms = 60000")
         slow = []
-        for _ in range(40):
+        for _ in range(100):
             connection = wire.Connection(proxy.address, receive_buffer=4096)
             connection.get("/app/")
             slow.append(connection)

@@ -151,7 +151,8 @@ pub trait Engine {
     /// Takes ownership of a listener, or of a connection that another engine detached.
     fn adopt(&mut self, detached: Self::DetachedFd) -> Result<Fd, Error>;
     /// Takes ownership of a socket that was opened elsewhere, only for [`Engine::poll_readable`]
-    /// and [`Engine::close`]. The simulator, which has no real sockets, refuses it.
+    /// and [`Engine::close`]. After [`CompletionEvent::Readable`] its owner receives everything,
+    /// before it polls again. The simulator, which has no real sockets, refuses it.
     fn adopt_socket(&mut self, socket: OwnedFd) -> Result<Fd, Error>;
     /// Releases a connection, so that another engine can adopt it. No operation may be outstanding,
     /// except a receive for which [`Engine::is_recv_ready`] is false. If it is true, the engine may

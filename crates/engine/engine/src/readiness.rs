@@ -421,7 +421,9 @@ impl<W: Watch> Engine for ReadinessEngine<W> {
     }
 
     fn adopt_socket(&mut self, socket: OwnedFd) -> Result<Fd, Error> {
-        self.register_ready(socket)
+        let mut descriptor = Descriptor::new(socket, DescriptorKind::Polled);
+        descriptor.readable = true;
+        self.register(descriptor)
     }
 
     fn detach(&mut self, fd: Fd) -> OwnedFd {

@@ -121,9 +121,9 @@ impl SealedMemory {
         }
         let file = millrace_sys::reopen_to_read(file.as_fd()).map_err(RefusedMemory::Kernel)?;
         // Only sealed contents keep their length, their memory and their holes.
-        let (length, memory) =
+        let (length, _) =
             millrace_sys::memory_file_size(file.as_fd()).map_err(RefusedMemory::Kernel)?;
-        let memory = memory.max(length).max(FILE_CHARGE_MIN).next_multiple_of(PAGE_BYTES);
+        let memory = Self::charge_of(file.as_fd()).map_err(RefusedMemory::Kernel)?;
         let charge = sender.charge(memory).ok_or_else(|| RefusedMemory::TooLong {
             memory,
             left: sender.bytes_max().saturating_sub(sender.held()),
@@ -135,6 +135,12 @@ impl SealedMemory {
         }
         let length = usize::try_from(length).map_err(|_| RefusedMemory::Kernel(Errno::FBIG))?;
         Ok(Self { file, length, mapping: OnceLock::new(), _charge: Some(charge) })
+    }
+
+    /// Returns the bytes that are charged for a file.
+    pub(crate) fn charge_of(file: BorrowedFd<'_>) -> Result<u64, Errno> {
+        let (length, memory) = millrace_sys::memory_file_size(file)?;
+        Ok(memory.max(length).max(FILE_CHARGE_MIN).next_multiple_of(PAGE_BYTES))
     }
 
     /// Returns the number of bytes: the filled ones, or all of a file that was accepted.

@@ -240,7 +240,7 @@ limits! {
     /// Processes and threads of the user of CGI programs, if that is another user than the one that
     /// started millrace. With more, programs cannot be started and cannot fork. 0: no limit.
     cgi_processes: 512 in 0..=1000000 "processes";
-    /// Memory in which a program (`program`) has its responses, for each worker. While clients have
-    /// not taken three quarters of it, the worker receives no further responses from the program.
-    program_memory_bytes: 268435456 in 16777216..=1099511627776 "bytes";
+    /// Memory in which a program (`program`) has its responses, for each worker. A response for
+    /// which clients leave no room waits, and with it those that the program sends after it.
+    program_memory_bytes: 268435456 in 67108864..=1099511627776 "bytes";
 }

@@ -45,6 +45,8 @@ pub(super) enum DescriptorKind {
     /// does not show that no datagram is left.
     Datagram,
     Listener,
+    /// A socket from which its owner receives without the engine, which only polls it.
+    Polled,
     /// An end of a pipe. It is not watched.
     Pipe,
 }

@@ -23,7 +23,7 @@ impl<W: Watch> ReadinessEngine<W> {
 
     pub(super) fn begin_poll_readable(&mut self, fd: &Fd, token: Token) {
         let (key, descriptor) = self.lookup(fd);
-        assert_eq!(descriptor.kind, DescriptorKind::Stream, "only streams are polled");
+        assert!(matches!(descriptor.kind, DescriptorKind::Stream | DescriptorKind::Polled));
         descriptor.begin_receiving(ReceiveOperation::PollReadable { token });
         if descriptor.readable {
             self.enqueue(key, Direction::Receiving);
@@ -82,6 +82,8 @@ impl<W: Watch> ReadinessEngine<W> {
             ReceiveOperation::Splice { pipe, max, token } => self.splice_in(key, pipe, max, token),
             ReceiveOperation::PollReadable { token } => {
                 descriptor.receiving = ReceiveOperation::Idle;
+                // Its owner receives everything now. What arrives later causes an edge.
+                descriptor.readable &= descriptor.kind != DescriptorKind::Polled;
                 completion(token, CompletionEvent::Readable)
             }
             ReceiveOperation::Idle | ReceiveOperation::PipeSource { .. } => None,

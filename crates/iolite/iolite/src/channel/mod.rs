@@ -57,6 +57,8 @@ pub struct Channel {
     waits_by_packet: bool,
     /// The last wait of the other side that was ended, for frames and for room.
     woken: [Option<u64>; 2],
+    /// The last call that read packets has left some.
+    has_more_packets: bool,
     /// The other side is woken only by [`Channel::wake`].
     delays_wakes: bool,
     /// Whether the other side has to be woken for frames and for room.
@@ -105,6 +107,7 @@ impl Channel {
             is_gone: false,
             waits_by_packet: false,
             woken: [None; 2],
+            has_more_packets: false,
             delays_wakes: false,
             delayed: [false; 2],
             calls: 0,
@@ -152,7 +155,9 @@ impl Channel {
         if self.is_gone {
             return self.check(Err(ChannelError::Closed));
         }
-        self.look_at_socket()?;
+        if !self.waits_by_packet {
+            self.look_at_socket()?;
+        }
         let enqueued = self.sending.enqueue(aggregate, self.options.copied_max);
         if let Err(error @ ChannelError::Parts(_)) = enqueued {
             return Err(error);
@@ -179,7 +184,9 @@ impl Channel {
         self.check_error()?;
         self.pass_received();
         let is_invited = |of: &SharedPool| of.membership.state() == MemberState::Invited;
-        if self.other.is_none() || self.sending.pools.iter().any(is_invited) {
+        let needs_packets = || self.other.is_none() || self.sending.pools.iter().any(is_invited);
+        // A packet that ends a wait is left to the call that receives.
+        if !self.waits_by_packet && needs_packets() {
             self.read_packets()?;
         }
         if let Some(page) = &self.other {
@@ -283,7 +290,7 @@ impl Channel {
         }
         let has_room = needs_room && self.check_room()?;
         self.check_error()?;
-        let has_frame = self.receiving.has_frame(self.other.as_ref());
+        let has_frame = self.receiving.has_frame(self.other.as_ref()) || self.has_more_packets;
         Ok(has_frame || has_room || self.receiving.has_ended || self.is_gone)
     }
 
@@ -446,6 +453,12 @@ impl Channel {
 
     /// Reads packets that have arrived, but a limited number. Returns whether these are all.
     fn read_packets(&mut self) -> Result<bool, ChannelError> {
+        let is_all = self.read_some_packets()?;
+        self.has_more_packets = !is_all && !self.receiving.has_packets();
+        Ok(is_all)
+    }
+
+    fn read_some_packets(&mut self) -> Result<bool, ChannelError> {
         for _ in 0..PACKETS_PER_CALL {
             let waiting = self.receiving.packets.len();
             match self.other.as_ref().map_or(0, |page| page.ring.frames) {

@@ -1,7 +1,7 @@
 //! The receiving half of a channel: frames become aggregates.
 
 use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::aggregate::Aggregate;
@@ -9,9 +9,12 @@ use crate::channel::error::{ChannelError, PeerFault};
 use crate::channel::options::{ChannelOptions, Received};
 use crate::channel::page::PeerPage;
 use crate::channel::sending::ONCE;
+use crate::error::AllocError;
 use crate::extent::Extent;
 use crate::free_list::Allocation;
-use crate::limits::{BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, PARTS_PER_AGGREGATE_MAX};
+use crate::limits::{
+    BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, KEPT_FILE_BYTES_MAX, PARTS_PER_AGGREGATE_MAX,
+};
 use crate::memory_kind::MemoryKind;
 use crate::packet::{Frame, FrameKind};
 use crate::pool::joined::{BadReference, JoinedPool};
@@ -44,6 +47,8 @@ pub(super) struct Receiving {
     /// The aggregate that is being received.
     partial: Aggregate,
     parts: usize,
+    /// The files that the peer has let this side forget since the last aggregate.
+    forgotten: usize,
     /// The number of data frames that were received.
     position: u64,
     /// The extents of frames that are not passed yet: their pools and first units.
@@ -52,6 +57,16 @@ pub(super) struct Receiving {
     files: [Option<Slice>; FILES_PER_CHANNEL_MAX],
     /// No more packets come.
     pub(super) has_ended: bool,
+}
+
+/// Returns whether a file has to wait until others are dropped. One that never fits is refused when
+/// it is accepted.
+fn must_wait(packet: &Packet, options: &ChannelOptions) -> bool {
+    let Content::File(file) = &packet.content else { return false };
+    let Ok(memory) = SealedMemory::charge_of(file.as_fd()) else { return false };
+    let account = &options.account;
+    let kept_max = (FILES_PER_CHANNEL_MAX * KEPT_FILE_BYTES_MAX) as u64;
+    account.held() + memory > account.bytes_max() && memory + kept_max <= account.bytes_max()
 }
 
 /// Copies the bytes of a frame into a slab.
@@ -111,6 +126,11 @@ impl Receiving {
         self.position
     }
 
+    /// Returns whether there are data packets that wait for their turn.
+    pub(super) fn has_packets(&self) -> bool {
+        !self.packets.is_empty()
+    }
+
     /// Returns whether a frame has arrived.
     pub(super) fn has_frame(&self, page: Option<&PeerPage>) -> bool {
         let ring = page.filter(|page| page.ring.frames > 0);
@@ -134,6 +154,10 @@ impl Receiving {
                 let slice = self.find(packet.frame)?;
                 self.partial.append(slice);
             }
+            FrameKind::File if must_wait(&packet, options) => {
+                self.packets.push_front(packet);
+                return Err(ChannelError::NoMemory(AllocError::Full));
+            }
             FrameKind::File => {
                 let slice = self.find_file(packet, options)?;
                 self.partial.append(slice);
@@ -153,7 +177,11 @@ impl Receiving {
                 let kept = self.files.get_mut(packet.frame.number as usize);
                 *kept.ok_or(PeerFault::File)? = None;
                 self.position += 1;
-                return Ok(None);
+                self.forgotten += 1;
+                return match self.forgotten > 2 * FILES_PER_CHANNEL_MAX {
+                    true => Err(PeerFault::File.into()),
+                    false => Ok(None),
+                };
             }
             _ => return Err(PeerFault::Frame.into()),
         }
@@ -162,7 +190,7 @@ impl Receiving {
         if !is_last {
             return Ok(None);
         }
-        self.parts = 0;
+        (self.parts, self.forgotten) = (0, 0);
         Ok(Some(Received::Aggregate(std::mem::take(&mut self.partial))))
     }
 
@@ -210,6 +238,9 @@ impl Receiving {
                     *kept = None;
                 }
                 let file = SealedMemory::accept(file, &options.account)?;
+                if frame.number != ONCE && file.len() > KEPT_FILE_BYTES_MAX {
+                    return Err(PeerFault::File.into());
+                }
                 Some(Slice::of_file(Arc::new(file))?)
             }
             _ => None,

@@ -162,7 +162,8 @@ impl ProgramConnection {
     /// # Errors
     /// As [`ProgramConnection::try_receive`].
     pub fn prepare_to_wait(&mut self) -> Result<bool, ChannelError> {
+        let is_ready = self.channel.prepare_to_wait();
         self.channel.wake();
-        self.channel.prepare_to_wait()
+        is_ready
     }
 }

@@ -31,6 +31,8 @@ pub struct ProgramListener {
     received: Instant,
     /// The responses since servers were woken.
     unannounced: usize,
+    /// The responses of which servers are notified at once.
+    prompt: usize,
 }
 
 /// A connection of a server.
@@ -104,6 +106,7 @@ impl ProgramListener {
             out: Vec::new(),
             received: Instant::now(),
             unannounced: 0,
+            prompt: 0,
         })
     }
 
@@ -215,7 +218,11 @@ impl ProgramListener {
         let message = message::end(&mut self.out, body, &self.slab);
         server.send(message.map_err(ChannelError::NoMemory)?)?;
         self.unannounced += 1;
-        if self.unannounced >= UNANNOUNCED_MAX || self.received.elapsed() > UNANNOUNCED_TIME {
+        self.prompt = match self.received.elapsed() > UNANNOUNCED_TIME {
+            true => PROMPT_AFTER_SLOW,
+            false => self.prompt.saturating_sub(1),
+        };
+        if self.unannounced >= UNANNOUNCED_MAX || self.prompt > 0 {
             self.announce();
         }
         Ok(())
@@ -237,11 +244,13 @@ impl ProgramListener {
     }
 }
 
-/// The responses after which servers are woken, and the time for one response after which they are
-/// woken at once. Other responses wait for the next one: if each of them woke a server that runs on
-/// the same processor, each would cost two switches between the processes.
+/// The responses after which servers are woken. If each response woke a server that runs on the same
+/// processor, each would cost two switches between the processes.
 const UNANNOUNCED_MAX: usize = 16;
+/// A response that takes longer wakes its server at once, and so do those after it: earlier responses
+/// would wait for a slow one.
 const UNANNOUNCED_TIME: Duration = Duration::from_micros(20);
+const PROMPT_AFTER_SLOW: usize = 1000;
 
 impl Server {
     /// Sends responses that wait, and receives a request if there is one.

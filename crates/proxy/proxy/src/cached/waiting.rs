@@ -20,6 +20,8 @@ pub(crate) fn wait_for_file<E: Engine>(core: &mut Core<E>, key: Key, work: FileW
 
 /// Has the exchange time out after `limit`, unless its wait ends before. It does not wait yet.
 pub(crate) fn begin_wait<E: Engine>(core: &mut Core<E>, key: Key, limit: Duration) {
+    // An earlier attempt may have waited.
+    end_wait(core, key);
     let Core { engine, exchanges, cached, .. } = core;
     let exchange = exchanges.get_mut(key).expect("the driver's exchange is in the table");
     let due = engine.now() + limit;

@@ -46,10 +46,19 @@ pub(crate) struct FileContext {
     pub(crate) upload: Option<Box<FileReader>>,
     /// The work of a thread that the exchange waits for.
     pub(crate) work: Option<FileWork>,
-    /// The connection to the program that has the request, or will have it.
-    pub(crate) program: Option<Key>,
+    /// The program that has the request, or will have it.
+    pub(crate) program: Option<ProgramUse>,
     /// The response of that program, when it has arrived.
     pub(crate) response: Option<ProgramResponse>,
+}
+
+/// A request at a program.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct ProgramUse {
+    /// The connection to the program.
+    pub(crate) slot: Key,
+    /// Whether the request was sent. Otherwise it waits for room.
+    pub(crate) is_sent: bool,
 }
 
 /// A file that the response of an origin names.

@@ -11,7 +11,7 @@ mod table;
 mod test_folder;
 pub(crate) mod threads;
 
-pub(crate) use context::{FileBody, FileContext, FileWork, NamedFile};
+pub(crate) use context::{FileBody, FileContext, FileWork, NamedFile, ProgramUse};
 pub(crate) use kept_bytes::Loaded;
 pub(crate) use load::FileLoad;
 pub(crate) use search::{FileSearch, Found, ListingRequest};

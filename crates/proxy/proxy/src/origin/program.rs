@@ -17,6 +17,7 @@ use millrace_store::Body;
 use crate::cached::{reader::CachedReader, waiting};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Reason};
+use crate::files::ProgramUse;
 use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::{OriginAddress, Phase, fastcgi, program_events};
 
@@ -46,21 +47,23 @@ pub(crate) fn send_request<E: Engine>(
     let (has_responded, is_first) =
         (connection.has_responded, has_waited || connection.waiting.is_empty());
     let exchange = core.exchange(key);
-    exchange.file_mut().program = Some(slot);
+    exchange.file_mut().program = Some(ProgramUse { slot, is_sent: false });
     let transaction = &mut exchange.transaction;
     (transaction.phase, transaction.is_reused) = (Phase::AtProgram, has_responded);
     let sent = if is_first { try_send(core, key, slot, &path) } else { Ok(false) };
     match sent {
         Ok(true) => {
+            core.exchange(key).file_mut().program = Some(ProgramUse { slot, is_sent: true });
             core.origins.programs.note_sent(slot);
             Ok(())
         }
         Ok(false) => {
             let connection = core.origins.programs.get_mut(slot).expect("connected just now");
             connection.enqueue(key, has_waited);
+            core.origins.programs.note_sent(slot);
             Ok(())
         }
-        Err(ChannelError::NoMemory(_) | ChannelError::Memory(_)) => Err(Reason::Overloaded),
+        Err(ChannelError::NoMemory(_)) => Err(Reason::Overloaded),
         Err(error) => {
             program_events::fail(core, slot, error);
             Err(Reason::OriginClosed)
@@ -115,9 +118,9 @@ pub(crate) fn take_response<E: Engine>(
 ) -> Result<Option<Framing>, Reason> {
     let file = core.exchange(key).file_mut();
     let Some(response) = file.response.take() else {
-        let slot = file.program.expect("the request was sent or waits for room");
-        let connection = core.origins.programs.get_mut(slot).ok_or(Reason::OriginClosed)?;
-        return match connection.take_turn(key) {
+        let at = file.program.expect("the request was sent or waits for room");
+        let connection = core.origins.programs.get_mut(at.slot).ok_or(Reason::OriginClosed)?;
+        return match !at.is_sent && connection.take_turn(key) {
             true => send_request(core, key, true).map(|()| None),
             false => Ok(None),
         };

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iolite::{Account, AllocError, ChannelError, ProgramConnection, ProgramOptions};
-use millrace_engine::{Engine, Key, Token, TokenKind};
+use iolite::{Account, ChannelError, ProgramConnection, ProgramOptions};
+use millrace_config::Origin;
+use millrace_engine::{Engine, Key, Table, Token, TokenKind};
 use millrace_store::WaiterId;
 
 use crate::core::Core;
-use crate::exchange::Reason;
-use crate::files::FileContext;
+use crate::exchange::{Exchange, Reason};
+use crate::files::{FileContext, ProgramUse};
 use crate::origin::program_table::ProgramConn;
 
 /// Returns the connection to the program that listens at `path`, and opens it if there is none.
@@ -42,6 +43,7 @@ pub(super) fn connect<E: Engine>(core: &mut Core<E>, path: &Arc<Path>) -> Result
         channel,
         path: path.clone(),
         fd,
+        is_polled: true,
         has_responded: false,
         waiting: VecDeque::new(),
         retry: None,
@@ -61,64 +63,113 @@ pub(super) fn fail<E: Engine>(core: &mut Core<E>, slot: Key, error: ChannelError
         core.timers.remove(timer);
     }
     core.engine.close(connection.fd);
-    let uses = |file: &FileContext| file.program == Some(slot);
-    let affected = core.exchanges.keys_where(|of| of.file.as_deref().is_some_and(uses));
-    let waiters: Vec<WaiterId> =
-        affected.into_iter().map(|key| core.waiter(key, TokenKind::Exchange)).collect();
+    let users = users(core, slot).into_iter();
+    let waiters: Vec<WaiterId> = users.map(|key| core.waiter(key, TokenKind::Exchange)).collect();
     core.wake(waiters);
+}
+
+/// Returns the exchanges whose requests a connection carries, or will carry.
+fn users<E: Engine>(core: &Core<E>, slot: Key) -> Vec<Key> {
+    let uses = |file: &FileContext| file.program.is_some_and(|of| of.slot == slot);
+    core.exchanges.keys_where(|of| of.file.as_deref().is_some_and(uses))
 }
 
 /// Receives a response, and returns the exchange that has it now; or returns an exchange that may
 /// send its request now. Returns `None` when the worker has to wait for the program.
 pub(crate) fn advance<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<Key> {
-    loop {
-        let Core { engine, exchanges, origins, timers, .. } = core;
+    for _ in 0..USELESS_RESPONSES_MAX {
+        let Core { engine, exchanges, origins, .. } = core;
         let connection = origins.programs.connections.get_mut(slot)?;
-        let token = slot.token(TokenKind::Program);
-        let account = connection.channel.account();
-        let is_full = account.held() >= account.bytes_max() / 4 * 3;
-        let received = match is_full {
-            true => Err(ChannelError::NoMemory(AllocError::Full)),
-            false => connection.channel.try_receive(),
-        };
-        let next = received.and_then(|received| match received {
-            Some(response) => {
-                connection.has_responded = true;
-                let key = Key::from(Token::from_bits(response.id));
-                let exchange = exchanges.get_mut(key);
-                let file = exchange.and_then(|exchange| exchange.file.as_deref_mut());
-                let file = file.filter(|file| file.program == Some(slot));
-                // A request that has ended needs no response.
-                Ok(file.map_or(Next::Again, |file| {
-                    file.response = Some(response);
-                    Next::Exchange(key)
-                }))
-            }
-            None => {
-                connection.waiting.retain(|key| exchanges.get(*key).is_some());
-                let first = connection.waiting.front().copied();
-                Ok(match first {
-                    Some(key) if connection.channel.check_room()? => Next::Exchange(key),
-                    _ if connection.channel.prepare_to_wait()? => Next::Again,
-                    _ => Next::Wait,
-                })
-            }
-        });
-        match next {
+        match next(connection, slot, exchanges) {
             Ok(Next::Exchange(key)) => return Some(key),
             Ok(Next::Again) => {}
+            Ok(Next::Wait) if connection.is_polled => return None,
             Ok(Next::Wait) => {
-                engine.poll_readable(&connection.fd, token);
+                connection.is_polled = true;
+                engine.poll_readable(&connection.fd, slot.token(TokenKind::Program));
                 return None;
             }
             Err(ChannelError::NoMemory(_)) => {
-                connection.retry = Some(timers.insert(token, engine.now() + RETRY));
+                retry_after(core, slot, RETRY);
                 return None;
             }
             Err(error) => {
                 fail(core, slot, error);
                 return None;
             }
+        }
+    }
+    // Other connections have their turn.
+    retry_after(core, slot, Duration::ZERO);
+    None
+}
+
+/// Receives a response, or finds out why there is none.
+fn next(
+    connection: &mut ProgramConn,
+    slot: Key,
+    exchanges: &mut Table<Box<Exchange>>,
+) -> Result<Next, ChannelError> {
+    if let Some(response) = connection.channel.try_receive()? {
+        connection.has_responded = true;
+        let key = Key::from(Token::from_bits(response.id));
+        let file = exchanges.get_mut(key).and_then(|exchange| exchange.file.as_deref_mut());
+        let sent = Some(ProgramUse { slot, is_sent: true });
+        // A request that has ended needs no response.
+        return Ok(file.filter(|file| file.program == sent).map_or(Next::Again, |file| {
+            file.response = Some(response);
+            Next::Exchange(key)
+        }));
+    }
+    let waits = Some(ProgramUse { slot, is_sent: false });
+    let program_of = |key| exchanges.get(key)?.file.as_deref()?.program;
+    connection.waiting.retain(|key| program_of(*key) == waits);
+    Ok(match connection.waiting.front() {
+        Some(key) if connection.channel.check_room()? => Next::Exchange(*key),
+        _ if connection.channel.prepare_to_wait()? => Next::Again,
+        _ => Next::Wait,
+    })
+}
+
+/// Has responses received again after some time.
+fn retry_after<E: Engine>(core: &mut Core<E>, slot: Key, pause: Duration) {
+    let Core { engine, origins, timers, .. } = core;
+    let due = engine.now() + pause;
+    if let Some(connection) = origins.programs.connections.get_mut(slot) {
+        let token = slot.token(TokenKind::Program);
+        connection.retry.get_or_insert_with(|| timers.insert(token, due));
+    }
+}
+
+/// Notes that the poll of a connection has ended.
+pub(crate) fn note_readable<E: Engine>(core: &mut Core<E>, slot: Key) {
+    if let Some(connection) = core.origins.programs.connections.get_mut(slot) {
+        connection.is_polled = false;
+    }
+}
+
+/// Wakes a program to which requests were sent, or for which requests wait. Returns whether there is
+/// something to receive.
+#[inline(never)]
+pub(crate) fn settle<E: Engine>(core: &mut Core<E>, slot: Key) -> bool {
+    let Some(connection) = core.origins.programs.connections.get_mut(slot) else { return false };
+    connection.channel.prepare_to_wait().unwrap_or_else(|error| {
+        fail(core, slot, error);
+        false
+    })
+}
+
+/// Closes the connections to programs that the configuration in force does not have, unless
+/// exchanges use them.
+pub(crate) fn close_unused<E: Engine>(core: &mut Core<E>) {
+    let config = &core.snapshot.config;
+    let origins = || config.services.iter().flat_map(|it| it.routes()).flat_map(|it| &it.origins);
+    let is_used =
+        |path: &Arc<Path>| origins().any(|it| matches!(it, Origin::Unix(of) if of == path));
+    let unused = core.origins.programs.connections.keys_where(|of| !is_used(&of.path));
+    for slot in unused {
+        if users(core, slot).is_empty() {
+            fail(core, slot, ChannelError::Closed);
         }
     }
 }
@@ -143,5 +194,7 @@ enum Next {
 const SLAB_BYTES: usize = 64 << 20;
 /// The pool for bodies of requests, likewise.
 const POOL_BYTES: usize = 64 << 20;
+/// The responses in a row that are for no exchange, before other connections have their turn.
+const USELESS_RESPONSES_MAX: usize = 256;
 /// How soon responses are received again that found no memory.
 const RETRY: Duration = Duration::from_millis(20);

@@ -12,7 +12,7 @@ use millrace_engine::{Fd, Key, Table, TimerId};
 #[derive(Debug)]
 pub(crate) struct ProgramTable {
     pub(super) connections: Table<ProgramConn>,
-    /// Connections with requests of this turn, of which their programs may not know.
+    /// Connections with requests of this turn.
     sent: Vec<Key>,
 }
 
@@ -21,8 +21,10 @@ pub(crate) struct ProgramTable {
 pub(crate) struct ProgramConn {
     pub(super) channel: ProgramConnection,
     pub(super) path: Arc<Path>,
-    /// The engine's descriptor of the socket. A poll of it is outstanding unless `retry` is set.
+    /// The engine's descriptor of the socket.
     pub(super) fd: Fd,
+    /// Whether a poll of `fd` is outstanding.
+    pub(super) is_polled: bool,
     /// Whether the program has responded to a request.
     pub(super) has_responded: bool,
     /// The exchanges that wait for room for their requests; possibly some that have ended.
@@ -36,21 +38,18 @@ impl ProgramTable {
         self.connections.get_mut(slot)
     }
 
-    /// Has the program woken before the worker waits.
+    /// Notes that a request was sent to a program, or waits for it.
     pub(super) fn note_sent(&mut self, slot: Key) {
         if self.sent.last() != Some(&slot) {
             self.sent.push(slot);
         }
     }
 
-    /// Wakes the programs to which requests were sent.
+    /// Returns a connection that [`settle`](super::program_events::settle) has to look at before the
+    /// worker waits.
     #[inline]
-    pub(crate) fn wake(&mut self) {
-        while let Some(slot) = self.sent.pop() {
-            if let Some(connection) = self.connections.get_mut(slot) {
-                connection.channel.wake();
-            }
-        }
+    pub(crate) fn next_unsettled(&mut self) -> Option<Key> {
+        self.sent.pop()
     }
 }
 

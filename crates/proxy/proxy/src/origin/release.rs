@@ -67,7 +67,11 @@ pub(crate) fn release<E: Engine>(
 /// Makes the exchange leave its origin in any phase. Cancels a lookup, dial or wait, and closes the
 /// connection.
 pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
-    let transaction = &mut core.exchange(key).transaction;
+    let exchange = core.exchange(key);
+    if let Some(file) = &mut exchange.file {
+        (file.program, file.response) = (None, None);
+    }
+    let transaction = &mut exchange.transaction;
     if !transaction.is_open() {
         // Without a picked origin there is neither a connection nor a dial.
         assert!(transaction.connection.is_none() && transaction.dial.is_none());

@@ -84,9 +84,10 @@ fn next_step(progress: TransferProgress) -> NextStep {
 /// Picks an origin and sends the request, over an idle connection or a new one.
 #[inline(never)]
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
-    let phase = core.exchange(key).transaction.phase;
+    let exchange = core.exchange(key);
+    let phase = exchange.transaction.phase;
     assert_eq!(phase, Phase::Start, "a fetch that has begun continues by events");
-    if program::is_used(core.exchange(key)) {
+    if program::is_used(exchange) {
         return match program::send_request(core, key, false) {
             Ok(()) => NextStep::Wait,
             Err(reason) => NextStep::End(reason),

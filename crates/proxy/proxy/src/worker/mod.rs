@@ -163,11 +163,15 @@ impl<E: Engine> Worker<E> {
     /// Runs one turn: waits for completions and delivers them, then timers, messages and wake-ups,
     /// then runs maintenance. Returns false once the worker has drained and nothing is left.
     pub fn run_turn(&mut self) -> bool {
+        while let Some(slot) = self.core.origins.programs.next_unsettled() {
+            if program_events::settle(&mut self.core, slot) {
+                self.receive_from_program(slot);
+            }
+        }
         let deadline = match self.core.secure.has_waiting() {
             true => Some(self.core.engine.now()),
             false => self.deadline(),
         };
-        self.core.origins.programs.wake();
         self.core.engine.submit_and_wait(deadline);
         self.core.secure.begin_turn();
         while let Some(completion) = self.core.engine.next_completion() {
@@ -268,7 +272,10 @@ impl<E: Engine> Worker<E> {
                 let event = dial::record_attempt_event(core, key, Some(result));
                 self.drive_if_any(event);
             }
-            (TokenKind::Program, CompletionEvent::Readable) => self.receive_from_program(key),
+            (TokenKind::Program, CompletionEvent::Readable) => {
+                program_events::note_readable(core, key);
+                self.receive_from_program(key);
+            }
             (TokenKind::Name, event) => {
                 core.names.handle(&mut core.engine, token, event);
                 self.deliver_lookups();

@@ -10,7 +10,7 @@ use millrace_engine::{Engine, Error, Key, Token};
 use crate::cached::refresh::REFRESHES_MAX;
 use crate::conn::{Conn, client};
 use crate::core::Core;
-use crate::origin::close::close;
+use crate::origin::{close::close, program_events};
 use crate::snapshot::Snapshot;
 use millrace_config::Config;
 
@@ -138,6 +138,7 @@ pub(crate) fn update_for_snapshots<E: Engine>(core: &mut Core<E>) {
     for key in core.origins.apply_snapshots(&core.snapshot, &earlier) {
         close(core, key);
     }
+    program_events::close_unused(core);
     let in_use = || earlier.iter().chain([&core.snapshot]);
     let (before_client, before_origin) =
         (core.snapshots.client_timer_max, core.snapshots.origin_timer_max);
