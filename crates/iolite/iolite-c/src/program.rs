@@ -43,7 +43,12 @@ pub unsafe extern "C" fn iol_program_create(
 ) -> c_int {
     let make = || {
         // SAFETY: null or a string, by this function's contract.
-        let path = Path::new(OsStr::from_bytes(unsafe { string(path) }?.to_bytes()));
+        let path = unsafe { string(path) }?.to_bytes();
+        if path.is_empty() {
+            // bind(2) would take it for an abstract address.
+            return Err(INVALID);
+        }
+        let path = Path::new(OsStr::from_bytes(path));
         ProgramListener::bind(path, mode).map_err(memory_error)
     };
     // SAFETY: null or room, by this function's contract.

@@ -6,56 +6,28 @@
 mod c;
 #[path = "../../../uselect/uselect-c/tests/c/documented.rs"]
 mod documented;
+mod linked;
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::{env, fs};
 
-use c::{ROOT, compile, run};
+use c::run;
 use documented::Library;
-
-const CRATE: &str = env!("CARGO_MANIFEST_DIR");
-
-/// Returns the folder of this package's libraries, in which cargo also puts its tests.
-fn libraries() -> PathBuf {
-    let test = env::current_exe().unwrap();
-    test.parent().unwrap().to_path_buf()
-}
-
-/// Returns the arguments of cc for the static library that cargo built.
-fn flags() -> Vec<String> {
-    let (include, folder) = (format!("-I{CRATE}/include"), format!("-L{}", libraries().display()));
-    let library = "-l:libiolite_c.a -lpthread -ldl -lm";
-    [include, folder].into_iter().chain(library.split(' ').map(str::to_owned)).collect()
-}
+use linked::{CRATE, compile_example, compile_test, libraries};
 
 #[test]
 fn memory_behaves_as_the_man_pages_say() {
-    let source = "crates/iolite/iolite-c/tests/caller.c";
-    run(&mut Command::new(compile(source, "caller", &flags())));
+    run(&mut Command::new(compile_test("caller")));
 }
 
 #[test]
 fn pools_and_channels_behave_as_the_man_pages_say() {
-    let source = "crates/iolite/iolite-c/tests/channels.c";
-    run(&mut Command::new(compile(source, "channels", &flags())));
-}
-
-/// Returns the program in the last section EXAMPLES of a man page.
-fn example(page: &str) -> String {
-    let text = fs::read_to_string(Path::new(ROOT).join("man").join(page)).unwrap();
-    let (_, examples) = text.rsplit_once(".SH EXAMPLES").unwrap();
-    let (_, program) = examples.split_once(".nf\n").unwrap();
-    let (program, _) = program.split_once(".fi\n").unwrap();
-    program.replace("\\-", "-").replace("\\(aq", "'").replace("\\e", "\\").replace("\\&", "")
+    run(&mut Command::new(compile_test("channels")));
 }
 
 #[test]
 fn the_example_of_the_man_page_passes_an_aggregate_to_another_process() {
-    let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join("example.c");
-    fs::write(&source, example("iolite.7")).unwrap();
-    let program = compile(source.to_str().unwrap(), "example", &flags());
-    let output = run(&mut Command::new(program));
+    let output = run(&mut Command::new(compile_example("iolite.7")));
     assert_eq!(output, "hello, world\n");
 }
 
