@@ -1,5 +1,5 @@
 // program: checks the functions for programs of libiolite against their man pages. Listens at the
-// path of its argument. The variable COMMAND of a request names what to do. tests/programs.rs is the
+// path of its argument. The variable COMMAND of a request names the case. tests/programs.rs is the
 // server.
 #define _GNU_SOURCE
 #include <sys/stat.h>

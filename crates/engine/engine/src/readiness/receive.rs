@@ -82,7 +82,7 @@ impl<W: Watch> ReadinessEngine<W> {
             ReceiveOperation::Splice { pipe, max, token } => self.splice_in(key, pipe, max, token),
             ReceiveOperation::PollReadable { token } => {
                 descriptor.receiving = ReceiveOperation::Idle;
-                // Its owner receives everything now. What arrives later causes an edge.
+                // Its owner receives everything now, and later bytes cause an edge.
                 descriptor.readable &= descriptor.kind != DescriptorKind::Polled;
                 completion(token, CompletionEvent::Readable)
             }

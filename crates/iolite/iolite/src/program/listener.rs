@@ -244,11 +244,11 @@ impl ProgramListener {
     }
 }
 
-/// The responses after which servers are woken. If each response woke a server that runs on the same
-/// processor, each would cost two switches between the processes.
+/// The responses after which servers are woken. If each response woke a server that runs on the
+/// same processor, each would cost two switches between the processes.
 const UNANNOUNCED_MAX: usize = 16;
-/// A response that takes longer wakes its server at once, and so do those after it: earlier responses
-/// would wait for a slow one.
+/// A response that takes longer wakes its server at once, and so do those after it: earlier
+/// responses would wait for a slow one.
 const UNANNOUNCED_TIME: Duration = Duration::from_micros(20);
 const PROMPT_AFTER_SLOW: usize = 1000;
 

@@ -148,8 +148,8 @@ pub(crate) fn note_readable<E: Engine>(core: &mut Core<E>, slot: Key) {
     }
 }
 
-/// Wakes a program to which requests were sent, or for which requests wait. Returns whether there is
-/// something to receive.
+/// Wakes a program to which requests were sent, or for which requests wait. Returns whether there
+/// is something to receive.
 #[inline(never)]
 pub(crate) fn settle<E: Engine>(core: &mut Core<E>, slot: Key) -> bool {
     let Some(connection) = core.origins.programs.connections.get_mut(slot) else { return false };

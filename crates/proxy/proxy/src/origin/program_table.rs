@@ -45,8 +45,8 @@ impl ProgramTable {
         }
     }
 
-    /// Returns a connection that [`settle`](super::program_events::settle) has to look at before the
-    /// worker waits.
+    /// Returns a connection that [`settle`](super::program_events::settle) has to look at before
+    /// the worker waits.
     #[inline]
     pub(crate) fn next_unsettled(&mut self) -> Option<Key> {
         self.sent.pop()
