@@ -32,7 +32,7 @@ struct iol_slice;     // bytes that do not change
 struct iol_aggregate; // a sequence of slices
 struct iol_account;   // how much memory of other processes this one holds
 struct iol_channel;   // one end of a connection to another process
-struct iol_program;   // this program, as servers use it
+struct iol_program;   // receives the requests of servers, and responds to them
 struct iol_request;   // a request of a server
 
 // Kinds of memory of a slab.
@@ -285,7 +285,8 @@ int iol_channel_prepare_to_wait(struct iol_channel *channel);
 // iol_channel_receive(3): return how many files of pools of the other process were mapped.
 int64_t iol_channel_maps(const struct iol_channel *channel);
 
-// iol_program_create(3): listen for servers at the path of a Unix socket, with permission bits.
+// iol_program_create(3): listen for servers on a Unix socket at `path` with the permission bits
+// `mode`.
 int iol_program_create(struct iol_program **program, const char *path, unsigned mode);
 // iol_program_create(3): wait until all responses were received, and destroy the program.
 int iol_program_close(struct iol_program *program);
@@ -300,7 +301,7 @@ const char *iol_request_variable(const struct iol_request *request, const char *
 int iol_request_body(const struct iol_request *request, struct iol_aggregate **body);
 // iol_program_receive(3): destroy a request. NULL is allowed.
 void iol_request_destroy(struct iol_request *request);
-// iol_program_respond(3): respond to a request. `body` may be NULL.
+// iol_program_respond(3): respond to a request, without waiting. `body` may be NULL.
 int iol_program_respond(struct iol_program *program, const struct iol_request *request,
                         const void *header, size_t header_bytes, const struct iol_aggregate *body);
 

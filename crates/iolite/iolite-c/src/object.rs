@@ -228,9 +228,11 @@ mod tests {
         many::<iolite::Account>();
         many::<iolite::Slice>();
         many::<iolite::Aggregate>();
+        many::<iolite::ProgramRequest>();
         one_at_a_time::<iolite::Buffer>();
         one_at_a_time::<iolite::UnsealedMemory>();
         one_at_a_time::<crate::channel::ChannelEnd>();
+        one_at_a_time::<iolite::ProgramListener>();
     }
 
     #[test]
