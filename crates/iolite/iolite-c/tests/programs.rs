@@ -103,7 +103,8 @@ fn receive(server: &mut ProgramConnection) -> Result<ProgramResponse, ChannelErr
         }
         assert!(begun.elapsed() < WAIT_MAX, "the program does not respond");
         if !server.prepare_to_wait()? {
-            millrace_sys::wait_for_packet(server.socket(), PacketEvents::Readable, None, 1000)
+            let wait_ms = WAIT_MAX.as_millis() as u32;
+            millrace_sys::wait_for_packet(server.socket(), PacketEvents::Readable, None, wait_ms)
                 .unwrap();
         }
     }

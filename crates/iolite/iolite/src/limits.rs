@@ -53,6 +53,8 @@ pub const RING_FRAMES_MAX: usize = 1024;
 pub const RING_BYTES_MAX: usize = 8 << 20;
 /// An aggregate with more parts is refused by the receiver of a channel.
 pub const PARTS_PER_AGGREGATE_MAX: usize = 4096;
+/// The most parts of an aggregate that a channel sends.
+pub const PARTS_SENT_MAX: usize = PARTS_PER_AGGREGATE_MAX / 2;
 /// The files that the receiver of a channel keeps for later references.
 pub const FILES_PER_CHANNEL_MAX: usize = 16;
 /// Longer files are not kept by the receiver of a channel.

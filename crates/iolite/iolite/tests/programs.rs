@@ -56,7 +56,7 @@ fn receive(server: &mut ProgramConnection) -> Result<ProgramResponse, ChannelErr
             return Ok(response);
         }
         if !server.prepare_to_wait()? {
-            millrace_sys::wait_for_packet(server.socket(), PacketEvents::Readable, None, 10_000)
+            millrace_sys::wait_for_packet(server.socket(), PacketEvents::Readable, None, 60_000)
                 .expect("poll");
         }
     }
@@ -153,6 +153,45 @@ fn responses_in_any_order_and_for_a_server_that_has_gone() {
     }
     assert_eq!(receive(&mut server).unwrap().header, b"b");
     assert_eq!(receive(&mut server).unwrap().header, b"a");
+}
+
+#[test]
+fn responses_of_many_parts() {
+    let path = SocketPath::new("parts");
+    let mut program = ProgramListener::bind(&path.0, 0o600).unwrap();
+    let mut server = path.connect();
+    for id in 0..4 {
+        assert!(send(&mut server, id, &[], b""));
+    }
+    let piece = sealed(b"piece");
+    let of_parts = move |count: usize| {
+        let mut body = Aggregate::new();
+        // The same piece twice in a row is two slices.
+        (0..count).for_each(|_| body.concatenate(piece.clone()));
+        body
+    };
+    let program = thread::spawn(move || {
+        for expected in [true, true, false] {
+            let request = program.receive().unwrap();
+            let body = of_parts(if expected { 2000 } else { 2048 });
+            let refused = program.respond(&request, b"long", body);
+            assert_eq!(refused.is_ok(), expected, "earlier responses wait for room");
+            if !expected {
+                assert_eq!(refused.unwrap_err(), ChannelError::Parts(2049));
+                program.respond(&request, b"short", Aggregate::new()).unwrap();
+            }
+        }
+        let request = program.receive().unwrap();
+        program.respond(&request, b"last", of_parts(1)).unwrap();
+        program.close();
+    });
+    for (header, length) in [("long", 10_000), ("long", 10_000), ("short", 0), ("last", 5)] {
+        let response = receive(&mut server).unwrap();
+        assert_eq!(response.header, header.as_bytes());
+        assert_eq!(response.body.to_vec(), b"piece".repeat(length / 5));
+    }
+    assert_eq!(receive(&mut server).unwrap_err(), ChannelError::Closed);
+    program.join().unwrap();
 }
 
 #[test]

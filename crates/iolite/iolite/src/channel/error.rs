@@ -5,7 +5,7 @@ use std::fmt;
 use millrace_sys::Errno;
 
 use crate::error::{AllocError, Error};
-use crate::limits::PARTS_PER_AGGREGATE_MAX;
+use crate::limits::PARTS_SENT_MAX;
 use crate::sealed::RefusedMemory;
 
 /// The reason why a channel cannot be used any more.
@@ -78,11 +78,9 @@ impl fmt::Display for ChannelError {
             Self::Peer(fault) => write!(f, "the other process sent {fault}"),
             Self::Refused(refused) => write!(f, "the other process passed {refused}"),
             Self::NoMemory(error) => write!(f, "no memory for bytes of the channel: {error}"),
-            Self::Parts(parts) => write!(
-                f,
-                "an aggregate of {parts} parts (expected: at most {})",
-                PARTS_PER_AGGREGATE_MAX / 2
-            ),
+            Self::Parts(parts) => {
+                write!(f, "an aggregate of {parts} parts (expected: at most {})", PARTS_SENT_MAX)
+            }
             Self::Memory(error) => error.fmt(f),
             Self::Kernel(call, error) => write!(f, "{call}: {error}"),
         }

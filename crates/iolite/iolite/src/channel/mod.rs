@@ -159,10 +159,8 @@ impl Channel {
             self.look_at_socket()?;
         }
         let enqueued = self.sending.enqueue(aggregate, self.options.copied_max);
-        if let Err(error @ ChannelError::Parts(_)) = enqueued {
-            return Err(error);
-        }
-        self.check(enqueued)?;
+        // Nothing was sent, so the channel can be used on.
+        enqueued?;
         self.send_frames()?;
         Ok(true)
     }

@@ -9,9 +9,10 @@ use millrace_sys::Errno;
 use crate::aggregate::Aggregate;
 use crate::channel::error::{ChannelError, PeerFault};
 use crate::channel::page::{OwnPage, PeerPage};
+use crate::error::Error;
 use crate::extent::Source;
 use crate::limits::{
-    BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, KEPT_FILE_BYTES_MAX, PARTS_PER_AGGREGATE_MAX,
+    BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, KEPT_FILE_BYTES_MAX, PARTS_SENT_MAX,
     ZERO_COPY_UNIT,
 };
 use crate::packet::{Frame, FrameKind};
@@ -75,6 +76,14 @@ enum Needs {
     File(Arc<SealedMemory>),
 }
 
+/// How a slice is sent.
+enum SendWay<'a> {
+    Reference(&'a Pool),
+    File(&'a Arc<SealedMemory>),
+    Bytes,
+    Copy(SealedMemory),
+}
+
 impl Sending {
     pub(super) fn is_flushed(&self) -> bool {
         self.outgoing.is_empty()
@@ -92,16 +101,26 @@ impl Sending {
         copied_max: usize,
     ) -> Result<(), ChannelError> {
         let parts = aggregate.slices().count();
-        if parts > PARTS_PER_AGGREGATE_MAX / 2 {
+        if parts > PARTS_SENT_MAX {
             return Err(ChannelError::Parts(parts));
         }
+        // All copies are made first, so that a failure sends nothing.
+        let ways = aggregate.slices().map(|slice| {
+            Ok(match &slice.extent.source {
+                Source::Pool(pool) if self.can_pass(pool) => SendWay::Reference(pool),
+                Source::Sealed(file) => SendWay::File(file),
+                _ if slice.len() < copied_max => SendWay::Bytes,
+                _ => SendWay::Copy(copy_of(slice)?),
+            })
+        });
+        let ways = ways.collect::<Result<Vec<_>, Error>>()?;
         self.forget_files();
-        for slice in aggregate.slices() {
-            match &slice.extent.source {
-                Source::Pool(pool) if self.can_pass(pool) => self.add_reference(pool, slice),
-                Source::Sealed(file) => self.add_file(file, slice),
-                _ if slice.len() < copied_max => self.add_bytes(slice),
-                _ => self.add_copy(slice)?,
+        for (slice, way) in aggregate.slices().zip(ways) {
+            match way {
+                SendWay::Reference(pool) => self.add_reference(pool, slice),
+                SendWay::File(file) => self.add_file(file, slice),
+                SendWay::Bytes => self.add_bytes(slice),
+                SendWay::Copy(copy) => self.add_copy(slice, copy),
             }
         }
         if aggregate.is_empty() {
@@ -184,14 +203,10 @@ impl Sending {
     }
 
     /// Adds a copy in a file of its own, which the peer does not keep for later frames.
-    fn add_copy(&mut self, slice: &Slice) -> Result<(), ChannelError> {
-        let mut copy = UnsealedMemory::new(slice.len())?;
-        copy.write(slice);
-        let file = Arc::new(copy.seal()?);
+    fn add_copy(&mut self, slice: &Slice, copy: SealedMemory) {
         let frame =
             Frame { number: ONCE, length: slice.len() as u32, ..Frame::new(FrameKind::File) };
-        self.outgoing.push_back(Outgoing { frame, needs: Needs::File(file) });
-        Ok(())
+        self.outgoing.push_back(Outgoing { frame, needs: Needs::File(Arc::new(copy)) });
     }
 
     /// Reads what the peer has passed, and drops what only this needed.
@@ -309,6 +324,13 @@ impl ByteRing {
         self.used += used;
         FramePlace::Words { start, used }
     }
+}
+
+/// Copies a slice into a sealed file.
+fn copy_of(slice: &Slice) -> Result<SealedMemory, Error> {
+    let mut copy = UnsealedMemory::new(slice.len())?;
+    copy.write(slice);
+    copy.seal()
 }
 
 /// The number of a file that is not kept.

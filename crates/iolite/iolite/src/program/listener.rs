@@ -11,7 +11,7 @@ use millrace_sys::{Errno, Interest, LevelSet, PollSet};
 use crate::aggregate::Aggregate;
 use crate::channel::{Channel, ChannelError, ChannelOptions, Received};
 use crate::error::Error;
-use crate::limits::PROGRAM_SLAB_BYTES;
+use crate::limits::{PARTS_SENT_MAX, PROGRAM_SLAB_BYTES};
 use crate::program::message::{self, Message};
 use crate::slab::Slab;
 
@@ -85,9 +85,13 @@ impl ProgramListener {
     /// which no process listens any more is replaced.
     ///
     /// # Errors
-    /// [`Error::Kernel`]: EADDRINUSE if a process listens there, or if the file is no socket; those
-    /// of bind(2).
+    /// [`Error::Kernel`]: EADDRINUSE if a process listens there, or if the file is no socket; EINVAL
+    /// without a path; those of bind(2).
     pub fn bind(path: &Path, mode: u32) -> Result<Self, Error> {
+        if path.as_os_str().is_empty() {
+            // The kernel would choose a name.
+            return Err(Error::Kernel("bind", Errno::INVAL));
+        }
         let listener = millrace_sys::listen_packets(path, mode);
         Self::new(listener.map_err(|error| Error::Kernel("bind", error))?)
     }
@@ -121,7 +125,6 @@ impl ProgramListener {
                 self.received = Instant::now();
                 return Ok(request);
             }
-            self.announce();
             self.wait()?;
         }
     }
@@ -159,6 +162,8 @@ impl ProgramListener {
             }
             Err(_) => false,
         });
+        // Preparing may have sent more of a long response.
+        self.announce();
         if is_ready {
             return Ok(());
         }
@@ -216,7 +221,12 @@ impl ProgramListener {
         message::begin(&mut self.out, request.id);
         self.out.extend_from_slice(header);
         let message = message::end(&mut self.out, body, &self.slab);
-        server.send(message.map_err(ChannelError::NoMemory)?)?;
+        let message = message.map_err(ChannelError::NoMemory)?;
+        let parts = message.slices().count();
+        if parts > PARTS_SENT_MAX {
+            return Err(ChannelError::Parts(parts));
+        }
+        server.send(message)?;
         self.unannounced += 1;
         self.prompt = match self.received.elapsed() > UNANNOUNCED_TIME {
             true => PROMPT_AFTER_SLOW,
@@ -277,9 +287,7 @@ impl Server {
         let is_sent = self.waiting.is_empty()
             && match self.channel.try_send(&message) {
                 Ok(is_sent) => is_sent,
-                Err(error @ (ChannelError::Parts(_) | ChannelError::Memory(_))) => {
-                    return Err(error);
-                }
+                Err(error @ ChannelError::Memory(_)) => return Err(error),
                 // The next receive finds out and forgets the server.
                 Err(_) => true,
             };

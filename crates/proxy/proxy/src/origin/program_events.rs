@@ -33,7 +33,7 @@ pub(super) fn connect<E: Engine>(core: &mut Core<E>, path: &Arc<Path>) -> Result
         header_bytes_max: snapshot.response_limits.bytes_max,
     };
     let channel = ProgramConnection::connect(path, options).map_err(|error| match error {
-        ChannelError::Kernel("connect", _) => Reason::ConnectFailed,
+        ChannelError::Kernel("connect" | "sendmsg", _) => Reason::ConnectFailed,
         _ => Reason::Overloaded,
     })?;
     let socket = channel.copy_socket().map_err(|_| Reason::Overloaded)?;
