@@ -116,11 +116,10 @@ static void respond_from(const char *command, const struct iol_request *request)
 static void respond_with_many_slices(const struct iol_request *request) {
   struct iol_aggregate *many = empty();
   struct iol_slice *slice = in_slab(IOL_COPIED, "a", 1);
-  // The header takes one slice.
-  for (int at = 0; at < IOL_SLICES_MAX; at++)
+  for (int at = 0; at <= IOL_SLICES_MAX; at++)
     CHECK(iol_aggregate_append(many, slice) == 0);
   CHECK(iol_program_respond(program, request, "no", 2, many) == -E2BIG);
-  CHECK(iol_aggregate_truncate(many, IOL_SLICES_MAX - 1) == 0);
+  CHECK(iol_aggregate_truncate(many, IOL_SLICES_MAX) == 0);
   respond(request, many);
   iol_aggregate_destroy(many);
   iol_slice_destroy(slice);

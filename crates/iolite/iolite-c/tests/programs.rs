@@ -188,7 +188,7 @@ fn refused_calls_leave_the_program_usable() {
     send(&mut server, 1, "refusals", "", b"");
     expect(&mut server, 1, "", b"");
     send(&mut server, 2, "slices", "most", b"");
-    expect(&mut server, 2, "most", &[b'a'; 2047]);
+    expect(&mut server, 2, "most", &[b'a'; 2048]);
     close(program, server);
 }
 

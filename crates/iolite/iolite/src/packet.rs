@@ -40,8 +40,10 @@ pub(crate) enum FrameKind {
     Empty = 4,
     /// A file that the receiver can forget; no part of an aggregate.
     Forget = 5,
+    /// Text that precedes an aggregate: bytes, as for `Bytes`.
+    Text = 6,
     /// In a ring: the next frame is in a packet.
-    InPacket = 6,
+    InPacket = 7,
     /// The first packet: the number of frames in the sender's ring (0: none). Files: the sender's
     /// page, and its process.
     Hello = 16,
@@ -67,7 +69,8 @@ impl FrameKind {
             3 => Self::File,
             4 => Self::Empty,
             5 => Self::Forget,
-            6 => Self::InPacket,
+            6 => Self::Text,
+            7 => Self::InPacket,
             16 => Self::Hello,
             17 => Self::Pool,
             18 => Self::Ledger,
@@ -157,7 +160,7 @@ mod tests {
     #[test]
     fn frames_are_decoded_as_they_were_encoded() {
         let kinds: Vec<FrameKind> = (0..=u8::MAX).filter_map(FrameKind::of).collect();
-        assert_eq!(kinds.len(), 13);
+        assert_eq!(kinds.len(), 14);
         for kind in kinds {
             let frame = Frame {
                 kind,

@@ -19,7 +19,8 @@ const BYTES: u32 = 2;
 const FILE: u32 = 3;
 const EMPTY: u32 = 4;
 const FORGET: u32 = 5;
-const IN_PACKET: u32 = 6;
+const TEXT: u32 = 6;
+const IN_PACKET: u32 = 7;
 const HELLO: u32 = 16;
 const POOL: u32 = 17;
 const LEDGER: u32 = 18;
@@ -267,6 +268,27 @@ fn bytes_that_the_ring_does_not_have() {
         peer.word(10).store(u64::from(start) | u64::from(length) << 32, Ordering::SeqCst);
         peer.word(0).store(1, Ordering::SeqCst);
         assert_eq!(fault(&mut channel), PeerFault::Frame, "{length} bytes from word {start}");
+    }
+}
+
+#[test]
+fn text_that_is_not_accepted() {
+    for (text_max, lengths, expected) in [
+        (0, &[1][..], PeerFault::Text),
+        (10, &[11], PeerFault::Text),
+        (10, &[6, 5], PeerFault::Text),
+        (300, &[257], PeerFault::Frame),
+    ] {
+        let (mut channel, mut peer) =
+            channel_with(|options| ChannelOptions { text_max, ..options });
+        // The page has 8 words, 32 for frames, and 32 for bytes.
+        peer.hello_with(8, 32);
+        for (at, length) in lengths.iter().enumerate() {
+            peer.word(8 + 4 * at).store(u64::from(TEXT), Ordering::SeqCst);
+            peer.word(10 + 4 * at).store(length << 32, Ordering::SeqCst);
+        }
+        peer.word(0).store(lengths.len() as u64, Ordering::SeqCst);
+        assert_eq!(fault(&mut channel), expected, "{lengths:?} of {text_max}");
     }
 }
 

@@ -173,7 +173,7 @@ fn responses_of_many_parts() {
     let program = thread::spawn(move || {
         for expected in [true, true, false] {
             let request = program.receive().unwrap();
-            let body = of_parts(if expected { 2000 } else { 2048 });
+            let body = of_parts(if expected { 2000 } else { 2049 });
             let refused = program.respond(&request, b"long", body);
             assert_eq!(refused.is_ok(), expected, "earlier responses wait for room");
             if !expected {
@@ -204,8 +204,8 @@ fn a_long_header_ends_the_connection() {
     assert_eq!(request.variable(b"TEXT"), None);
     program.respond(&request, &[b'h'; 1001], Aggregate::new()).unwrap();
     let error = receive(&mut server).unwrap_err();
-    assert_eq!(error, ChannelError::Peer(iolite::PeerFault::Message));
-    assert_eq!(error.to_string(), "the other process sent a message that is not valid");
+    assert_eq!(error, ChannelError::Peer(iolite::PeerFault::Text));
+    assert_eq!(error.to_string(), "the other process sent text that is too long");
 }
 
 #[test]

@@ -50,6 +50,8 @@ pub enum PeerFault {
     Parts,
     /// More packets than its ring announces.
     Packets,
+    /// Text before an aggregate that is too long.
+    Text,
     /// An aggregate that is no message of a program.
     Message,
 }
@@ -66,6 +68,7 @@ impl fmt::Display for PeerFault {
             Self::File => "a reference to a file that was not passed, or beyond its end",
             Self::Parts => "an aggregate with too many parts",
             Self::Packets => "more packets than the ring announces",
+            Self::Text => "text that is too long",
             Self::Message => "a message that is not valid",
         })
     }

@@ -132,7 +132,20 @@ impl Channel {
     /// # Errors
     /// [`ChannelError::Closed`] if the other process has ended or closed the channel.
     pub fn send(&mut self, aggregate: &Aggregate) -> Result<(), ChannelError> {
-        while !self.try_send(aggregate)? {
+        self.send_after_text(|_| {}, aggregate)
+    }
+
+    /// Sends an aggregate like [`Channel::send`], after text as in
+    /// [`Channel::try_send_after_text`].
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn send_after_text(
+        &mut self,
+        write: impl Fn(&mut Vec<u8>),
+        aggregate: &Aggregate,
+    ) -> Result<(), ChannelError> {
+        while !self.try_send_after_text(&write, aggregate)? {
             self.wait(WaitFor::Room)?;
         }
         while !self.sending.is_flushed() {
@@ -149,6 +162,19 @@ impl Channel {
     /// # Errors
     /// As [`Channel::send`].
     pub fn try_send(&mut self, aggregate: &Aggregate) -> Result<bool, ChannelError> {
+        self.try_send_after_text(|_| {}, aggregate)
+    }
+
+    /// Begins to send an aggregate like [`Channel::try_send`], after the text that `write` appends
+    /// to an empty buffer. Text is always copied, at less cost than a slice.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub fn try_send_after_text(
+        &mut self,
+        write: impl FnOnce(&mut Vec<u8>),
+        aggregate: &Aggregate,
+    ) -> Result<bool, ChannelError> {
         if !self.check_room()? {
             return Ok(false);
         }
@@ -158,6 +184,8 @@ impl Channel {
         if !self.waits_by_packet {
             self.look_at_socket()?;
         }
+        self.sending.text.clear();
+        write(&mut self.sending.text);
         let enqueued = self.sending.enqueue(aggregate, self.options.copied_max);
         // Nothing was sent, so the channel can be used on.
         enqueued?;
@@ -221,6 +249,12 @@ impl Channel {
                 Received::Nothing => self.wait(WaitFor::Frames)?,
             }
         }
+    }
+
+    /// Returns the text before the aggregate that was received last. It is complete only if that
+    /// call has returned the aggregate.
+    pub fn text(&self) -> &[u8] {
+        &self.receiving.text
     }
 
     /// Receives the next aggregate if it is there.

@@ -30,6 +30,8 @@ pub struct ChannelOptions {
     pub copied_max: usize,
     /// The bytes of pools that are under way at a time.
     pub in_flight_max: u64,
+    /// The longest text before an aggregate that is accepted, in bytes.
+    pub text_max: usize,
 }
 
 impl ChannelOptions {
@@ -43,6 +45,7 @@ impl ChannelOptions {
             joins_pools: false,
             copied_max: 16 * 1024,
             in_flight_max: 16 << 20,
+            text_max: 0,
         }
     }
 }

@@ -44,6 +44,8 @@ pub(super) struct Receiving {
     pub(super) pools: Vec<(u32, JoinedPool)>,
     /// Data packets, in order.
     pub(super) packets: VecDeque<Packet>,
+    /// The text before the aggregate that is being received, or was received last.
+    pub(super) text: Vec<u8>,
     /// The aggregate that is being received.
     partial: Aggregate,
     parts: usize,
@@ -67,6 +69,30 @@ fn must_wait(packet: &Packet, options: &ChannelOptions) -> bool {
     let account = &options.account;
     let kept_max = (FILES_PER_CHANNEL_MAX * KEPT_FILE_BYTES_MAX) as u64;
     account.held() + memory > account.bytes_max() && memory + kept_max <= account.bytes_max()
+}
+
+/// Appends the bytes of a frame to a text.
+fn add_text(
+    packet: &Packet,
+    page: Option<&PeerPage>,
+    text: &mut Vec<u8>,
+    text_max: usize,
+) -> Result<(), PeerFault> {
+    let Frame { start: word, length, .. } = packet.frame;
+    let (word, length, before) = (word as usize, length as usize, text.len());
+    if length > text_max.saturating_sub(before) {
+        return Err(PeerFault::Text);
+    }
+    match &packet.content {
+        Content::Bytes(bytes) if bytes.len() == length => text.extend_from_slice(bytes),
+        Content::InRing => {
+            let page = page.filter(|page| page.has_bytes(word, length)).ok_or(PeerFault::Frame)?;
+            text.resize(before + length, 0);
+            page.read_bytes(word, &mut text[before..]);
+        }
+        _ => return Err(PeerFault::Frame),
+    }
+    Ok(())
 }
 
 /// Copies the bytes of a frame into a slab.
@@ -149,6 +175,9 @@ impl Receiving {
         if self.parts == PARTS_PER_AGGREGATE_MAX {
             return Err(PeerFault::Parts.into());
         }
+        if self.parts == 0 {
+            self.text.clear();
+        }
         match packet.frame.kind {
             FrameKind::Reference => {
                 let slice = self.find(packet.frame)?;
@@ -172,6 +201,9 @@ impl Receiving {
                 }
                 copied => self.partial.concatenate(copied?),
             },
+            FrameKind::Text if self.partial.is_empty() => {
+                add_text(&packet, page, &mut self.text, options.text_max)?;
+            }
             FrameKind::Empty if is_last && self.parts == 0 => {}
             FrameKind::Forget if !is_last => {
                 let kept = self.files.get_mut(packet.frame.number as usize);

@@ -1,6 +1,7 @@
 //! The sending half of a channel: aggregates become frames.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
 
@@ -28,6 +29,8 @@ pub(super) struct Sending {
     pub(super) pools: Vec<SharedPool>,
     /// Frames of the aggregate that is being sent.
     outgoing: VecDeque<Outgoing>,
+    /// The text before that aggregate.
+    pub(super) text: Vec<u8>,
     /// Slices and bytes that the peer has not passed yet, with the positions after their frames.
     in_flight: VecDeque<(u64, InFlight)>,
     pub(super) in_flight_bytes: u64,
@@ -72,6 +75,8 @@ enum Needs {
     Held(Slice),
     /// The bytes are in the ring or in the packet.
     Copied(Slice),
+    /// Likewise, a range of the text.
+    Text(Range<usize>),
     /// The file travels with the packet.
     File(Arc<SealedMemory>),
 }
@@ -94,7 +99,7 @@ impl Sending {
         self.is_flushed() && self.in_flight_bytes < in_flight_max
     }
 
-    /// Turns an aggregate into frames. Slices shorter than `copied_max` are copied.
+    /// Turns the text and an aggregate into frames. Slices shorter than `copied_max` are copied.
     pub(super) fn enqueue(
         &mut self,
         aggregate: &Aggregate,
@@ -115,6 +120,11 @@ impl Sending {
         });
         let ways = ways.collect::<Result<Vec<_>, Error>>()?;
         self.forget_files();
+        for start in (0..self.text.len()).step_by(BYTES_PER_PACKET_MAX) {
+            let end = self.text.len().min(start + BYTES_PER_PACKET_MAX);
+            let frame = Frame { length: (end - start) as u32, ..Frame::new(FrameKind::Text) };
+            self.outgoing.push_back(Outgoing { frame, needs: Needs::Text(start..end) });
+        }
         for (slice, way) in aggregate.slices().zip(ways) {
             match way {
                 SendWay::Reference(pool) => self.add_reference(pool, slice),
@@ -123,7 +133,7 @@ impl Sending {
                 SendWay::Copy(copy) => self.add_copy(slice, copy),
             }
         }
-        if aggregate.is_empty() {
+        if aggregate.is_empty() && self.text.is_empty() {
             let frame = Frame::new(FrameKind::Empty);
             self.outgoing.push_back(Outgoing { frame, needs: Needs::Nothing });
         }
@@ -248,13 +258,14 @@ impl Sending {
             let place = match &next.needs {
                 Needs::Nothing | Needs::Held(_) if has_ring => FramePlace::Ring,
                 Needs::Copied(slice) => self.byte_ring.allocate(own, slice),
+                Needs::Text(range) => self.byte_ring.allocate(own, &self.text[range.clone()]),
                 _ => FramePlace::Packet,
             };
             let mut frame = next.frame;
             match place {
                 FramePlace::Ring => {}
                 FramePlace::Words { start, .. } => frame.start = start as u32,
-                FramePlace::Packet if send_packet(next, peer)? => {
+                FramePlace::Packet if send_packet(next, &self.text, peer)? => {
                     frame = Frame::new(FrameKind::InPacket);
                 }
                 FramePlace::Packet | FramePlace::None => break,
@@ -337,11 +348,12 @@ fn copy_of(slice: &Slice) -> Result<SealedMemory, Error> {
 pub(super) const ONCE: u32 = u32::MAX;
 
 /// Sends a frame as a packet; returns `false` if the socket has no room.
-fn send_packet(next: &Outgoing, peer: &Peer) -> Result<bool, ChannelError> {
+fn send_packet(next: &Outgoing, text: &[u8], peer: &Peer) -> Result<bool, ChannelError> {
     let header = next.frame.to_bytes();
     let (bytes, file): (&[u8], Option<BorrowedFd<'_>>) = match &next.needs {
         Needs::Nothing | Needs::Held(_) => (&[], None),
         Needs::Copied(slice) => (slice, None),
+        Needs::Text(range) => (&text[range.clone()], None),
         Needs::File(file) => (&[], Some(file.file())),
     };
     let files: &[BorrowedFd<'_>] = file.as_slice();

@@ -9,7 +9,7 @@ use crate::account::Account;
 use crate::aggregate::Aggregate;
 use crate::channel::{Channel, ChannelError, ChannelOptions, PeerFault, Received};
 use crate::pool::Pool;
-use crate::program::message::{self, Message};
+use crate::program::message;
 use crate::slab::Slab;
 
 /// The bounds of a connection to a program.
@@ -33,9 +33,6 @@ pub struct ProgramConnection {
     slab: Slab,
     pool: Pool,
     account: Account,
-    header_bytes_max: usize,
-    /// The message that is being written.
-    out: Vec<u8>,
 }
 
 /// A response of a program.
@@ -60,12 +57,16 @@ impl ProgramConnection {
         let socket = millrace_sys::connect_packets(path)
             .map_err(|error| ChannelError::Kernel("connect", error))?;
         let slab = Slab::on_heap(slab_bytes)?;
-        let channel_options =
-            ChannelOptions { account: account.clone(), ..ChannelOptions::new(slab.clone()) };
+        let text_max = header_bytes_max + message::ID_BYTES;
+        let channel_options = ChannelOptions {
+            account: account.clone(),
+            text_max,
+            ..ChannelOptions::new(slab.clone())
+        };
         let mut channel = Channel::new(socket, channel_options)?;
         channel.delay_wakes();
         let pool = Pool::new(pool_bytes, u64::MAX, &mut [&mut channel])?;
-        Ok(Self { channel, slab, pool, account, header_bytes_max, out: Vec::new() })
+        Ok(Self { channel, slab, pool, account })
     }
 
     /// Returns the socket, which is readable when there may be a response, or room for a request
@@ -120,15 +121,11 @@ impl ProgramConnection {
         variables: impl Iterator<Item = (&'a [u8], V)>,
         body: &Aggregate,
     ) -> Result<bool, ChannelError> {
-        if !self.channel.check_room()? {
-            return Ok(false);
-        }
-        message::begin(&mut self.out, id);
-        for (name, value) in variables {
-            message::write_variable(&mut self.out, name, value);
-        }
-        let message = message::end(&mut self.out, body.clone(), &self.slab);
-        self.channel.try_send(&message.map_err(ChannelError::NoMemory)?)
+        let write = |text: &mut Vec<u8>| {
+            message::begin(text, id);
+            variables.for_each(|(name, value)| message::write_variable(text, name, value));
+        };
+        self.channel.try_send_after_text(write, body)
     }
 
     /// Receives a response; `None` if there is none yet.
@@ -141,10 +138,9 @@ impl ProgramConnection {
         match self.channel.try_receive()? {
             Received::Nothing => Ok(None),
             Received::Ended => Err(ChannelError::Closed),
-            Received::Aggregate(message) => {
-                let message = Message::parse(message, self.header_bytes_max);
-                let Message { id, text, body } = message.ok_or(PeerFault::Message)?;
-                Ok(Some(ProgramResponse { id, header: text, body }))
+            Received::Aggregate(body) => {
+                let (id, header) = message::split(self.channel.text()).ok_or(PeerFault::Message)?;
+                Ok(Some(ProgramResponse { id, header: header.to_vec(), body }))
             }
         }
     }

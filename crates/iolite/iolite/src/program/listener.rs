@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 use millrace_sys::{Errno, Interest, LevelSet, PollSet};
 
 use crate::aggregate::Aggregate;
-use crate::channel::{Channel, ChannelError, ChannelOptions, Received};
+use crate::channel::{Channel, ChannelError, ChannelOptions, PeerFault, Received};
 use crate::error::Error;
 use crate::limits::{PARTS_SENT_MAX, PROGRAM_SLAB_BYTES};
-use crate::program::message::{self, Message};
+use crate::program::message;
 use crate::slab::Slab;
 
 /// A program that responds to the requests of one or more servers, for example of each worker of a
@@ -25,8 +25,6 @@ pub struct ProgramListener {
     /// The number of the next server.
     next_number: u64,
     poll: PollSet,
-    /// The message that is being written.
-    out: Vec<u8>,
     /// When the last request was received.
     received: Instant,
     /// The responses since servers were woken.
@@ -40,8 +38,8 @@ pub struct ProgramListener {
 struct Server {
     number: u64,
     channel: Channel,
-    /// Responses for which the channel has no room yet.
-    waiting: VecDeque<Aggregate>,
+    /// Responses for which the channel has no room yet: their texts and bodies.
+    waiting: VecDeque<(Vec<u8>, Aggregate)>,
 }
 
 /// A request.
@@ -107,7 +105,6 @@ impl ProgramListener {
             servers: VecDeque::new(),
             next_number: 0,
             poll: PollSet::default(),
-            out: Vec::new(),
             received: Instant::now(),
             unannounced: 0,
             prompt: 0,
@@ -190,7 +187,8 @@ impl ProgramListener {
             Err(error) => return Err(Error::Kernel("accept", error)),
         };
         let slab = self.slab.clone();
-        let options = ChannelOptions { joins_pools: true, ..ChannelOptions::new(slab) };
+        let text_max = usize::MAX;
+        let options = ChannelOptions { joins_pools: true, text_max, ..ChannelOptions::new(slab) };
         // A server may go at once.
         if let Ok(mut channel) = Channel::new(socket, options) {
             channel.delay_wakes();
@@ -218,15 +216,11 @@ impl ProgramListener {
         let Some(server) = servers.find(|server| server.number == request.server) else {
             return Ok(());
         };
-        message::begin(&mut self.out, request.id);
-        self.out.extend_from_slice(header);
-        let message = message::end(&mut self.out, body, &self.slab);
-        let message = message.map_err(ChannelError::NoMemory)?;
-        let parts = message.slices().count();
+        let parts = body.slices().count();
         if parts > PARTS_SENT_MAX {
             return Err(ChannelError::Parts(parts));
         }
-        server.send(message)?;
+        server.send(request.id, header, body)?;
         self.unannounced += 1;
         self.prompt = match self.received.elapsed() > UNANNOUNCED_TIME {
             true => PROMPT_AFTER_SLOW,
@@ -242,9 +236,8 @@ impl ProgramListener {
     /// response get none.
     pub fn close(mut self) {
         for mut server in self.servers.drain(..) {
-            let all = server.waiting.iter().try_for_each(|message| server.channel.send(message));
             // A server that has gone receives nothing more.
-            let _ = all.and_then(|()| server.channel.close());
+            let _ = server.send_waiting().and_then(|()| server.channel.close());
         }
     }
 
@@ -265,8 +258,8 @@ const PROMPT_AFTER_SLOW: usize = 1000;
 impl Server {
     /// Sends responses that wait, and receives a request if there is one.
     fn receive(&mut self) -> Result<Option<ProgramRequest>, ChannelError> {
-        while let Some(message) = self.waiting.front() {
-            if !self.channel.try_send(message)? {
+        while let Some((text, body)) = self.waiting.front() {
+            if !self.channel.try_send_after_text(|of| of.extend_from_slice(text), body)? {
                 break;
             }
             self.waiting.pop_front();
@@ -274,25 +267,40 @@ impl Server {
         match self.channel.try_receive()? {
             Received::Nothing => Ok(None),
             Received::Ended => Err(ChannelError::Closed),
-            Received::Aggregate(message) => {
-                let message = Message::parse(message, usize::MAX).ok_or(ChannelError::Closed)?;
-                let Message { id, text, body } = message;
-                Ok(Some(ProgramRequest { server: self.number, id, variables: text, body }))
+            Received::Aggregate(body) => {
+                let (id, variables) =
+                    message::split(self.channel.text()).ok_or(PeerFault::Message)?;
+                let variables = variables.to_vec();
+                Ok(Some(ProgramRequest { server: self.number, id, variables, body }))
             }
         }
     }
 
     /// Sends a response, or lets it wait for room.
-    fn send(&mut self, message: Aggregate) -> Result<(), ChannelError> {
+    fn send(&mut self, id: u64, header: &[u8], body: Aggregate) -> Result<(), ChannelError> {
+        let write = |text: &mut Vec<u8>| {
+            message::begin(text, id);
+            text.extend_from_slice(header);
+        };
         let is_sent = self.waiting.is_empty()
-            && match self.channel.try_send(&message) {
+            && match self.channel.try_send_after_text(write, &body) {
                 Ok(is_sent) => is_sent,
                 Err(error @ ChannelError::Memory(_)) => return Err(error),
                 // The next receive finds out and forgets the server.
                 Err(_) => true,
             };
         if !is_sent {
-            self.waiting.push_back(message);
+            let mut text = Vec::new();
+            write(&mut text);
+            self.waiting.push_back((text, body));
+        }
+        Ok(())
+    }
+
+    /// Sends the responses that wait, and waits until there is room for them.
+    fn send_waiting(&mut self) -> Result<(), ChannelError> {
+        while let Some((text, body)) = self.waiting.pop_front() {
+            self.channel.send_after_text(|of| of.extend_from_slice(&text), &body)?;
         }
         Ok(())
     }

@@ -1,48 +1,19 @@
-//! Messages between a server and a program: an id, text, and a body.
+//! Messages between a server and a program: text before an aggregate, which is the body. The text
+//! begins with the id of the request.
 
-use crate::aggregate::Aggregate;
-use crate::error::AllocError;
-use crate::slab::Slab;
-
-/// The bytes before the text: the id, and the length of the text, 8 each.
-const HEAD_BYTES: usize = 16;
-
-/// Begins a message in `out`. The caller appends the text.
-pub(super) fn begin(out: &mut Vec<u8>, id: u64) {
-    out.clear();
-    out.extend_from_slice(&id.to_ne_bytes());
-    out.extend_from_slice(&0_u64.to_ne_bytes());
+/// Begins the text of a message. The caller appends the rest.
+pub(super) fn begin(text: &mut Vec<u8>, id: u64) {
+    text.extend_from_slice(&id.to_ne_bytes());
 }
 
-/// Ends the message in `out`, to which the caller has appended the text, and adds the body.
-pub(super) fn end(out: &mut [u8], body: Aggregate, slab: &Slab) -> Result<Aggregate, AllocError> {
-    let text_bytes = (out.len() - HEAD_BYTES) as u64;
-    out[8..HEAD_BYTES].copy_from_slice(&text_bytes.to_ne_bytes());
-    let mut message = Aggregate::from_bytes(out, slab)?;
-    message.concatenate(body);
-    Ok(message)
+/// Returns the id at the beginning of a text, and the rest; `None` if it is too short.
+pub(super) fn split(text: &[u8]) -> Option<(u64, &[u8])> {
+    let (id, rest) = text.split_first_chunk()?;
+    Some((u64::from_ne_bytes(*id), rest))
 }
 
-/// A message that was received.
-pub(super) struct Message {
-    pub(super) id: u64,
-    pub(super) text: Vec<u8>,
-    pub(super) body: Aggregate,
-}
-
-impl Message {
-    /// Returns `None` if `bytes` is no message, or its text is longer than `text_max`.
-    pub(super) fn parse(mut bytes: Aggregate, text_max: usize) -> Option<Self> {
-        let mut head = [[0; 8]; 2];
-        bytes.read_at(0, head.as_flattened_mut())?;
-        let [id, text_bytes] = head.map(u64::from_ne_bytes);
-        let text_bytes = usize::try_from(text_bytes).ok().filter(|bytes| *bytes <= text_max)?;
-        let mut text = vec![0; text_bytes];
-        bytes.read_at(HEAD_BYTES as u64, &mut text)?;
-        bytes.skip((HEAD_BYTES + text_bytes) as u64);
-        Some(Self { id, text, body: bytes })
-    }
-}
+/// The bytes of an id.
+pub(super) const ID_BYTES: usize = size_of::<u64>();
 
 /// Appends a variable of a request: the lengths of its name and value, 4 bytes each, both of them,
 /// and a zero byte, so that the value is also a string of C.
@@ -79,25 +50,15 @@ pub(super) fn variables(mut text: &[u8]) -> impl Iterator<Item = (&[u8], &[u8])>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::limits::SLAB_BYTES_MIN;
 
     #[test]
-    fn messages_are_parsed_as_they_were_written() {
-        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
-        let mut out = vec![9; 100];
-        for (text, body) in [("", ""), ("text", ""), ("", "body"), ("a text", "a body")] {
-            begin(&mut out, 77);
-            out.extend_from_slice(text.as_bytes());
-            let body = Aggregate::from_bytes(body.as_bytes(), &slab).unwrap();
-            let message = end(&mut out, body.clone(), &slab).unwrap();
-            let parsed = Message::parse(message.clone(), text.len()).unwrap();
-            assert_eq!((parsed.id, &parsed.text[..]), (77, text.as_bytes()));
-            assert_eq!(parsed.body.to_vec(), body.to_vec());
-            assert!(text.is_empty() || Message::parse(message.clone(), text.len() - 1).is_none());
-            for length in 0..(HEAD_BYTES + text.len()) as u64 {
-                assert!(Message::parse(message.slice(0..length), 100).is_none());
-            }
-        }
+    fn a_text_begins_with_an_id() {
+        let mut text = Vec::new();
+        begin(&mut text, 77);
+        assert_eq!(split(&text), Some((77, &b""[..])));
+        text.extend_from_slice(b"rest");
+        assert_eq!(split(&text), Some((77, &b"rest"[..])));
+        assert_eq!(split(&text[..ID_BYTES - 1]), None);
     }
 
     #[test]
