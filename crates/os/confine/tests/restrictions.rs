@@ -83,9 +83,9 @@ fn echo() {
 fn the_calls_of_a_proxy_succeed_under_the_filter() {
     succeed_in_child("the_calls_of_a_proxy_succeed_under_the_filter", "all", |folder| {
         std::os::unix::fs::symlink("served", folder.join("link")).unwrap();
+        let (one, _other) = millrace_sys::packet_pair().unwrap();
         let all = ExtraCalls { rings: true, select: true, stores: true, channels: true };
         millrace_confine::restrict_syscalls(all).unwrap();
-        let (one, _other) = millrace_sys::packet_pair().unwrap();
         let file = millrace_sys::create_memory_file("test", 4096).unwrap();
         millrace_sys::seal_contents(file.as_fd()).unwrap();
         assert!(millrace_sys::has_sealed_contents(file.as_fd()).unwrap());
