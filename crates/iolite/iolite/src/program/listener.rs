@@ -83,8 +83,8 @@ impl ProgramListener {
     /// which no process listens any more is replaced.
     ///
     /// # Errors
-    /// [`Error::Kernel`]: EADDRINUSE if a process listens there, or if the file is no socket; EINVAL
-    /// without a path; those of bind(2).
+    /// [`Error::Kernel`]: EADDRINUSE if a process listens there, or if the file is no socket;
+    /// EINVAL without a path; those of bind(2).
     pub fn bind(path: &Path, mode: u32) -> Result<Self, Error> {
         if path.as_os_str().is_empty() {
             // The kernel would choose a name.
