@@ -104,7 +104,7 @@ struct iol_channel_options {
   const struct iol_slab *slab;       // required: receives bytes that the sender copied
   const struct iol_account *account; // is charged for sealed memory; NULL: a new one of 64 MB
   size_t ring_frames;     // slices that wait in the ring of this end; 0: 128
-  size_t copied_max;      // shorter slices are copied through the socket; 0: 16384
+  size_t copied_max;      // shorter slices are copied through the ring; 0: 1 MB
   uint64_t in_flight_max; // bytes of pools that are under way; 0: 16777216
   uint32_t flags;         // IOL_JOIN_POOLS, IOL_NO_RING
   uint32_t reserved;      // 0

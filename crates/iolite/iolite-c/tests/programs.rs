@@ -148,8 +148,8 @@ fn responses_from_sealed_and_copied_memory() {
                 _ if length == 0 => vec![],
                 "sealed" => vec![true],
                 "both" => vec![false, true, false],
-                // Long slices are copied into sealed memory.
-                _ => vec![length > 16384],
+                // Slices of 1 MB or more are copied into sealed memory.
+                _ => vec![length >= 1 << 20],
             };
             assert_eq!(files(&response), expected, "{command} {length}");
         }

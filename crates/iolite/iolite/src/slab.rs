@@ -246,6 +246,11 @@ impl Slab {
             })
     }
 
+    /// Returns the size in bytes.
+    pub fn capacity(&self) -> u64 {
+        self.0.capacity
+    }
+
     /// Returns the present state of the slab and its counters.
     pub fn stats(&self) -> SlabStats {
         let (copied, zero_copy) =

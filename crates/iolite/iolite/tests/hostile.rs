@@ -261,7 +261,7 @@ fn positions_that_are_impossible() {
 #[test]
 fn bytes_that_the_ring_does_not_have() {
     // The page has 8 words, 32 for frames, and 32 for bytes.
-    for (start, length) in [(32, 1), (0, 257), (31, 9), (0, 0), (u32::MAX, 8), (0, u32::MAX)] {
+    for (start, length) in [(32, 1), (0, 257), (31, 9), (0, 0), (u32::MAX, 8), (0, 1_u32 << 20)] {
         let (mut channel, mut peer) = channel_with(|options| options);
         peer.hello_with(8, 32);
         peer.word(8).store(u64::from(BYTES | LAST), Ordering::SeqCst);
@@ -429,6 +429,57 @@ fn an_aggregate_without_end() {
         }
     }
     assert_eq!(fault(&mut channel), PeerFault::Parts);
+}
+
+#[test]
+fn aggregates_longer_than_the_memory_for_them() {
+    let one_file = || {
+        let mut memory = UnsealedMemory::new(BLOCK_BYTES).expect("memory");
+        memory.advance(BLOCK_BYTES);
+        Aggregate::from(memory.seal().expect("it is unmapped").into_slice().expect("a mapping"))
+    };
+    let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("a size that is allowed");
+    let quarter = Aggregate::from_bytes(&vec![7; SLAB_BYTES_MIN / 4], &slab).expect("memory");
+    let copied = |more: u64| {
+        let mut all = quarter.clone();
+        all.concatenate(quarter.clone());
+        all.concatenate(quarter.slice(0..more));
+        all
+    };
+    let files = |count: usize| {
+        let mut all = Aggregate::new();
+        (0..count).for_each(|_| all.concatenate(one_file()));
+        all
+    };
+    // The account has room for the files that a channel keeps, and one more.
+    let account_bytes = 17 * BLOCK_BYTES as u64;
+    let refused = ChannelError::Refused(RefusedMemory::TooLong {
+        memory: BLOCK_BYTES as u64,
+        left: 0,
+    });
+    for (aggregate, expected) in [
+        (copied(0), None),
+        (copied(1), Some(ChannelError::Peer(PeerFault::Aggregate))),
+        (files(17), None),
+        (files(18), Some(refused)),
+    ] {
+        let (one, other) = channel_sockets().expect("sockets");
+        let options = |account| {
+            let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("a size that is allowed");
+            ChannelOptions { account, copied_max: usize::MAX, ..ChannelOptions::new(slab) }
+        };
+        let account = Account::new(account_bytes);
+        let mut receiver = Channel::new(one, options(account)).expect("a channel");
+        let sender = std::thread::spawn(move || {
+            let mut channel = Channel::new(other, options(Account::new(0))).expect("a channel");
+            // The receiver may end the channel first.
+            let _ = channel.send(&aggregate).and_then(|()| channel.close());
+        });
+        let received = receiver.receive();
+        assert_eq!(received.as_ref().err(), expected.as_ref());
+        drop((received, receiver));
+        sender.join().expect("it does not panic");
+    }
 }
 
 #[test]

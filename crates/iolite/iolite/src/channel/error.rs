@@ -52,6 +52,9 @@ pub enum PeerFault {
     Packets,
     /// Text before an aggregate that is too long.
     Text,
+    /// An aggregate whose copied bytes take more than half of the slab, or whose files take more
+    /// than the account.
+    Aggregate,
     /// An aggregate that is no message of a program.
     Message,
 }
@@ -69,6 +72,7 @@ impl fmt::Display for PeerFault {
             Self::Parts => "an aggregate with too many parts",
             Self::Packets => "more packets than the ring announces",
             Self::Text => "text that is too long",
+            Self::Aggregate => "an aggregate that is longer than the memory for it",
             Self::Message => "a message that is not valid",
         })
     }

@@ -25,8 +25,8 @@ pub struct ChannelOptions {
     /// Whether to join pools of the other process. It can change the bytes that it passes by
     /// reference, so it has to be trusted.
     pub joins_pools: bool,
-    /// Shorter slices are copied, if they cannot be passed by reference; longer ones are copied
-    /// into a sealed file each.
+    /// Shorter slices are copied through the ring, if they cannot be passed by reference; longer ones
+    /// are copied into a sealed file each, which takes longer, but no memory of the receiver's slab.
     pub copied_max: usize,
     /// The bytes of pools that are under way at a time.
     pub in_flight_max: u64,
@@ -43,7 +43,7 @@ impl ChannelOptions {
             slab,
             account: Account::new(64 << 20),
             joins_pools: false,
-            copied_max: 16 * 1024,
+            copied_max: 1 << 20,
             in_flight_max: 16 << 20,
             text_max: 0,
         }

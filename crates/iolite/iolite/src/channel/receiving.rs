@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use crate::account::Account;
 use crate::aggregate::Aggregate;
 use crate::channel::error::{ChannelError, PeerFault};
 use crate::channel::options::{ChannelOptions, Received};
@@ -49,6 +50,10 @@ pub(super) struct Receiving {
     /// The aggregate that is being received.
     partial: Aggregate,
     parts: usize,
+    /// The bytes of it that were copied into the slab.
+    copied: u64,
+    /// The bytes of its new files that are charged to the account.
+    charged: u64,
     /// The files that the peer has let this side forget since the last aggregate.
     forgotten: usize,
     /// The number of data frames that were received.
@@ -61,14 +66,10 @@ pub(super) struct Receiving {
     pub(super) has_ended: bool,
 }
 
-/// Returns whether a file has to wait until others are dropped. One that never fits is refused when
-/// it is accepted.
-fn must_wait(packet: &Packet, options: &ChannelOptions) -> bool {
-    let Content::File(file) = &packet.content else { return false };
-    let Ok(memory) = SealedMemory::charge_of(file.as_fd()) else { return false };
-    let account = &options.account;
-    let kept_max = (FILES_PER_CHANNEL_MAX * KEPT_FILE_BYTES_MAX) as u64;
-    account.held() + memory > account.bytes_max() && memory + kept_max <= account.bytes_max()
+/// Returns the bytes that are charged for the file of a packet, if it has one.
+fn charge_of(packet: &Packet) -> u64 {
+    let Content::File(file) = &packet.content else { return 0 };
+    SealedMemory::charge_of(file.as_fd()).unwrap_or(0)
 }
 
 /// Appends the bytes of a frame to a text.
@@ -183,24 +184,35 @@ impl Receiving {
                 let slice = self.find(packet.frame)?;
                 self.partial.append(slice);
             }
-            FrameKind::File if must_wait(&packet, options) => {
-                self.packets.push_front(packet);
-                return Err(ChannelError::NoMemory(AllocError::Full));
-            }
             FrameKind::File => {
+                let (account, charge) = (&options.account, charge_of(&packet));
+                if account.held() + charge > account.bytes_max() && self.can_fit(charge, account) {
+                    // It has to wait until others are dropped.
+                    self.packets.push_front(packet);
+                    return Err(ChannelError::NoMemory(AllocError::Full));
+                }
                 let slice = self.find_file(packet, options)?;
+                self.charged += charge;
                 self.partial.append(slice);
             }
-            FrameKind::Bytes => match copy(&packet, page, &options.slab) {
-                Err(error @ ChannelError::NoMemory(_)) => {
-                    // The next call tries again. A frame of the ring is still there.
-                    if !matches!(packet.content, Content::InRing) {
-                        self.packets.push_front(packet);
-                    }
-                    return Err(error);
+            FrameKind::Bytes => {
+                let length = u64::from(packet.frame.length);
+                // Otherwise it might wait for memory that it holds itself.
+                if 2 * (self.copied + length) > options.slab.capacity() {
+                    return Err(PeerFault::Aggregate.into());
                 }
-                copied => self.partial.concatenate(copied?),
-            },
+                match copy(&packet, page, &options.slab) {
+                    Err(error @ ChannelError::NoMemory(_)) => {
+                        // The next call tries again. A frame of the ring is still there.
+                        if !matches!(packet.content, Content::InRing) {
+                            self.packets.push_front(packet);
+                        }
+                        return Err(error);
+                    }
+                    copied => self.partial.concatenate(copied?),
+                }
+                self.copied += length;
+            }
             FrameKind::Text if self.partial.is_empty() => {
                 add_text(&packet, page, &mut self.text, options.text_max)?;
             }
@@ -222,8 +234,15 @@ impl Receiving {
         if !is_last {
             return Ok(None);
         }
-        (self.parts, self.forgotten) = (0, 0);
+        (self.parts, self.forgotten, self.copied, self.charged) = (0, 0, 0, 0);
         Ok(Some(Received::Aggregate(std::mem::take(&mut self.partial))))
+    }
+
+    /// Returns whether a file fits beside the files of the aggregate that are there already and the
+    /// files that are kept. One that never fits is refused when it is accepted.
+    fn can_fit(&self, charge: u64, account: &Account) -> bool {
+        let kept_max = (FILES_PER_CHANNEL_MAX * KEPT_FILE_BYTES_MAX) as u64;
+        self.charged + charge + kept_max <= account.bytes_max()
     }
 
     /// Enters the extents that are still held in the ledgers of their pools. From then on the
