@@ -139,6 +139,32 @@ class Responses(Case):
                        "Transfer-Encoding: chunked", "--data-binary", f"@{self.folder}/body", url)
             self.assertEqual(self.run_client(*command).stdout, status)
 
+    def test_a_body_is_received_into_the_pool_of_the_program(self):
+        self.program(lambda request: (TEXT + b"\n", (SEALED, request.body)))
+        admin = self.folder / "admin.sock"
+        proxy = self.start('upload-buffer = "1M"', top=f'workers = 1\nadmin = "unix:{admin}"')
+        body = os.urandom(400_000)
+        size = f"{len(body):x}\r\n".encode()
+        for fields, before, after, buffered in (
+            (f"Content-Length: {len(body)}", b"", b"", range(40_000)),
+            # Its length is not known before it was received.
+            ("Transfer-Encoding: chunked", size, b"\r\n0\r\n\r\n", range(300_000, 1 << 20)),
+        ):
+            connection = wire.Connection(proxy.address)
+            with contextlib.closing(connection.socket):
+                connection.send(f"POST /app/ HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n".encode())
+                connection.send(before + body[:300_000])
+                self.wait_until("bytes are read", lambda: not wire.unread_bytes(connection.socket))
+                self.assertIn(self.buffered_bytes(admin), buffered, fields)
+                connection.send(body[300_000:] + after)
+                self.assertTrue(connection.read_response().body == body, fields)
+
+    def buffered_bytes(self, admin):
+        command = ("curl", "-sf", "--unix-socket", admin, "http://localhost/metrics")
+        lines = self.run_client(*command).stdout.decode().splitlines()
+        return sum(int(line.split()[-1]) for line in lines
+                   if line.startswith("millrace_buffered_bytes"))
+
     def test_compression_and_tls(self):
         content = b"the same words again and again. " * 10_000
         self.program(lambda _: (TEXT + b"\n", "document"), document=content)
@@ -155,6 +181,7 @@ class Responses(Case):
             f'program = "unix:{self.path}"\ncompress = "on"\n'
         )
         proxy = self.millrace("run", config)
+        self.wait_until("both addresses", lambda: len(proxy.addresses) == 2)
         plain, secured = proxy.addresses
         for extra in ((), ("--compressed",)):
             for url in (f"http://{plain}/", f"https://{secured}/"):

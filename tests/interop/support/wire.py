@@ -7,6 +7,17 @@ import socket
 TIMEOUT_SECONDS = 120
 
 
+def unread_bytes(client):
+    """Returns how many bytes of an IPv4 connection the server has not read: those that the client's
+    kernel has not sent, and those that the server's kernel has received."""
+    ports = [client.getsockname()[1], client.getpeername()[1]]
+    with open("/proc/net/tcp") as table:
+        rows = [line.split() for line in table.readlines()[1:]]
+    found = {tuple(int(row[at].split(":")[1], 16) for at in (1, 2)): row[4] for row in rows}
+    sent, received = found[tuple(ports)], found[tuple(reversed(ports))]
+    return int(sent.split(":")[0], 16) + int(received.split(":")[1], 16)
+
+
 class Response:
     """A response: status, fields (names in lower case; the last one of a name counts), length and
     hash of the body."""

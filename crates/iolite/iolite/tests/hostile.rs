@@ -453,10 +453,8 @@ fn aggregates_longer_than_the_memory_for_them() {
     };
     // The account has room for the files that a channel keeps, and one more.
     let account_bytes = 17 * BLOCK_BYTES as u64;
-    let refused = ChannelError::Refused(RefusedMemory::TooLong {
-        memory: BLOCK_BYTES as u64,
-        left: 0,
-    });
+    let refused =
+        ChannelError::Refused(RefusedMemory::TooLong { memory: BLOCK_BYTES as u64, left: 0 });
     for (aggregate, expected) in [
         (copied(0), None),
         (copied(1), Some(ChannelError::Peer(PeerFault::Aggregate))),

@@ -7,7 +7,9 @@ use millrace_sys::Errno;
 
 use crate::account::Account;
 use crate::aggregate::Aggregate;
+use crate::buffer::Buffer;
 use crate::channel::{Channel, ChannelError, ChannelOptions, PeerFault, Received};
+use crate::error::AllocError;
 use crate::pool::Pool;
 use crate::program::message;
 use crate::slab::Slab;
@@ -90,6 +92,18 @@ impl ProgramConnection {
     /// Returns the account of the program's files.
     pub fn account(&self) -> &Account {
         &self.account
+    }
+
+    /// Returns memory of the pool that the program reads, for receiving the body of a request into
+    /// it.
+    ///
+    /// # Errors
+    /// If there is none.
+    ///
+    /// # Panics
+    /// If `length` is 0.
+    pub fn allocate(&self, length: usize) -> Result<Buffer, AllocError> {
+        self.pool.allocate(length..=length)
     }
 
     /// Copies the body of a request into the pool that the program reads.

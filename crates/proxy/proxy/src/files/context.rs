@@ -38,6 +38,8 @@ pub(crate) struct FileContext {
     pub(crate) script: Option<Rc<FoundScript>>,
     /// The body of a request for a program, if it is received before the request is sent.
     pub(crate) body: Option<HeldBytes>,
+    /// The same, if it is received into the pool of its program.
+    pub(crate) pooled: Option<iolite::Buffer>,
     /// The file into which that body is received.
     pub(crate) receiving: Option<UploadFile>,
     /// That body, if it is in a file.

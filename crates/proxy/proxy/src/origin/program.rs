@@ -17,7 +17,7 @@ use millrace_store::Body;
 use crate::cached::{reader::CachedReader, waiting};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Reason};
-use crate::files::ProgramUse;
+use crate::files::{FileContext, ProgramUse};
 use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::{OriginAddress, Phase, fastcgi, program_events};
 
@@ -26,6 +26,27 @@ use crate::origin::{OriginAddress, Phase, fastcgi, program_events};
 pub(crate) fn is_used(exchange: &Exchange) -> bool {
     exchange.snapshot().origin_protocol(exchange.service, exchange.plan) == OriginProtocol::Program
 }
+
+/// Allocates memory for the body of a request in the pool of its program, before the body is
+/// received. Short bodies, those of unknown length, and those over TLS, which has to decrypt them
+/// first, are copied into the pool later, and so are all if there is no memory.
+pub(crate) fn allocate_body<E: Engine>(core: &mut Core<E>, key: Key) {
+    let ExchangeParts { exchange, client, .. } = core.parts_with_client(key);
+    let Framing::Length(length) = exchange.framing else { return };
+    if length < DIRECT_BYTES_MIN || client.wire.tls().is_some() || !is_used(exchange) {
+        return;
+    }
+    let path = path_of(exchange);
+    // Without a program, the request fails when it is sent.
+    let Ok(slot) = program_events::connect(core, &path) else { return };
+    let connection = core.origins.programs.get_mut(slot).expect("connected just now");
+    let pooled = connection.channel.allocate(length as usize).ok();
+    core.exchange(key).file.get_or_insert_default().pooled = pooled;
+}
+
+/// Bodies of at least this length are received directly. A shorter one mostly arrives with the
+/// header.
+const DIRECT_BYTES_MIN: u64 = 4096;
 
 /// Sends the request to its program, or lets it wait for room. `has_waited`: it has, and now is its
 /// turn.
@@ -98,10 +119,12 @@ fn try_send<E: Engine>(
     let origin = OriginAddress::Unix(path.clone());
     let environment = &mut origins.environment;
     fastcgi::set_environment(environment, exchange, (&origin, 80), [peer, local]);
-    let body = exchange.file.as_ref().and_then(|file| file.body.as_ref());
-    let body = match body.filter(|body| !body.is_empty()) {
-        Some(body) => connection.channel.share(body)?,
-        None => Aggregate::new(),
+    let body = match exchange.file.as_deref() {
+        Some(FileContext { pooled: Some(pooled), .. }) => pooled.slice(0..pooled.len()).into(),
+        Some(FileContext { body: Some(body), .. }) if !body.is_empty() => {
+            connection.channel.share(body)?
+        }
+        _ => Aggregate::new(),
     };
     let id = key.token(TokenKind::Exchange).to_bits();
     connection.channel.try_send(id, environment.variables(), &body)

@@ -1,6 +1,8 @@
 //! Stage receive: receives the body of a request for a program, into memory or, if it is long, into
 //! a file. So a slow client does not occupy the program, and the program gets the length of a
-//! chunked body. Threads write the file; meanwhile nothing is received.
+//! chunked body. Threads write the file; meanwhile nothing is received. The body for a copy-free
+//! program is received where the program reads it, if its length is known ("early
+//! demultiplexing").
 
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use millrace_http1::Framing;
 
 use crate::cached::waiting;
 use crate::core::{Core, ExchangeParts};
+use crate::exchange::Exchange;
 use crate::exchange::reason::Reason;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::files::FileWork;
@@ -47,6 +50,7 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
     exchange.upload.start(exchange.framing, false, engine.now());
     fastcgi::send_continue(core, key);
+    program::allocate_body(core, key);
     collect(core, key)
 }
 
@@ -62,8 +66,12 @@ fn collect<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let in_memory = fastcgi::buffer_bytes(exchange);
     let most = fastcgi::received_bytes_max(exchange, has_folders);
     let file = exchange.file.get_or_insert_default();
+    if file.pooled.is_some() {
+        return collect_into_pool(core, key);
+    }
     let body = file.body.get_or_insert_with(|| HeldBytes::copy(engine.budget(), &[]));
-    let Ok(is_whole) = exchange.upload.collect(&mut client.wire, body, engine.now()) else {
+    let append = |bytes: &[u8]| body.append(bytes);
+    let Ok(is_whole) = exchange.upload.collect(&mut client.wire, append, engine.now()) else {
         return NextStep::End(Reason::MalformedBody);
     };
     let (length, received) = (exchange.upload.forwarded(), body.len() as u64);
@@ -90,6 +98,38 @@ fn collect<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     }
     client.wire.receive_body(engine, Buffer::SIZE, exchange.upload.expected_bytes(), false);
     NextStep::Wait
+}
+
+/// Receives the body into the pool of its program. Only bytes that came with the header are copied.
+fn collect_into_pool<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let ExchangeParts { engine, exchange, client, .. } = core.parts_with_client(key);
+    let Exchange { file, upload, .. } = exchange;
+    let pooled = file.as_deref_mut().and_then(|file| file.pooled.as_mut());
+    let buffer = pooled.expect("the caller has checked it");
+    let append = |bytes: &[u8]| {
+        buffer.write(bytes);
+    };
+    let Ok(mut is_whole) = upload.collect(&mut client.wire, append, engine.now()) else {
+        return NextStep::End(Reason::MalformedBody);
+    };
+    while !is_whole {
+        if client.wire.has_ended() {
+            return NextStep::End(Reason::BodyCut);
+        }
+        if client.wire.is_receiving() {
+            return NextStep::Wait;
+        }
+        let left = upload.expected_bytes();
+        let memory = &mut buffer.unfilled()[..left as usize];
+        let received;
+        (received, is_whole) = upload.collect_into(engine, &mut client.wire, memory);
+        match received {
+            Some(Ok(count)) => buffer.advance(count),
+            Some(Err(_)) => return NextStep::End(Reason::ClientClosed),
+            None => client.wire.receive_body(engine, Buffer::SIZE, left, true),
+        }
+    }
+    NextStep::Advance(Stage::Fetch)
 }
 
 /// Has a thread write the received bytes to the file of the body.

@@ -24,7 +24,7 @@ pub(crate) mod upload;
 
 use std::time::Duration;
 
-use millrace_engine::{Engine, HeldBytes, Instant, SharedBytes};
+use millrace_engine::{Engine, Error, Instant, SharedBytes};
 use millrace_http1::Framing;
 use millrace_splice::{ArrivalPattern, FillResult, MoveMethod, Pipe, Pipes};
 use millrace_store::{BodyEnd, COPIED_BYTES};
@@ -465,24 +465,45 @@ impl Transfer {
         Ok(self.state)
     }
 
-    /// Moves the received bytes of a body to `memory`. Returns whether the body is whole.
+    /// Passes the received bytes of a body to `append`. Returns whether the body is whole.
     ///
     /// # Errors
     /// If the body breaks its framing.
     pub(crate) fn collect(
         &mut self,
         source: &mut Wire,
-        memory: &mut HeldBytes,
+        append: impl FnOnce(&[u8]),
         now: Instant,
     ) -> Result<bool, BodyError> {
         let bytes = source.recv_buffer.bytes_mut();
         let (consumed, payload) = self.body.advance(bytes).map_err(|_| BodyError::Malformed)?;
         self.forwarded += payload.len() as u64;
-        memory.append(&bytes[payload]);
+        append(&bytes[payload]);
         source.recv_buffer.consume(consumed);
         if self.body.is_malformed() {
             return Err(BodyError::Malformed);
         }
+        Ok(self.note_collected(now))
+    }
+
+    /// Receives bytes of a body directly into `memory`, which is no longer than what is left of it.
+    /// Returns as [`Wire::try_receive_into`], and whether the body is whole.
+    pub(crate) fn collect_into<E: Engine>(
+        &mut self,
+        engine: &mut E,
+        source: &mut Wire,
+        memory: &mut [u8],
+    ) -> (Option<Result<usize, Error>>, bool) {
+        let received = source.try_receive_into(engine, memory);
+        if let Some(Ok(count)) = received {
+            self.body.skip(count as u64);
+            self.forwarded += count as u64;
+        }
+        (received, self.note_collected(engine.now()))
+    }
+
+    /// Notes that bytes were collected. Returns whether the body is whole.
+    fn note_collected(&mut self, now: Instant) -> bool {
         let is_whole = self.body.is_complete();
         if is_whole {
             self.body = BodyProgress::Complete;
@@ -491,7 +512,7 @@ impl Transfer {
             if is_whole { TransferState::Ended } else { TransferState::AwaitingSource },
             now,
         );
-        Ok(is_whole)
+        is_whole
     }
 
     /// Sends the rest of a body, which is in memory, in one step.
