@@ -7,45 +7,25 @@
 // As usual with libfcgi, a thread serves one connection until the web server closes it. So THREADS
 // must be more than the connections that the web server holds open.
 #include <fcgiapp.h>
-#include <fcntl.h>
 #include <pthread.h>
-#include <stdatomic.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include "pbstream.h"
+#include "pbcounts.h"
 
 #define BACKLOG 1024
 
-struct counts {
-  _Atomic unsigned long long requests, urls;
-};
 static struct counts *counts;
 static char *body;
 static int listener;
 
-// Returns the bytes that a target asks for, or -1.
-static long size_of(const char *target) {
-  if (strncmp(target, "/n/", 3)) return -1;
-  char *end;
-  long size = strtol(target + 3, &end, 10);
-  if (*end == 'k') size <<= 10;
-  else if (*end == 'm') size <<= 20;
-  return size < 0 || size > STREAM ? -1 : size;
-}
 static void serve(FCGX_Request *request) {
   const char *target = FCGX_GetParam("REQUEST_URI", request->envp);
-  long size = target ? size_of(target) : -1;
+  long size = target ? pbsize(target, "/n/") : -1;
   if (size < 0) {
     FCGX_PutS("Status: 404 Not Found\r\nContent-Length: 0\r\n\r\n", request->out);
     return;
   }
-  atomic_fetch_add(&counts->requests, 1);
-  atomic_fetch_add(&counts->urls, pbhash(target, strlen(target)));
+  pbcount(counts, target);
   FCGX_FPrintF(request->out, "Content-Type: application/octet-stream\r\n"
     "Content-Length: %ld\r\nCache-Control: no-store\r\n\r\n", size);
   FCGX_PutStr(body, size, request->out);
@@ -65,16 +45,7 @@ int main(int argc, char **argv) {
     fprintf(stderr, "pbfcgi: invalid arguments (expected: SOCKET THREADS COUNTS)\n");
     return 2;
   }
-  int file = open(argv[3], O_RDWR | O_CREAT | O_TRUNC, 0644);
-  if (file < 0 || ftruncate(file, sizeof *counts)) {
-    perror(argv[3]);
-    return 1;
-  }
-  counts = mmap(0, sizeof *counts, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
-  if (counts == MAP_FAILED) {
-    perror("mmap");
-    return 1;
-  }
+  counts = pbcounts(argv[3]);
   pbstream(body = malloc(STREAM));
   FCGX_Init();
   umask(0); // The web server may run as another user.

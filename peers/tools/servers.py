@@ -18,10 +18,11 @@ from runner import plan, settings
 MODE = "closed-loop-1core"
 SIZES = ("512", "1k", "2k", "4k", "8k", "16k", "32k", "64k", "128k", "200k")
 # The curves and their programs (start/NAME): millrace as installed, the same with a copy of each
-# body into a private buffer, and servers that have neither.
+# body into a private buffer, and servers that have neither. Programs are copy-free only behind
+# "millrace", otherwise behind FastCGI.
 PROGRAMS = ("millrace", "millrace-copy", "nginx", "lighttpd")
-COLOURS = {"millrace": "#0072b2", "millrace-copy": "#555555", "nginx": "#009e73",
-           "lighttpd": "#d55e00"}
+COLOURS = {"millrace": "#0072b2", "millrace-fastcgi": "#56b4e9", "millrace-copy": "#555555",
+           "nginx": "#009e73", "lighttpd": "#d55e00"}
 # How requests are made: over a persistent connection, or each over a new one.
 KINDS = {"persistent": "", "new connection": "-new-connection"}
 DASHES = {"persistent": "", "new connection": "6 4"}
@@ -34,12 +35,13 @@ class Server:
 
     title: str
     family: str  # of the cases of run-case
+    programs: tuple = PROGRAMS
 
 
 FIGURES = {
     "io-lite-files": Server("Files: request rate and bandwidth by size", "static-file"),
-    "io-lite-programs": Server("Programs behind FastCGI: request rate and bandwidth by size",
-                               "fastcgi"),
+    "io-lite-programs": Server("Programs: request rate and bandwidth by size", "program",
+                               ("millrace", "millrace-fastcgi", *PROGRAMS[1:])),
 }
 
 
@@ -47,7 +49,7 @@ def measure(name, sizes, arguments):
     """Makes every window of a figure. Returns the rows, and the notes for the page."""
     figure = FIGURES[name]
     sizes = [size for size in SIZES if not sizes or settings.SIZES[size] in sizes]
-    programs = arguments.programs.split(",") if arguments.programs else list(PROGRAMS)
+    programs = arguments.programs.split(",") if arguments.programs else list(figure.programs)
     cases = {f"{figure.family}-{size}{suffix}": (kind, settings.SIZES[size])
              for kind, suffix in KINDS.items() for size in sizes}
     if not cases:

@@ -16,11 +16,11 @@ HITS = ("reverse-hit", "forward-hit", "static-file", "many-connections-hit", "tl
         "precompressed")
 # Families of cases whose last part is a size: a key of SIZES, or one of MIXTURES.
 SIZED = ("reverse-miss", "reverse-hit", "reverse-store", "static-file", "tunnel", "tls", "tls-miss",
-         "tls-static", "fastcgi", "compressed-text", "precompressed-text")
+         "tls-static", "fastcgi", "program", "program-new", "compressed-text", "precompressed-text")
 MIXTURES = ("reverse-miss-polymix", "reverse-hit-surge", "static-file-surge")
 FORWARD = ("forward-miss-8k", "forward-miss-8k-new-connection", "forward-hit-8k",
            "forward-hit-surge")
-CLOSING = ("static-file-", "fastcgi-")  # may be followed by -new-connection
+CLOSING = ("static-file-", "fastcgi-", "program-")  # may be followed by -new-connection
 CONDITIONAL = "static-file-304"
 COLD_CASE = "static-file-cold-64k"
 # Files of COLD_CASE. In a window each is requested once at most: the first ones by the first
@@ -29,12 +29,16 @@ COLD_FILES, COLD_REQUESTS, COLD_WARM_UP = 4096, 3900, 64
 # Of a window, and per second. nginx reads about 400 such files per second, one after the other.
 COLD_SECONDS, COLD_RATE = 8.0, 150
 SURGE_RATE = 2000
-# The families behind FastCGI: offset of the port, path, kind of the program, and most requests per
-# second, which every peer can serve with the program on one core.
+# The families with a program behind the peer: offset of the port, path, kind of the program, and
+# most requests per second, which every peer can serve with the program on one core.
 PROGRAMS = {
     "fastcgi": (3, "/n/{size}", "echo", 2000),
     "fastcgi-php": (9, "/{size}.php", "php", 1000),
+    "program": (12, "/n/{size}", "copy-free", 2000),
+    "program-new": (12, "/new/{size}", "copy-free", 2000),
 }
+# Peers without such a service run the same program behind another one.
+INSTEAD = {"program": "fastcgi", "program-new": "fastcgi"}
 # The folders below FILES with texts for gzip: alone, and with their compressed form beside them.
 TEXTS = {"compressed-text": "text", "precompressed-text": "packed"}
 GZIP = "Accept-Encoding: gzip"
@@ -69,7 +73,7 @@ class Spec:
     rate: float = 0.0  # requests per second; 0: by size or by the options
     seconds: float = 0.0  # of a window; 0: those of the options
     client: list = field(default_factory=list)  # a command that replaces pbload
-    program: str = ""  # behind FastCGI: echo or php
+    program: str = ""  # behind the peer, a key of programs.KINDS
     fields: list = field(default_factory=list)  # more header fields of the requests
     status: int = 200  # of each response; 304 has no body
     coding: str = ""  # content coding of each response
@@ -151,10 +155,8 @@ def plain_spec(case, peer, served, idle):
         return Spec(2, "/c/" + size, size, flags=["-U"], checked=FULL // SIZES[size])
     if case.startswith(("static-file-", "compressed-", "precompressed-")):
         return file_spec(case, family, size, is_floor, served)
-    if family in PROGRAMS and family in served and (family == "fastcgi" or size == "1k"):
-        offset, path, program, rate = PROGRAMS[family]
-        return Spec(offset, path.format(size=size), size, program=program,
-                    rate=min(rate, RATES.get(size, RATES["64k"])))
+    if family in PROGRAMS:
+        return program_spec(family, size, served)
     if case in FORWARD:
         return forward_spec(case, is_floor, served)
     if family == "tunnel":
@@ -179,6 +181,17 @@ def file_spec(case, family, size, is_floor, served):
             return surge(Spec(4, "/c/8k", "8k", rate=SURGE_RATE))
         return Spec(4, "/c/" + size, size)
     return None
+
+
+def program_spec(family, size, served):
+    """Returns the Spec of a case with a program behind the peer, or None."""
+    if family not in served:
+        family = INSTEAD.get(family)
+    if family not in served or (family == "fastcgi-php" and size != "1k"):
+        return None
+    offset, path, program, rate = PROGRAMS[family]
+    return Spec(offset, path.format(size=size), size, program=program,
+                rate=min(rate, RATES.get(size, RATES["64k"])))
 
 
 def tls_spec(case, family, size, is_floor, served):
@@ -240,7 +253,7 @@ def default_modes(case):
     if case == CONDITIONAL or case.startswith(("compressed-", "precompressed-")):
         return [closed]
     plain, variants = split_variants(case)
-    with_rate = ("tls-static-", "static-file-", "fastcgi-")
+    with_rate = ("tls-static-", "static-file-", "fastcgi-", "program-")
     if case == "tls-8k" or plain.startswith(with_rate) and not variants:
         return [closed, rate]
     if variants or case.startswith(("tls-", "reverse-store-", "tunnel-")):

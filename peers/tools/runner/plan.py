@@ -59,7 +59,7 @@ def needs_tls(entries):
 
 
 def programs_of(entries):
-    """Returns {(peer, kind): None} of the programs behind FastCGI that the entries need."""
+    """Returns {(peer, kind): None} of the programs behind the peers that the entries need."""
     found = {}
     for entry in entries:
         for peer in entry.peers:
@@ -123,7 +123,7 @@ class Run:
         self.entries, self.peers, self.options = entries, peers, options
         self.bases = {peer: PORT + 100 * number for number, peer in enumerate(peers, 1)}
         self.processes = {}
-        self.programs = {}  # {(peer, kind): program behind FastCGI}
+        self.programs = {}  # {(peer, kind): program behind it}
         self.specs = {}  # {(case, peer): spec} of those that passed the checks
         self.rows = []
         self.has_failed = False
@@ -174,7 +174,7 @@ class Run:
         shutil.rmtree(folder, ignore_errors=True)
         os.makedirs(folder)
         more = {"PB_SCRIPTS": SCRIPTS}
-        for kind, name in (("echo", "PB_ECHO"), ("php", "PB_PHP")):
+        for kind, name in (("echo", "PB_ECHO"), ("php", "PB_PHP"), ("copy-free", "PB_PROGRAM")):
             if (peer, kind) in self.programs:
                 more[name] = self.programs[peer, kind].address
         if any(entry.case == cases.COLD_CASE for entry in self.entries):
@@ -306,7 +306,7 @@ def execute(entries, peers, options, path):
     alone = open(WORK + "/run-case.lock", "w")
     lock.wait_for(alone)
     kinds = [kind for _, kind in programs_of(entries)]
-    prepare(needs_tls(entries), "echo" in kinds)
+    prepare(needs_tls(entries), "echo" in kinds, "copy-free" in kinds)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     run = Run(entries, peers, options)
     try:

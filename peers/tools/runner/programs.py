@@ -1,5 +1,6 @@
-"""The programs behind FastCGI: an echo on libfcgi, and php-fpm with one script. Each peer has one
-of its own, so that idle connections of another peer occupy none of its threads."""
+"""The programs behind the peers: behind FastCGI an echo on libfcgi, and php-fpm with one script; and
+the echo as a copy-free program on libiolite. Each peer has one of its own, so that idle connections
+of another peer occupy none of its threads."""
 import glob
 import json
 import os
@@ -34,22 +35,36 @@ BEGIN_REQUEST, END_REQUEST, PARAMS, STDIN, STDOUT = 1, 3, 4, 5, 6
 RESPONDER = b"\0\1\0\0\0\0\0\0"
 
 
-class Echo:
-    """A program on libfcgi with threads, each for one connection: tools/pbfcgi.c."""
+class Counting:
+    """A program that counts its requests in a file."""
 
-    def __init__(self, peer, connections):
-        folder = new_folder(peer, "echo")
+    def __init__(self, peer, kind, command, *more):
+        folder = new_folder(peer, kind)
         self.address = folder + "/echo.sock"
         self.counts = folder + "/counts"
-        threads = str(CONNECTIONS_EACH * connections)
-        self.process = Process(f"{peer}-echo", [BIN + "/pbfcgi", self.address, threads,
-                                                self.counts], core=1)
-        wait_for(self)
+        words = [f"{BIN}/{command}", self.address, *more, self.counts]
+        self.process = Process(f"{peer}-{kind}", words, core=1)
 
     def requests(self):
         """Returns how many requests it has served, and the sum of their targets' hashes."""
         with open(self.counts, "rb") as file:
             return struct.unpack("QQ", file.read())
+
+
+class Echo(Counting):
+    """A program on libfcgi with threads, each for one connection: tools/pbfcgi.c."""
+
+    def __init__(self, peer, connections):
+        super().__init__(peer, "echo", "pbfcgi", str(CONNECTIONS_EACH * connections))
+        wait_for(self)
+
+
+class CopyFree(Counting):
+    """A program on libiolite with one thread: tools/pbprogram.c."""
+
+    def __init__(self, peer, connections):
+        super().__init__(peer, "copy-free", "pbprogram")
+        wait_for(self, socket.SOCK_SEQPACKET)
 
 
 class Php:
@@ -86,7 +101,7 @@ class Php:
         return found["accepted conn"] - waiting
 
 
-KINDS = {"echo": Echo, "php": Php}
+KINDS = {"echo": Echo, "php": Php, "copy-free": CopyFree}
 
 
 def php_fpm():
@@ -113,11 +128,11 @@ def new_folder(peer, kind):
     return folder
 
 
-def wait_for(program):
+def wait_for(program, kind=socket.SOCK_STREAM):
     """Waits until a program listens on its socket."""
     end = time.monotonic() + START_SECONDS_MAX
     while time.monotonic() < end:
-        with socket.socket(socket.AF_UNIX) as probe:
+        with socket.socket(socket.AF_UNIX, kind) as probe:
             if probe.connect_ex(program.address) == 0:
                 return
         time.sleep(0.05)

@@ -60,14 +60,16 @@ class Options:
     restart: bool = False  # start a peer anew for each window
 
 
-def prepare(tls=False, fastcgi=False):
-    """Builds the tools, also those of TLS and FastCGI, and makes certificates, unless they
-    exist."""
+def prepare(tls=False, fastcgi=False, copy_free=False):
+    """Builds the tools, also those of TLS, FastCGI and copy-free programs, and makes certificates,
+    unless they exist."""
     os.makedirs(FILES + "/c", exist_ok=True)
     more = ["tls"] * tls + ["fastcgi"] * fastcgi
     tools = ["/pbload"] + ["/pbtls-load"] * tls + ["/pbfcgi"] * fastcgi
     if not all(os.path.exists(BIN + tool) for tool in tools):
         subprocess.check_call([PEERS + "/tools/build.sh", BIN, *more])
+    if copy_free:  # always, because it contains libiolite
+        subprocess.check_call([PEERS + "/tools/build.sh", BIN, "iolite"])
     if not all(map(os.path.exists, (CERT, KEY, PEM, CA))):
         make_certificate()
 
