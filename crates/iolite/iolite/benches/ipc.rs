@@ -1,12 +1,16 @@
 //! Bandwidth between two processes. Run `cargo bench -p iolite --bench ipc`, optionally followed by
-//! `--` and names of ways ([`Way`]), sizes in KB, and `all-bytes`.
+//! `--` and names of ways ([`Way`]), sizes in KB, `all-bytes`, and `csv`.
 //!
 //! A producer fills buffers and passes them to a consumer, which reads them: one word of each page,
 //! as in the paper, or all bytes with `all-bytes`. Both wait by futex(2), or by the socket; neither
 //! spins. Each figure is the median of [`ROUNDS`] rounds, in which the ways alternate: the time of
-//! one buffer, and the CPU time of both processes for it. docs/design/pools.md has a run.
+//! one buffer, and the CPU time of both processes for it. With `csv`, each round is a line instead.
+//! If PBICEORYX2 names the program peers/tools/iceoryx2, it is one of the ways.
+//! docs/design/pools.md has a run.
 
+use std::fs::File;
 use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Command, Stdio};
@@ -32,6 +36,8 @@ const SHARED_BUFFERS: usize = 50_000;
 enum Way {
     /// A Unix stream socket: two copies.
     Unix,
+    /// TCP on the loopback interface.
+    Inet,
     /// A ring of buffers that both processes can write to: the least that shared memory costs.
     BareRing,
     /// A pool, and a channel with a ring.
@@ -44,17 +50,28 @@ enum Way {
     Sealed,
     /// The same sealed file each time.
     SealedAgain,
+    /// iceoryx2, by a program of its own.
+    Iceoryx2,
 }
 
-const WAYS: [(Way, &str); 7] = [
+const WAYS: [(Way, &str); 9] = [
     (Way::Unix, "unix"),
+    (Way::Inet, "inet"),
     (Way::BareRing, "bare-ring"),
     (Way::Pool, "pool"),
     (Way::PoolBySocket, "pool-by-socket"),
     (Way::Copied, "copied"),
     (Way::Sealed, "sealed"),
     (Way::SealedAgain, "sealed-again"),
+    (Way::Iceoryx2, "iceoryx2"),
 ];
+const ICEORYX2: &str = "PBICEORYX2";
+
+impl Way {
+    fn name(self) -> &'static str {
+        WAYS.iter().find(|(of, _)| *of == self).expect("each way has a name").1
+    }
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -75,33 +92,47 @@ fn main() {
     let way_of = |name: &String| WAYS.iter().find(|(_, of)| of == name).map(|(way, _)| *way);
     let mut ways: Vec<Way> = arguments.iter().filter_map(way_of).collect();
     if ways.is_empty() {
-        ways = WAYS.iter().map(|(way, _)| *way).collect();
+        let has_iceoryx2 = std::env::var_os(ICEORYX2).is_some();
+        let all = WAYS.iter().map(|(way, _)| *way);
+        ways = all.filter(|way| has_iceoryx2 || *way != Way::Iceoryx2).collect();
     }
+    let is_csv = arguments.iter().any(|of| of == "csv");
     let mut sizes: Vec<usize> = arguments.iter().filter_map(|of| of.parse().ok()).collect();
     if sizes.is_empty() {
         sizes = vec![4, 16, 64, 256, 1024];
     }
-    println!("{:<6} {:<16} {:>10} {:>10} {:>12}", "KB", "way", "us", "CPU us", "unix/this");
+    if is_csv {
+        println!("way,bytes,round,us,cpu_us");
+    } else {
+        println!("{:<6} {:<16} {:>10} {:>10} {:>12}", "KB", "way", "us", "CPU us", "unix/this");
+    }
     for size in sizes {
         let bytes = size * 1024;
         let count_of = |way: Way| match way {
-            Way::Unix | Way::Copied | Way::Sealed => {
+            Way::Unix | Way::Inet | Way::Copied | Way::Sealed => {
                 (ROUND_BYTES / bytes).clamp(BUFFERS_MIN, SHARED_BUFFERS)
             }
             _ => SHARED_BUFFERS,
         };
         let mut figures: Vec<Vec<[f64; 2]>> = vec![Vec::new(); ways.len()];
-        for _ in 0..ROUNDS {
+        for round in 0..ROUNDS {
             for (way, figures) in ways.iter().zip(&mut figures) {
-                figures.push(measure(Case { way: *way, bytes, count: count_of(*way), all_bytes }));
+                let case = Case { way: *way, bytes, count: count_of(*way), all_bytes };
+                let [time, cpu] = measure(case);
+                if is_csv {
+                    println!("{},{bytes},{round},{time:.4},{cpu:.4}", way.name());
+                }
+                figures.push([time, cpu]);
             }
+        }
+        if is_csv {
+            continue;
         }
         let medians: Vec<[f64; 2]> = figures.iter_mut().map(|of| median(of)).collect();
         let unix = ways.iter().position(|way| *way == Way::Unix).map(|at| medians[at][0]);
         for (way, [time, cpu]) in ways.iter().zip(&medians) {
-            let name = WAYS.iter().find(|(of, _)| of == way).expect("each way has a name").1;
             let ratio = unix.map_or(f64::NAN, |unix| unix / time);
-            println!("{size:<6} {name:<16} {time:>10.2} {cpu:>10.2} {ratio:>12.2}");
+            println!("{size:<6} {:<16} {time:>10.2} {cpu:>10.2} {ratio:>12.2}", way.name());
         }
     }
 }
@@ -116,17 +147,20 @@ fn median(figures: &mut [[f64; 2]]) -> [f64; 2] {
 
 /// Returns the time of one buffer, and the CPU time of both processes for it, in microseconds.
 fn measure(case: Case) -> [f64; 2] {
+    if case.way == Way::Iceoryx2 {
+        return measure_iceoryx2(case);
+    }
     let (here, there) = match case.way {
         Way::Unix | Way::BareRing => {
             let (here, there) = UnixStream::pair().expect("sockets");
             (OwnedFd::from(here), OwnedFd::from(there))
         }
+        Way::Inet => inet_sockets(),
         _ => channel_sockets().expect("sockets"),
     };
-    let name = WAYS.iter().find(|(of, _)| *of == case.way).expect("each way has a name").1;
     let mut child = Command::new(std::env::current_exe().expect("this program"))
         .arg("produce")
-        .arg(name)
+        .arg(case.way.name())
         .args([case.bytes.to_string(), case.count.to_string(), case.all_bytes.to_string()])
         .stdin(Stdio::from(there))
         .stdout(Stdio::piped())
@@ -134,7 +168,7 @@ fn measure(case: Case) -> [f64; 2] {
         .expect("this program");
     let cpu_before = millrace_sys::cpu_time();
     let time = match case.way {
-        Way::Unix => consume_unix(here, case),
+        Way::Unix | Way::Inet => consume_stream(here, case),
         Way::BareRing => consume_ring(here, case),
         _ => consume_channel(here, case),
     };
@@ -148,6 +182,27 @@ fn measure(case: Case) -> [f64; 2] {
     [time.as_secs_f64() * 1e6 / count, (cpu.as_secs_f64() + produced) * 1e6 / count]
 }
 
+fn inet_sockets() -> (OwnedFd, OwnedFd) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let there = TcpStream::connect(listener.local_addr().expect("an address")).expect("a listener");
+    let (here, _) = listener.accept().expect("a connection");
+    (here.into(), there.into())
+}
+
+/// Returns what the program prints.
+fn measure_iceoryx2(case: Case) -> [f64; 2] {
+    let program = std::env::var_os(ICEORYX2).expect("PBICEORYX2 names the program");
+    let touched = if case.all_bytes { "ALL" } else { "ONE_WORD" };
+    let output = Command::new(program)
+        .args([case.bytes.to_string(), case.count.to_string(), touched.to_string()])
+        .stderr(Stdio::inherit())
+        .output()
+        .expect("the program starts");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let numbers: Vec<f64> = text.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+    <[f64; 2]>::try_from(numbers).unwrap_or_else(|_| panic!("{}: {text}", output.status))
+}
+
 fn produce_as_child(arguments: &[String]) {
     let [name, bytes, count, all_bytes] = arguments else { panic!("{arguments:?}") };
     let way = WAYS.iter().find(|(_, of)| of == name).expect("a way").0;
@@ -156,7 +211,7 @@ fn produce_as_child(arguments: &[String]) {
         Case { way, bytes: number(bytes), count: number(count), all_bytes: all_bytes == "true" };
     let socket = std::io::stdin().as_fd().try_clone_to_owned().expect("a socket");
     match way {
-        Way::Unix => produce_unix(socket, case),
+        Way::Unix | Way::Inet => produce_stream(socket, case),
         Way::BareRing => produce_ring(socket, case),
         _ => produce_channel(socket, case),
     }
@@ -181,8 +236,8 @@ fn check(bytes: &[u8], case: Case, number: usize) {
     assert!(is_right, "buffer {number}");
 }
 
-fn produce_unix(socket: OwnedFd, case: Case) {
-    let mut socket = UnixStream::from(socket);
+fn produce_stream(socket: OwnedFd, case: Case) {
+    let mut socket = File::from(socket);
     let mut bytes = vec![0; case.bytes];
     for number in 0..case.count {
         fill(&mut bytes, case, number);
@@ -190,8 +245,8 @@ fn produce_unix(socket: OwnedFd, case: Case) {
     }
 }
 
-fn consume_unix(socket: OwnedFd, case: Case) -> Duration {
-    let mut socket = UnixStream::from(socket);
+fn consume_stream(socket: OwnedFd, case: Case) -> Duration {
+    let mut socket = File::from(socket);
     let mut bytes = vec![0; case.bytes];
     let mut begin = Instant::now();
     for number in 0..case.count {

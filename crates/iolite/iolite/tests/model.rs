@@ -134,8 +134,9 @@ impl Play {
 
 #[test]
 fn aggregates_behave_like_vectors() {
-    let seeds = if cfg!(miri) { 0..1 } else { 0..30 };
-    for seed in seeds {
+    // `make soak` plays more games.
+    let chosen = std::env::var("GAMES").map(|games| games.parse().expect("a number"));
+    for seed in 0..chosen.unwrap_or(if cfg!(miri) { 1 } else { 30 }) {
         println!("seed {seed}");
         let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
         let random = Pcg64Mcg::seed_from_u64(seed);
