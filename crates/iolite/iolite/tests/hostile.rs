@@ -272,23 +272,32 @@ fn bytes_that_the_ring_does_not_have() {
 }
 
 #[test]
-fn text_that_is_not_accepted() {
+fn text_that_is_too_long() {
     for (text_max, lengths, expected) in [
-        (0, &[1][..], PeerFault::Text),
-        (10, &[11], PeerFault::Text),
-        (10, &[6, 5], PeerFault::Text),
-        (300, &[257], PeerFault::Frame),
+        (0, &[1][..], None),
+        (10, &[11], None),
+        (10, &[6, 5], None),
+        (10, &[6, 5, 3], None),
+        (300, &[257], Some(PeerFault::Frame)),
+        (0, &[257], Some(PeerFault::Frame)),
     ] {
         let (mut channel, mut peer) =
             channel_with(|options| ChannelOptions { text_max, ..options });
         // The page has 8 words, 32 for frames, and 32 for bytes.
         peer.hello_with(8, 32);
         for (at, length) in lengths.iter().enumerate() {
-            peer.word(8 + 4 * at).store(u64::from(TEXT), Ordering::SeqCst);
+            let last = if at + 1 == lengths.len() { LAST } else { 0 };
+            peer.word(8 + 4 * at).store(u64::from(TEXT | last), Ordering::SeqCst);
             peer.word(10 + 4 * at).store(length << 32, Ordering::SeqCst);
         }
         peer.word(0).store(lengths.len() as u64, Ordering::SeqCst);
-        assert_eq!(fault(&mut channel), expected, "{lengths:?} of {text_max}");
+        match expected {
+            Some(expected) => assert_eq!(fault(&mut channel), expected, "{lengths:?}"),
+            None => {
+                assert!(matches!(channel.try_receive(), Ok(Received::Aggregate(_))), "{lengths:?}");
+                assert_eq!((channel.text().len(), channel.text_is_cut()), (text_max, true));
+            }
+        }
     }
 }
 

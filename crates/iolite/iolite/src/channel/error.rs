@@ -50,8 +50,6 @@ pub enum PeerFault {
     Parts,
     /// More packets than its ring announces.
     Packets,
-    /// Text before an aggregate that is too long.
-    Text,
     /// An aggregate whose copied bytes take more than half of the slab, or whose files take more
     /// than the account.
     Aggregate,
@@ -71,7 +69,6 @@ impl fmt::Display for PeerFault {
             Self::File => "a reference to a file that was not passed, or beyond its end",
             Self::Parts => "an aggregate with too many parts",
             Self::Packets => "more packets than the ring announces",
-            Self::Text => "text that is too long",
             Self::Aggregate => "an aggregate that is longer than the memory for it",
             Self::Message => "a message that is not valid",
         })

@@ -257,6 +257,11 @@ impl Channel {
         &self.receiving.text
     }
 
+    /// Returns whether the end of that text is missing, because it was longer than `text_max`.
+    pub fn text_is_cut(&self) -> bool {
+        self.receiving.text_is_cut
+    }
+
     /// Receives the next aggregate if it is there.
     ///
     /// # Errors

@@ -30,7 +30,7 @@ pub struct ChannelOptions {
     pub copied_max: usize,
     /// The bytes of pools that are under way at a time.
     pub in_flight_max: u64,
-    /// The longest text before an aggregate that is accepted, in bytes.
+    /// The most bytes of the text before an aggregate that are received; the rest is dropped.
     pub text_max: usize,
 }
 

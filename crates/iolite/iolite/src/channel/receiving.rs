@@ -47,6 +47,8 @@ pub(super) struct Receiving {
     pub(super) packets: VecDeque<Packet>,
     /// The text before the aggregate that is being received, or was received last.
     pub(super) text: Vec<u8>,
+    /// Whether the end of that text is missing, because it was longer than `text_max`.
+    pub(super) text_is_cut: bool,
     /// The aggregate that is being received.
     partial: Aggregate,
     parts: usize,
@@ -72,28 +74,27 @@ fn charge_of(packet: &Packet) -> u64 {
     SealedMemory::charge_of(file.as_fd()).unwrap_or(0)
 }
 
-/// Appends the bytes of a frame to a text.
+/// Appends the bytes of a frame to a text, up to `text_max` bytes of it. Returns whether the rest is
+/// missing.
 fn add_text(
     packet: &Packet,
     page: Option<&PeerPage>,
     text: &mut Vec<u8>,
     text_max: usize,
-) -> Result<(), PeerFault> {
+) -> Result<bool, PeerFault> {
     let Frame { start: word, length, .. } = packet.frame;
     let (word, length, before) = (word as usize, length as usize, text.len());
-    if length > text_max.saturating_sub(before) {
-        return Err(PeerFault::Text);
-    }
+    let kept = length.min(text_max.saturating_sub(before));
     match &packet.content {
-        Content::Bytes(bytes) if bytes.len() == length => text.extend_from_slice(bytes),
+        Content::Bytes(bytes) if bytes.len() == length => text.extend_from_slice(&bytes[..kept]),
         Content::InRing => {
             let page = page.filter(|page| page.has_bytes(word, length)).ok_or(PeerFault::Frame)?;
-            text.resize(before + length, 0);
+            text.resize(before + kept, 0);
             page.read_bytes(word, &mut text[before..]);
         }
         _ => return Err(PeerFault::Frame),
     }
-    Ok(())
+    Ok(kept < length)
 }
 
 /// Copies the bytes of a frame into a slab.
@@ -178,6 +179,7 @@ impl Receiving {
         }
         if self.parts == 0 {
             self.text.clear();
+            self.text_is_cut = false;
         }
         match packet.frame.kind {
             FrameKind::Reference => {
@@ -214,7 +216,7 @@ impl Receiving {
                 self.copied += length;
             }
             FrameKind::Text if self.partial.is_empty() => {
-                add_text(&packet, page, &mut self.text, options.text_max)?;
+                self.text_is_cut |= add_text(&packet, page, &mut self.text, options.text_max)?;
             }
             FrameKind::Empty if is_last && self.parts == 0 => {}
             FrameKind::Forget if !is_last => {

@@ -42,7 +42,7 @@ pub struct ProgramConnection {
 pub struct ProgramResponse {
     /// The id of the request. The program may invent one.
     pub id: u64,
-    /// The header, as the program has written it.
+    /// The header, as the program has written it; empty if it is too long.
     pub header: Vec<u8>,
     /// The body.
     pub body: Aggregate,
@@ -154,6 +154,7 @@ impl ProgramConnection {
             Received::Ended => Err(ChannelError::Closed),
             Received::Aggregate(body) => {
                 let (id, header) = message::split(self.channel.text()).ok_or(PeerFault::Message)?;
+                let header = if self.channel.text_is_cut() { &[] } else { header };
                 Ok(Some(ProgramResponse { id, header: header.to_vec(), body }))
             }
         }
