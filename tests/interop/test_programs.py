@@ -95,7 +95,9 @@ class Responses(Case):
                 after.callback(program.stop)
                 proxy = self.start()
                 self.assertEqual(self.request(proxy).status, 502, header[:20])
-                self.assertEqual(self._end(proxy), None)
+                self._end(proxy)
+                # The connection, which carries all requests, goes on.
+                self.assertEqual([of for of in proxy.lines if "disconnected" in of], [])
 
     def test_bodies_of_all_sizes(self):
         sizes = (1, 100, 16_383, 16_384, 65_536, 100_000, 524_288, 3_000_000)
