@@ -31,9 +31,9 @@ enum Backing {
     /// Each file has `FILE_BYTES`, the last one possibly fewer. They are mapped one after the
     /// other.
     Files { region: MappedRegion, files: Vec<OwnedFd> },
-    /// Memory that was allocated with this layout. Nothing can be sent zero-copy, so nothing is
-    /// ever recycled.
-    Heap(Layout),
+    /// Memory that was allocated here with this layout. The slab begins at the first whole block
+    /// in it. Nothing can be sent zero-copy, so nothing is ever recycled.
+    Heap { allocated: NonNull<u8>, layout: Layout },
 }
 
 // SAFETY: this value owns the memory, on whatever thread it is.
@@ -58,14 +58,21 @@ impl SlabMemory {
         Ok(Self { start: region.start(), bytes, backing: Backing::Files { region, files } })
     }
 
-    /// Allocates `bytes` on the heap.
+    /// Allocates `bytes` on the heap. They begin at a multiple of [`BLOCK_BYTES`]. The kernel adds
+    /// memory when it is used.
     pub(crate) fn on_heap(bytes: usize) -> Self {
-        let layout = Layout::from_size_align(bytes, BLOCK_BYTES).expect("the size was checked");
-        assert!(bytes > 0);
+        // For a larger alignment than that of malloc(3), `alloc_zeroed` clears the memory itself,
+        // which populates all of it.
+        let layout = Layout::from_size_align(bytes + BLOCK_BYTES, align_of::<usize>());
+        let layout = layout.expect("the size was checked");
         // SAFETY: the size of the layout is not 0.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, bytes, backing: Backing::Heap(layout) }
+        let allocated = unsafe { alloc_zeroed(layout) };
+        let allocated = NonNull::new(allocated).unwrap_or_else(|| handle_alloc_error(layout));
+        let address = allocated.addr().get();
+        let skipped = address.next_multiple_of(BLOCK_BYTES) - address;
+        // SAFETY: fewer than the additional `BLOCK_BYTES` are skipped.
+        let start = unsafe { allocated.byte_add(skipped) };
+        Self { start, bytes, backing: Backing::Heap { allocated, layout } }
     }
 
     /// Returns the address of the byte at `offset`.
@@ -82,7 +89,7 @@ impl SlabMemory {
             Backing::Files { files, .. } => {
                 Some((files[(offset / file_bytes) as usize].as_fd(), offset % file_bytes))
             }
-            Backing::Heap(_) => None,
+            Backing::Heap { .. } => None,
         }
     }
 
@@ -114,17 +121,42 @@ impl SlabMemory {
 
 impl Drop for SlabMemory {
     fn drop(&mut self) {
-        if let Backing::Heap(layout) = self.backing {
+        if let Backing::Heap { allocated, layout } = self.backing {
             // SAFETY: this memory was allocated with that layout; every holder of an address in it
             // keeps the slab alive.
-            unsafe { dealloc(self.start.as_ptr(), layout) };
+            unsafe { dealloc(allocated.as_ptr(), layout) };
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
     use super::*;
+
+    /// Returns whether the kernel has assigned memory to the page at an address.
+    fn is_present(address: NonNull<u8>) -> bool {
+        let (mut entry, at) = ([0; 8], address.addr().get() / 4096 * 8);
+        File::open("/proc/self/pagemap").unwrap().read_exact_at(&mut entry, at as u64).unwrap();
+        u64::from_ne_bytes(entry) >> 63 == 1
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "the page table of the kernel")]
+    fn memory_on_the_heap_is_populated_when_it_is_used() {
+        let memory = SlabMemory::on_heap(FILE_BYTES);
+        let block = |number: usize| memory.address((number * BLOCK_BYTES) as u64);
+        assert!(block(0).addr().get().is_multiple_of(BLOCK_BYTES));
+        let blocks = FILE_BYTES / BLOCK_BYTES;
+        assert!((1..blocks).all(|number| !is_present(block(number))));
+        // SAFETY: the address is in the memory, and only this test uses it.
+        assert_eq!(unsafe { block(5).read() }, 0);
+        // SAFETY: likewise.
+        unsafe { block(5).write(1) };
+        assert!((1..blocks).all(|number| is_present(block(number)) == (number == 5)));
+    }
 
     #[test]
     #[cfg_attr(miri, ignore = "files in memory")]

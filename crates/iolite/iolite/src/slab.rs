@@ -96,9 +96,10 @@ impl Slab {
         }
     }
 
-    /// Creates a slab on the heap, without the kernel. It behaves like any other, but nothing can
-    /// be sent zero-copy ([`Slice::sendfile_source`](crate::Slice::sendfile_source) returns
-    /// `None`). For the simulator and for tests.
+    /// Creates a slab on the heap. It takes memory as it is used. It behaves like any other, but
+    /// nothing can be sent zero-copy
+    /// ([`Slice::sendfile_source`](crate::Slice::sendfile_source) returns `None`). For bytes that
+    /// are copied, for the simulator and for tests.
     ///
     /// # Errors
     /// [`Error::Size`].
