@@ -12,7 +12,8 @@
 // iol_channel_close and iol_program_close, and the functions that destroy. An object may be
 // destroyed before the objects that were made with it. Any number of threads may use the same slab,
 // pool, account, slice or request; one thread at a time may use a buffer, an aggregate, unsealed
-// memory, a channel or a program. A child of fork(2) must not use the objects of its parent.
+// memory, a channel or a program, except to interrupt a program. A child of fork(2) must not use
+// the objects of its parent.
 #ifndef IOLITE_H
 #define IOLITE_H
 
@@ -294,6 +295,9 @@ int iol_program_close(struct iol_program *program);
 void iol_program_destroy(struct iol_program *program);
 // iol_program_receive(3): wait for the next request.
 int iol_program_receive(struct iol_program *program, struct iol_request **request);
+// iol_program_receive(3): let the current or the next receive return -EINTR. For other threads and
+// signal handlers.
+int iol_program_interrupt(const struct iol_program *program);
 // iol_program_receive(3): return the value of a variable such as "REQUEST_METHOD"; NULL if it is
 // not set. The request owns the value.
 const char *iol_request_variable(const struct iol_request *request, const char *name);

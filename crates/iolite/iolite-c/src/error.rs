@@ -41,6 +41,7 @@ pub(crate) fn memory_error(error: Error) -> c_int {
         Error::Size(_) | Error::PoolSize(_) => INVALID,
         Error::Unsupported { .. } => number(Errno::NOSYS),
         Error::Kernel(_, errno) => number(errno),
+        Error::Interrupted => number(Errno::INTR),
     }
 }
 
@@ -71,11 +72,12 @@ pub(crate) fn channel_error(error: ChannelError) -> c_int {
 
 /// Returns the text of an error of the library; `None` for errors of the kernel.
 fn describe(error: c_int) -> Option<&'static CStr> {
-    const TABLE: [(Errno, &CStr); 15] = [
+    const TABLE: [(Errno, &CStr); 16] = [
         (Errno::TOOBIG, c"the aggregate has too many slices for a channel"),
         (Errno::AGAIN, c"nothing can be done now (see the man page of the function)"),
         (Errno::BADFD, c"the memory file is not sealed, so a process may still change it"),
         (Errno::DQUOT, c"the memory file takes more memory than is left of the account"),
+        (Errno::INTR, c"interrupted (see the man page of the function)"),
         (Errno::INVAL, c"invalid argument (see the man page of the function)"),
         (Errno::MSGSIZE, c"more bytes than one slice of this kind of memory can have"),
         (Errno::NOBUFS, c"no room for copied bytes in the slab of the channel or the program"),
@@ -130,6 +132,7 @@ mod tests {
             memory_error(Error::Size(1)),
             memory_error(Error::PoolSize(1)),
             memory_error(Error::Unsupported { feature: "", since: "" }),
+            memory_error(Error::Interrupted),
             refused_error(RefusedMemory::OtherFile),
             refused_error(RefusedMemory::Unsealed),
             refused_error(RefusedMemory::Hole { offset: 0 }),

@@ -229,6 +229,8 @@ mod tests {
         many::<iolite::Slice>();
         many::<iolite::Aggregate>();
         many::<iolite::ProgramRequest>();
+        many::<iolite::Interrupter>();
+        many::<crate::program::Program>();
         one_at_a_time::<iolite::Buffer>();
         one_at_a_time::<iolite::UnsealedMemory>();
         one_at_a_time::<crate::channel::ChannelEnd>();

@@ -5,16 +5,35 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::ptr;
+use std::sync::Mutex;
 
-use iolite::{Aggregate, ProgramListener, ProgramRequest};
+use iolite::{Aggregate, Interrupter, ProgramListener, ProgramRequest};
 
 use crate::aggregate::CAggregate;
-use crate::error::{INVALID, Result, channel_error, memory_error};
+use crate::error::{BROKEN, INVALID, Result, channel_error, memory_error};
 use crate::object::{self, CObject, consume};
 use crate::pointers::{bytes, to_c_int, to_zero};
 
 /// `struct iol_program`.
-pub type CProgram = CObject<ProgramListener>;
+pub type CProgram = CObject<Program>;
+
+/// A listener, and a way to interrupt it while a thread uses it.
+pub struct Program {
+    /// Nothing waits for this lock: one thread at a time uses the listener.
+    listener: Mutex<ProgramListener>,
+    interrupter: Interrupter,
+}
+
+impl Program {
+    fn new(listener: ProgramListener) -> Self {
+        let interrupter = listener.interrupter();
+        Self { listener: Mutex::new(listener), interrupter }
+    }
+
+    fn with_listener<R>(&self, call: impl FnOnce(&mut ProgramListener) -> Result<R>) -> Result<R> {
+        call(&mut *self.listener.lock().map_err(|_| BROKEN)?)
+    }
+}
 
 /// `struct iol_request`.
 pub type CRequest = CObject<ProgramRequest>;
@@ -49,7 +68,7 @@ pub unsafe extern "C" fn iol_program_create(
             return Err(INVALID);
         }
         let path = Path::new(OsStr::from_bytes(path));
-        ProgramListener::bind(path, mode).map_err(memory_error)
+        ProgramListener::bind(path, mode).map(Program::new).map_err(memory_error)
     };
     // SAFETY: null or room, by this function's contract.
     to_c_int(unsafe { object::create(program, make) })
@@ -71,8 +90,8 @@ pub unsafe extern "C" fn iol_program_destroy(program: *mut CProgram) {
 /// `program` is null or a program of this library that is not used any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iol_program_close(program: *mut CProgram) -> c_int {
-    let close = |program: ProgramListener| {
-        program.close();
+    let close = |program: Program| {
+        program.listener.into_inner().map_err(|_| BROKEN)?.close();
         Ok(())
     };
     // SAFETY: this function has the same contract.
@@ -80,11 +99,24 @@ pub unsafe extern "C" fn iol_program_close(program: *mut CProgram) -> c_int {
     to_zero(taken.and_then(|program| consume(program, close)))
 }
 
+/// iol_program_receive(3): interrupts the current or the next call of [`iol_program_receive`]. Safe
+/// in signal handlers.
+///
+/// # Safety
+/// `program` is null or a program of this library that is not destroyed during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iol_program_interrupt(program: *const CProgram) -> c_int {
+    // SAFETY: null or a program, by this function's contract. Calls that use it at the same time
+    // change it only behind its lock.
+    let program = unsafe { object::get(program) };
+    to_zero(program.map(|program| program.interrupter.interrupt()))
+}
+
 /// iol_program_receive(3): waits for a request, and stores it in `*request`.
 ///
 /// # Safety
-/// `program` is null or a program of this library that nothing else uses during the call.
-/// `request` is null or has room for a pointer.
+/// `program` is null or a program of this library that nothing else uses during the call, except
+/// [`iol_program_interrupt`]. `request` is null or has room for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iol_program_receive(
     program: *mut CProgram,
@@ -93,9 +125,9 @@ pub unsafe extern "C" fn iol_program_receive(
     if request.is_null() {
         return INVALID;
     }
-    let receive = |program: &mut ProgramListener| program.receive().map_err(memory_error);
+    let receive = |listener: &mut ProgramListener| listener.receive().map_err(memory_error);
     // SAFETY: null or a program, by this function's contract.
-    let make = || unsafe { object::with_mut(program, receive) };
+    let make = || unsafe { object::with(program, |program| program.with_listener(receive)) };
     // SAFETY: null or room, by this function's contract.
     to_c_int(unsafe { object::create(request, make) })
 }
@@ -103,10 +135,10 @@ pub unsafe extern "C" fn iol_program_receive(
 /// iol_program_respond(3): responds to a request.
 ///
 /// # Safety
-/// `program` is null or a program of this library that nothing else uses during the call.
-/// `request` is null or a request of it that was not destroyed. `header` is null or has
-/// `header_bytes` bytes. `body` is null or an aggregate of this library that no other thread
-/// changes during the call.
+/// `program` is null or a program of this library that nothing else uses during the call, except
+/// [`iol_program_interrupt`]. `request` is null or a request of it that was not destroyed. `header`
+/// is null or has `header_bytes` bytes. `body` is null or an aggregate of this library that no
+/// other thread changes during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn iol_program_respond(
     program: *mut CProgram,
@@ -115,7 +147,7 @@ pub unsafe extern "C" fn iol_program_respond(
     header_bytes: usize,
     body: *const CAggregate,
 ) -> c_int {
-    let respond = |program: &mut ProgramListener| {
+    let respond = |listener: &mut ProgramListener| {
         // SAFETY: null or a request, by this function's contract.
         let request = unsafe { object::get(request) }?;
         // SAFETY: null or that many bytes, by this function's contract.
@@ -125,10 +157,10 @@ pub unsafe extern "C" fn iol_program_respond(
             // SAFETY: an aggregate, by this function's contract.
             false => unsafe { object::get(body) }?.clone(),
         };
-        program.respond(request, header, body).map_err(channel_error)
+        listener.respond(request, header, body).map_err(channel_error)
     };
     // SAFETY: null or a program, by this function's contract.
-    to_zero(unsafe { object::with_mut(program, respond) })
+    to_zero(unsafe { object::with(program, |program| program.with_listener(respond)) })
 }
 
 /// iol_program_receive(3): returns the value of a variable; null if it is not set.

@@ -484,8 +484,8 @@ static void threads(void) {
 
 // The texts are those of iolite(7), otherwise those of strerror(3).
 static void error_texts(void) {
-  const int own[] = {E2BIG, EAGAIN, EBADFD, EDQUOT, EINVAL, EMSGSIZE, ENOBUFS, ENODATA, ENODEV,
-      ENOSPC, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPIPE, EPROTO};
+  const int own[] = {E2BIG, EAGAIN, EBADFD, EDQUOT, EINTR, EINVAL, EMSGSIZE, ENOBUFS, ENODATA,
+      ENODEV, ENOSPC, ENOSYS, ENOTRECOVERABLE, EOPNOTSUPP, EPIPE, EPROTO};
   for (int error = 0; error < 200; error++) {
     int is_own = 0;
     for (size_t at = 0; at < sizeof own / sizeof *own; at++)

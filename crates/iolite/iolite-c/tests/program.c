@@ -13,6 +13,12 @@ static struct iol_program *program;
 static struct iol_request *kept[KEPT_MAX];
 static int kept_count;
 
+static void interrupt_program(int signal) {
+  (void)signal;
+  int before = errno;
+  CHECK(iol_program_interrupt(program) == 0 && errno == before);
+}
+
 // A program that listens at `at` for a moment.
 static void create_and_destroy(const char *at) {
   struct iol_program *other = NULL;
@@ -57,15 +63,18 @@ static void refusals_of_create(void) {
   iol_program_destroy(NULL);
   iol_request_destroy(NULL);
   CHECK(iol_program_close(NULL) == -EINVAL);
+  CHECK(iol_program_interrupt(NULL) == -EINVAL);
   CHECK(iol_program_receive(NULL, &request) == -EINVAL && !request);
   CHECK(iol_program_respond(NULL, NULL, "", 0, NULL) == -EINVAL);
   CHECK(iol_request_variable(NULL, "COMMAND") == NULL);
   CHECK(iol_request_body(NULL, &body) == -EINVAL && !body);
 }
 
+// Returns NULL after an interrupt.
 static struct iol_request *receive(void) {
   struct iol_request *request = NULL;
-  CHECK(iol_program_receive(program, &request) == 0 && request);
+  int result = iol_program_receive(program, &request);
+  CHECK(result == 0 ? request != NULL : result == -EINTR && !request);
   return request;
 }
 
@@ -164,10 +173,25 @@ static void destroy_program(const struct iol_request *request) {
   expect_and_destroy(body, "still there", 11);
 }
 
+// Interrupts the program twice before it receives: that counts once.
+static void interrupt_early(const struct iol_request *request) {
+  struct iol_request *next = NULL;
+  respond(request, NULL);
+  CHECK(iol_program_interrupt(program) == 0 && iol_program_interrupt(program) == 0);
+  CHECK(iol_program_receive(program, &next) == -EINTR && !next);
+}
+
+// Serves until a command or SIGTERM ends it.
 static void serve(void) {
   CHECK(iol_program_create(&program, path, 0600) == 0 && program);
+  CHECK(signal(SIGTERM, interrupt_program) != SIG_ERR);
   for (int is_last = 0; !is_last;) {
     struct iol_request *request = receive();
+    if (!request) {
+      CHECK(signal(SIGTERM, SIG_DFL) != SIG_ERR);
+      CHECK(iol_program_close(program) == 0);
+      break;
+    }
     const char *command = iol_request_variable(request, "COMMAND");
     CHECK(command);
     if (!strcmp(command, "echo")) {
@@ -185,6 +209,11 @@ static void serve(void) {
     } else if (!strcmp(command, "respond")) {
       respond_to_kept();
       respond(request, NULL);
+    } else if (!strcmp(command, "interrupt")) {
+      interrupt_early(request);
+    } else if (!strcmp(command, "terminate")) {
+      respond_often(request);
+      CHECK(raise(SIGTERM) == 0);
     } else if (!strcmp(command, "close")) {
       respond_often(request);
       CHECK(iol_program_close(program) == 0);

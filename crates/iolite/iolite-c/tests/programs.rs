@@ -62,6 +62,13 @@ impl Program {
         }
     }
 
+    /// Sends SIGTERM.
+    fn terminate(&self) {
+        let mut kill = Command::new("kill");
+        kill.arg("-TERM").arg(self.process.id().to_string());
+        assert!(kill.status().unwrap().success());
+    }
+
     /// Waits until the program has ended by itself.
     fn wait(mut self) {
         let status = self.process.wait().unwrap();
@@ -118,15 +125,19 @@ fn expect(server: &mut ProgramConnection, id: u64, header: &str, body: &[u8]) ->
     response
 }
 
-/// Lets tests/program.c end, and checks that it has lost no response.
-fn close(program: Program, mut server: ProgramConnection) {
-    send(&mut server, 99, "close", "", b"");
+/// Lets tests/program.c end by this command, and checks that it has lost no response.
+fn end(program: Program, mut server: ProgramConnection, command: &str) {
+    send(&mut server, 99, command, "", b"");
     for number in 0..1000_u32 {
         let response = receive(&mut server).unwrap();
         assert_eq!((response.id, &response.header[..]), (99, &number.to_ne_bytes()[..]));
     }
     assert_eq!(receive(&mut server).unwrap_err(), ChannelError::Closed);
     program.wait();
+}
+
+fn close(program: Program, server: ProgramConnection) {
+    end(program, server, "close");
 }
 
 /// Returns for each slice of the body whether it is in a file, from which it can be sent.
@@ -190,6 +201,28 @@ fn refused_calls_leave_the_program_usable() {
     send(&mut server, 2, "slices", "most", b"");
     expect(&mut server, 2, "most", &[b'a'; 2048]);
     close(program, server);
+}
+
+#[test]
+fn an_interrupted_program_ends_after_its_responses() {
+    let mut program = Program::start_test("interrupted");
+    let mut server = program.connect();
+    send(&mut server, 1, "interrupt", "a", b"");
+    send(&mut server, 2, "echo", "b", b"");
+    expect(&mut server, 1, "a", b"");
+    expect(&mut server, 2, "b", b"");
+    end(program, server, "terminate");
+}
+
+#[test]
+fn a_signal_ends_the_wait_of_a_program() {
+    let mut program = Program::start_test("signal");
+    let mut server = program.connect();
+    send(&mut server, 1, "echo", "a", b"");
+    expect(&mut server, 1, "a", b"");
+    program.terminate();
+    assert_eq!(receive(&mut server).unwrap_err(), ChannelError::Closed);
+    program.wait();
 }
 
 #[test]

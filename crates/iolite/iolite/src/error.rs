@@ -6,7 +6,7 @@ use millrace_sys::Errno;
 
 use crate::limits::{POOL_BYTES_MAX, POOL_BYTES_MIN, SLAB_BYTES_MAX, SLAB_BYTES_MIN};
 
-/// The reason why memory could not be created.
+/// The reason why memory could not be created, or a program could not listen or receive.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Error {
     /// The requested size in bytes is out of bounds: an error of the caller.
@@ -22,6 +22,9 @@ pub enum Error {
     },
     /// The kernel refused a file, addresses or memory: the name of the call, and its error number.
     Kernel(&'static str, Errno),
+    /// [`Interrupter::interrupt`](crate::Interrupter::interrupt) was called. The program can
+    /// receive again.
+    Interrupted,
 }
 
 impl fmt::Display for Error {
@@ -37,6 +40,7 @@ impl fmt::Display for Error {
             ),
             Self::Unsupported { feature, since } => write!(f, "{feature} needs Linux {since}"),
             Self::Kernel(call, error) => write!(f, "{call}: {error}"),
+            Self::Interrupted => f.write_str("interrupted"),
         }
     }
 }

@@ -70,7 +70,8 @@ pub use memory_kind::MemoryKind;
 pub use pool::{Pool, PoolStats};
 pub use prefault::PrefaultThread;
 pub use program::{
-    ProgramConnection, ProgramListener, ProgramOptions, ProgramRequest, ProgramResponse,
+    Interrupter, ProgramConnection, ProgramListener, ProgramOptions, ProgramRequest,
+    ProgramResponse,
 };
 pub use sealed::{RefusedMemory, SealedMemory, UnsealedMemory};
 pub use slab::{PrefaultOutcome, Slab};

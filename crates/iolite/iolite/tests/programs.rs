@@ -1,11 +1,12 @@
 //! A server and a program that responds to its requests, in two threads of one process.
 
 use std::path::PathBuf;
+use std::sync::mpsc;
 use std::thread;
 
 use iolite::limits::BLOCK_BYTES;
 use iolite::{
-    Account, Aggregate, ChannelError, ProgramConnection, ProgramListener, ProgramOptions,
+    Account, Aggregate, ChannelError, Error, ProgramConnection, ProgramListener, ProgramOptions,
     ProgramResponse, UnsealedMemory,
 };
 use millrace_sys::{Errno, PacketEvents};
@@ -153,6 +154,55 @@ fn responses_in_any_order_and_for_a_server_that_has_gone() {
     }
     assert_eq!(receive(&mut server).unwrap().header, b"b");
     assert_eq!(receive(&mut server).unwrap().header, b"a");
+}
+
+#[test]
+fn an_interrupt_ends_one_wait() {
+    const ROUNDS: usize = 1000;
+    let path = SocketPath::new("wait");
+    let mut program = ProgramListener::bind(&path.0, 0o600).unwrap();
+    let interrupter = program.interrupter();
+    let (ended, ends) = mpsc::channel();
+    let program = thread::spawn(move || {
+        for _ in 0..ROUNDS {
+            assert_eq!(program.receive().unwrap_err(), Error::Interrupted);
+            ended.send(()).unwrap();
+        }
+        respond(program, 1);
+    });
+    for round in 0..ROUNDS {
+        assert_eq!(ends.try_recv(), Err(mpsc::TryRecvError::Empty), "round {round}");
+        interrupter.clone().interrupt();
+        ends.recv().unwrap();
+    }
+    let mut server = path.connect();
+    assert!(send(&mut server, 1, &[("TEXT", "a")], b""));
+    assert_eq!(receive(&mut server).unwrap().header, b"a");
+    drop(server);
+    program.join().unwrap();
+    interrupter.interrupt();
+}
+
+#[test]
+fn an_interrupt_comes_before_requests_and_loses_none() {
+    let path = SocketPath::new("before");
+    let mut program = ProgramListener::bind(&path.0, 0o600).unwrap();
+    let mut server = path.connect();
+    for id in 0..3 {
+        assert!(send(&mut server, id, &[("TEXT", "a")], b""));
+    }
+    for id in 0..3 {
+        // Several interrupts count as one.
+        program.interrupter().interrupt();
+        program.interrupter().interrupt();
+        assert_eq!(program.receive().unwrap_err(), Error::Interrupted);
+        let request = program.receive().unwrap();
+        program.respond(&request, b"b", Aggregate::new()).unwrap();
+        // An interrupted program wakes the server of an earlier response.
+        program.interrupter().interrupt();
+        assert_eq!(program.receive().unwrap_err(), Error::Interrupted);
+        assert_eq!(receive(&mut server).unwrap().id, id);
+    }
 }
 
 #[test]

@@ -12,6 +12,7 @@ use crate::aggregate::Aggregate;
 use crate::channel::{Channel, ChannelError, ChannelOptions, PeerFault, Received};
 use crate::error::Error;
 use crate::limits::{PARTS_SENT_MAX, PROGRAM_SLAB_BYTES};
+use crate::program::interrupter::Interrupter;
 use crate::program::message;
 use crate::slab::Slab;
 
@@ -25,6 +26,7 @@ pub struct ProgramListener {
     /// The number of the next server.
     next_number: u64,
     poll: PollSet,
+    interrupter: Interrupter,
     /// When the last request was received.
     received: Instant,
     /// The responses since servers were woken.
@@ -97,27 +99,40 @@ impl ProgramListener {
     /// Accepts servers from a listening Unix packet socket.
     ///
     /// # Errors
-    /// [`Error::Kernel`] without memory.
+    /// [`Error::Kernel`] without memory or a free descriptor.
     pub fn new(listener: OwnedFd) -> Result<Self, Error> {
+        let interrupter = Interrupter::new().map_err(|error| Error::Kernel("eventfd", error))?;
         Ok(Self {
             listener,
             slab: Slab::on_heap(PROGRAM_SLAB_BYTES)?,
             servers: VecDeque::new(),
             next_number: 0,
             poll: PollSet::default(),
+            interrupter,
             received: Instant::now(),
             unannounced: 0,
             prompt: 0,
         })
     }
 
+    /// Returns a handle that interrupts [`ProgramListener::receive`].
+    pub fn interrupter(&self) -> Interrupter {
+        self.interrupter.clone()
+    }
+
     /// Receives the next request, and waits for it. Servers have their turn one after the other. A
     /// server that has gone, or does not keep to the protocol, is forgotten.
     ///
     /// # Errors
-    /// [`Error::Kernel`] if the kernel cannot accept or wait.
+    /// [`Error::Interrupted`] after [`Interrupter::interrupt`], also if there is a request, which
+    /// the next call returns; [`Error::Kernel`] if the kernel cannot accept or wait.
     pub fn receive(&mut self) -> Result<ProgramRequest, Error> {
         loop {
+            if self.interrupter.take() {
+                // The caller may do something else than to receive again.
+                self.announce();
+                return Err(Error::Interrupted);
+            }
             if let Some(request) = self.try_receive() {
                 self.received = Instant::now();
                 return Ok(request);
@@ -149,7 +164,8 @@ impl ProgramListener {
         self.servers.iter_mut().for_each(|server| server.channel.wake());
     }
 
-    /// Waits until a server has sent something or has gone, or another one connects.
+    /// Waits until a server has sent something or has gone, another one connects, or there is an
+    /// interrupt.
     fn wait(&mut self) -> Result<(), Error> {
         let mut is_ready = false;
         self.servers.retain_mut(|server| match server.channel.prepare_to_wait() {
@@ -165,7 +181,8 @@ impl ProgramListener {
             return Ok(());
         }
         let sockets = self.servers.iter().map(|server| server.channel.socket());
-        let all = std::iter::once(self.listener.as_fd()).chain(sockets).enumerate();
+        let own = [self.listener.as_fd(), self.interrupter.descriptor()];
+        let all = own.into_iter().chain(sockets).enumerate();
         let interests =
             all.map(|(at, fd)| Interest { fd, data: at as u64, readable: true, writable: false });
         match self.poll.wait(interests, None) {
@@ -173,8 +190,10 @@ impl ProgramListener {
             Err(error) => return Err(Error::Kernel("poll", error)),
         }
         while let Some((at, _)) = self.poll.next_ready() {
-            if at == 0 {
-                self.accept()?;
+            match at {
+                0 => self.accept()?,
+                1 => self.interrupter.clear(),
+                _ => {}
             }
         }
         Ok(())

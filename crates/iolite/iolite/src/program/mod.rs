@@ -15,8 +15,10 @@
 //! The server does not trust the program; the program trusts the server.
 
 mod connection;
+mod interrupter;
 mod listener;
 mod message;
 
 pub use connection::{ProgramConnection, ProgramOptions, ProgramResponse};
+pub use interrupter::Interrupter;
 pub use listener::{ProgramListener, ProgramRequest};
