@@ -2,7 +2,10 @@
 // path of its argument. The variable COMMAND of a request names the case. tests/programs.rs is the
 // server.
 #define _GNU_SOURCE
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 
 #include "common.h"
 
@@ -71,6 +74,31 @@ static void refusals_of_create(void) {
 }
 
 // Returns NULL after an interrupt.
+// There is a descriptor for the socket of a server, but none for its memory.
+static void receive_without_descriptors(void) {
+  struct iol_request *request = NULL;
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  struct rlimit limit, before;
+  int server = socket(AF_UNIX, SOCK_SEQPACKET, 0), unused[2];
+  snprintf(address.sun_path, sizeof address.sun_path, "%s-limited", path);
+  CHECK(iol_program_create(&program, address.sun_path, 0600) == 0);
+  CHECK(connect(server, (struct sockaddr *)&address, sizeof address) == 0);
+  CHECK((unused[0] = dup(0)) >= 0 && (unused[1] = dup(0)) > unused[0]);
+  CHECK(close(unused[0]) == 0 && close(unused[1]) == 0);
+  CHECK(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  limit = before;
+  limit.rlim_cur = unused[1];
+  CHECK(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  CHECK(iol_program_receive(program, &request) == -EMFILE && !request);
+  CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  // The connection was closed. The program can be used on.
+  CHECK(read(server, seen, 1) == 0);
+  CHECK(iol_program_interrupt(program) == 0);
+  CHECK(iol_program_receive(program, &request) == -EINTR && !request);
+  CHECK(close(server) == 0 && iol_program_close(program) == 0);
+  CHECK(unlink(address.sun_path) == 0);
+}
+
 static struct iol_request *receive(void) {
   struct iol_request *request = NULL;
   int result = iol_program_receive(program, &request);
@@ -231,6 +259,7 @@ static void serve(void) {
 int main(int argc, char **argv) {
   static const struct test_case cases[] = {
       {"refusals of create", refusals_of_create},
+      {"no descriptors", receive_without_descriptors},
       {"requests", serve},
   };
   CHECK(argc == 2);

@@ -125,15 +125,24 @@ impl ProgramListener {
     ///
     /// # Errors
     /// [`Error::Interrupted`] after [`Interrupter::interrupt`], also if there is a request, which
-    /// the next call returns; [`Error::Kernel`] if the kernel cannot accept or wait.
+    /// the next call returns; [`Error::Kernel`] and other reasons of an [`Error`] if the kernel
+    /// cannot wait, or cannot connect a server, which is forgotten. The program can receive again,
+    /// from the other servers.
     pub fn receive(&mut self) -> Result<ProgramRequest, Error> {
+        let received = self.wait_for_request();
+        if received.is_err() {
+            // The caller may do something else than to receive again.
+            self.announce();
+        }
+        received
+    }
+
+    fn wait_for_request(&mut self) -> Result<ProgramRequest, Error> {
         loop {
             if self.interrupter.take() {
-                // The caller may do something else than to receive again.
-                self.announce();
                 return Err(Error::Interrupted);
             }
-            if let Some(request) = self.try_receive() {
+            if let Some(request) = self.try_receive()? {
                 self.received = Instant::now();
                 return Ok(request);
             }
@@ -142,20 +151,20 @@ impl ProgramListener {
     }
 
     /// Receives the next request, if there is one.
-    fn try_receive(&mut self) -> Option<ProgramRequest> {
+    fn try_receive(&mut self) -> Result<Option<ProgramRequest>, Error> {
         for _ in 0..self.servers.len() {
-            let mut server = self.servers.pop_front()?;
+            let Some(mut server) = self.servers.pop_front() else { break };
             match server.receive() {
                 Ok(request) => {
                     self.servers.push_back(server);
                     if request.is_some() {
-                        return request;
+                        return Ok(request);
                     }
                 }
-                Err(_) => drop(server),
+                Err(error) => forget_server(error)?,
             }
         }
-        None
+        Ok(None)
     }
 
     /// Wakes the servers to which responses were sent.
@@ -167,16 +176,20 @@ impl ProgramListener {
     /// Waits until a server has sent something or has gone, another one connects, or there is an
     /// interrupt.
     fn wait(&mut self) -> Result<(), Error> {
-        let mut is_ready = false;
+        let (mut is_ready, mut forgotten) = (false, Ok(()));
         self.servers.retain_mut(|server| match server.channel.prepare_to_wait() {
             Ok(has_something) => {
                 is_ready |= has_something;
                 true
             }
-            Err(_) => false,
+            Err(error) => {
+                forgotten = forgotten.and(forget_server(error));
+                false
+            }
         });
         // Preparing may have sent more of a long response.
         self.announce();
+        forgotten?;
         if is_ready {
             return Ok(());
         }
@@ -199,6 +212,7 @@ impl ProgramListener {
         Ok(())
     }
 
+    /// Accepts the connection of a server.
     fn accept(&mut self) -> Result<(), Error> {
         let socket = match millrace_sys::accept(self.listener.as_fd()) {
             Ok((socket, _)) => socket,
@@ -208,13 +222,14 @@ impl ProgramListener {
         let slab = self.slab.clone();
         let text_max = usize::MAX;
         let options = ChannelOptions { joins_pools: true, text_max, ..ChannelOptions::new(slab) };
-        // A server may go at once.
-        if let Ok(mut channel) = Channel::new(socket, options) {
-            channel.delay_wakes();
-            let number = self.next_number;
-            self.next_number += 1;
-            self.servers.push_back(Server { number, channel, waiting: VecDeque::new() });
-        }
+        let mut channel = match Channel::new(socket, options) {
+            Ok(channel) => channel,
+            Err(error) => return forget_server(error),
+        };
+        channel.delay_wakes();
+        let number = self.next_number;
+        self.next_number += 1;
+        self.servers.push_back(Server { number, channel, waiting: VecDeque::new() });
         Ok(())
     }
 
@@ -273,6 +288,18 @@ const UNANNOUNCED_MAX: usize = 16;
 /// responses would wait for a slow one.
 const UNANNOUNCED_TIME: Duration = Duration::from_micros(20);
 const PROMPT_AFTER_SLOW: usize = 1000;
+
+/// Returns the error for which a server is forgotten, if it is one of this process: the kernel has
+/// no descriptor or no memory, for example. A server that has gone or has broken the protocol is no
+/// error.
+fn forget_server(error: ChannelError) -> Result<(), Error> {
+    match error {
+        ChannelError::Kernel(_, Errno::PIPE | Errno::CONNRESET | Errno::CONNREFUSED) => Ok(()),
+        ChannelError::Kernel(call, error) => Err(Error::Kernel(call, error)),
+        ChannelError::Memory(error) => Err(error),
+        _ => Ok(()),
+    }
+}
 
 impl Server {
     /// Sends responses that wait, and receives a request if there is one.
