@@ -168,6 +168,7 @@ static void aggregates(void) {
   CHECK(iol_aggregate_read(copy, 0, seen, SIZE_MAX) == -EINVAL);
   expect_and_destroy(copy, pattern, sizeof pattern);
   expect_and_destroy(copied(IOL_COPIED, pattern, 100000), pattern, 100000);
+  expect_and_destroy(copied(IOL_COPIED, NULL, 0), "", 0);
   CHECK(iol_aggregate_from_bytes(slab, 2, "", 1, &copy) == -EINVAL);
   CHECK(iol_aggregate_from_bytes(NULL, 0, "", 1, &copy) == -EINVAL);
   CHECK(iol_aggregate_from_bytes(slab, 0, NULL, 1, &copy) == -EINVAL);
@@ -444,7 +445,7 @@ static void sealed_memory(void) {
   iol_unsealed_destroy(memory);
   CHECK(iol_unsealed_create(&memory, 1) == 0 && iol_unsealed_seal(memory, &slice) == 0);
   CHECK(described(slice).length == 0 && !described(slice).bytes);
-  iol_slice_destroy(slice);
+  expect_and_destroy(of_slice(slice), "", 0);
   // Huge pages are not cut.
   slice = sealed(pattern, 600000);
   CHECK(iol_account_create(&account, 4 << 20) == 0);
