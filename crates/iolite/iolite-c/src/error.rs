@@ -80,7 +80,7 @@ fn describe(error: c_int) -> Option<&'static CStr> {
         (Errno::INTR, c"interrupted (see the man page of the function)"),
         (Errno::INVAL, c"invalid argument (see the man page of the function)"),
         (Errno::MSGSIZE, c"more bytes than one slice of this kind of memory can have"),
-        (Errno::NOBUFS, c"no room for copied bytes in the slab of the channel or the program"),
+        (Errno::NOBUFS, c"no room for copied bytes in the slab of the channel"),
         (Errno::NODATA, c"the memory file has a hole or is too short"),
         (Errno::NODEV, c"the descriptor is no memory file (see memfd_create(2))"),
         (Errno::NOSPC, c"the slab or the pool has no room until slices are destroyed"),

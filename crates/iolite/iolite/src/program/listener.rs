@@ -238,8 +238,8 @@ impl ProgramListener {
     /// happens if the server has gone.
     ///
     /// # Errors
-    /// [`ChannelError::Parts`]: the body has too many slices; [`ChannelError::NoMemory`],
-    /// [`ChannelError::Memory`]. The program can respond once more.
+    /// [`ChannelError::Parts`]: the body has too many slices; [`ChannelError::Memory`]: there is no
+    /// memory for a copy. The program can respond once more, for example without a body.
     pub fn respond(
         &mut self,
         request: &ProgramRequest,
