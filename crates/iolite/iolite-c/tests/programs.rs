@@ -238,13 +238,24 @@ fn a_destroyed_program_leaves_requests_valid() {
 fn the_example_of_the_man_page_responds() {
     let mut program = Program::start(&compile_example("iolite_program.7"), "example");
     let mut server = program.connect();
-    for (id, query, name) in [(1, "", "you"), (2, "Ada", "Ada")] {
-        let variables = [(&b"QUERY_STRING"[..], std::iter::once(query.as_bytes()))];
-        assert!(server.try_send(id, variables.into_iter(), &Aggregate::new()).unwrap());
+    let hello = "Content-Type: text/plain\n\n";
+    for (id, path, query, header, name) in [
+        (1, "/", "", hello, "you"),
+        (2, "/", "Ada", hello, "Ada"),
+        (3, "/other", "Ada", "Status: 404 Not Found\n\n", ""),
+    ] {
+        let variables = [("PATH_INFO", path), ("QUERY_STRING", query)];
+        let variables = variables
+            .map(|(name, value)| (name.as_bytes(), std::iter::once(value.as_bytes())))
+            .into_iter();
+        assert!(server.try_send(id, variables, &Aggregate::new()).unwrap());
         let body = format!("Hello {name}!\nThis page is the same for all.\n");
-        expect(&mut server, id, "Content-Type: text/plain\n\n", body.as_bytes());
+        expect(&mut server, id, header, if path == "/" { body.as_bytes() } else { b"" });
     }
     drop(server);
     // It goes on for other servers.
-    program.connect();
+    let server = program.connect();
+    program.terminate();
+    drop(server);
+    program.wait();
 }
