@@ -5,7 +5,9 @@ path has the same document.
 """
 
 import ctypes
+import signal
 import sys
+import threading
 
 lib = ctypes.CDLL("libiolite.so.0")
 lib.iol_strerror.restype = ctypes.c_char_p
@@ -57,10 +59,8 @@ def body_of(request):
     return body
 
 
-def main(path, length=65536):
+def serve(program, length):
     header = b"Content-Type: text/plain\n\n"
-    program = Object("program")
-    call("iol_program_create", program.place, path.encode(), 0o666)
     same = make_document(b"a" * length)
     number = 0
     while True:
@@ -76,6 +76,26 @@ def main(path, length=65536):
                 body = same
         call("iol_program_respond", program.pointer, request.pointer, header,
              ctypes.c_size_t(len(header)), body.pointer)
+
+
+def interrupt(program):
+    """Waits for SIGTERM. Python runs no handler while the main thread waits in the library."""
+    signal.sigwait([signal.SIGTERM])
+    call("iol_program_interrupt", program.pointer)
+
+
+def main(path, length=65536):
+    program = Object("program")
+    call("iol_program_create", program.place, path.encode(), 0o666)
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+    threading.Thread(target=interrupt, args=[program], daemon=True).start()
+    try:
+        serve(program, length)
+    except InterruptedError:  # -EINTR
+        # A second SIGTERM ends the wait for servers.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+        closed, program.pointer = program.pointer, None
+        call("iol_program_close", closed)
 
 
 if __name__ == "__main__":

@@ -14,10 +14,10 @@
 use std::path::Path;
 use std::process::ExitCode;
 
-use iolite::{Aggregate, ChannelError, Error, ProgramListener, ProgramRequest, UnsealedMemory};
+use iolite::{Aggregate, Error, ProgramListener, ProgramRequest, UnsealedMemory};
 
 /// Makes a document of `length` bytes in memory that nothing can change any more.
-fn document(length: usize, first: u8) -> Result<Aggregate, Error> {
+fn document(length: usize, first: u8) -> std::result::Result<Aggregate, Error> {
     let mut memory = UnsealedMemory::new(length.max(1))?;
     let bytes = &mut memory.unfilled()[..length];
     bytes.iter_mut().zip(0_usize..).for_each(|(byte, at)| *byte = b'a' + (at % 26) as u8);
@@ -34,25 +34,29 @@ fn variables(request: &ProgramRequest) -> Vec<u8> {
     lines.collect::<Vec<_>>().concat()
 }
 
-fn serve(path: &Path, length: usize) -> Result<(), Box<dyn std::error::Error>> {
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
+
+fn serve(path: &Path, length: usize) -> Result<()> {
     let mut program = ProgramListener::bind(path, 0o666)?;
     let same = document(length, b'a')?;
     let mut number = 0_u8;
     loop {
         let request = program.receive()?;
-        let body = match request.variable(b"PATH_INFO").unwrap_or_default() {
-            b"/new" => {
-                number = number.wrapping_add(1);
-                document(length, b'0' + number % 10)?
+        number = number.wrapping_add(1);
+        let made: Result<Aggregate> = match request.variable(b"PATH_INFO").unwrap_or_default() {
+            b"/new" => document(length, b'0' + number % 10).map_err(Into::into),
+            b"/echo" => Ok(request.body().clone()),
+            b"/variables" => {
+                Aggregate::from_bytes(&variables(&request), program.slab()).map_err(Into::into)
             }
-            b"/echo" => request.body().clone(),
-            b"/variables" => Aggregate::from_bytes(&variables(&request), program.slab())?,
-            _ => same.clone(),
+            _ => Ok(same.clone()),
         };
-        match program.respond(&request, b"Content-Type: text/plain\n\n", body) {
-            Ok(()) => {}
-            Err(error @ ChannelError::NoMemory(_)) => eprintln!("program: {error}"),
-            Err(error) => return Err(error.into()),
+        match made {
+            Ok(body) => program.respond(&request, b"Content-Type: text/plain\n\n", body)?,
+            Err(error) => {
+                eprintln!("program: {error}");
+                program.respond(&request, b"Status: 500\n\n", Aggregate::new())?;
+            }
         }
     }
 }
