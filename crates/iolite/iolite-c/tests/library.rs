@@ -8,10 +8,11 @@ mod c;
 mod documented;
 mod linked;
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use c::run;
+use c::{ROOT, run};
 use documented::Library;
 use linked::{CRATE, compile_example, compile_test, libraries};
 
@@ -44,4 +45,15 @@ fn structures_in_the_man_pages_match_the_header() {
 fn functions_are_exported_and_have_man_pages() {
     assert!(library().functions().contains("iol_channel_send"));
     library().assert_functions(&libraries().join("libiolite_c.so"));
+}
+
+#[test]
+fn functions_are_in_the_index_of_the_man_pages() {
+    let page = fs::read_to_string(Path::new(ROOT).join("man/iolite.7")).unwrap();
+    let (_, index) = page.split_once(".SH FUNCTIONS\n").unwrap();
+    let (index, _) = index.split_once(".SH").unwrap();
+    let listed: Vec<&str> = index.split([',', ' ', '\n']).collect();
+    for name in library().functions() {
+        assert!(listed.contains(&name.as_str()), "{name} is missing");
+    }
 }
