@@ -1,4 +1,4 @@
-// Shared by pbfcgi and pbprogram: what the programs behind a server count, and the sizes in
+// Shared by pbfcgi and pbprogram: the counts of the programs behind a server, and the sizes in
 // their targets.
 #include <fcntl.h>
 #include <stdatomic.h>

@@ -42,8 +42,10 @@ impl Mapping {
             return;
         }
         for at in (0..self.bytes).step_by(PAGE) {
-            // SAFETY: the byte is in the mapping, and may be written to.
-            unsafe { self.start.cast::<u8>().add(at).write_volatile(b'!') };
+            // SAFETY: the byte is in the mapping.
+            let byte = unsafe { self.start.cast::<u8>().add(at) };
+            // SAFETY: it is mapped for writing.
+            unsafe { byte.write_volatile(b'!') };
         }
     }
 }
@@ -55,7 +57,7 @@ impl Drop for Mapping {
     }
 }
 
-/// What a producer keeps of a file that it passes on.
+/// The access that a producer keeps to a file that it passes on.
 enum Kept {
     Descriptor,
     Reopened(File),
@@ -168,7 +170,8 @@ fn reopen(file: &OwnedFd) -> std::io::Result<File> {
     File::options().read(true).write(true).open(format!("/proc/self/fd/{}", file.as_raw_fd()))
 }
 
-/// Registers the pages of a file as a fixed buffer of a ring. `None` if this system allows no rings.
+/// Registers the pages of a file as a fixed buffer of a ring. `None` if this system allows no
+/// rings.
 fn ring_buffer(file: &OwnedFd, bytes: usize) -> Option<Kept> {
     let mut parameters = io_uring_params::default();
     // SAFETY: the parameters ask for a ring that this process has alone.
@@ -177,7 +180,7 @@ fn ring_buffer(file: &OwnedFd, bytes: usize) -> Option<Kept> {
     let mapping = Mapping::new(file, bytes, access, MapFlags::SHARED);
     let buffer = iovec { iov_base: mapping.start, iov_len: bytes };
     let operation = IoringRegisterOp::RegisterBuffers;
-    // SAFETY: the buffer is mapped. The ring holds its pages itself, and nothing is submitted to it.
+    // SAFETY: the buffer is mapped. The ring holds its pages itself, and gets no operations.
     unsafe { rustix::io_uring::io_uring_register(&ring, operation, (&raw const buffer).cast(), 1) }
         .expect("the buffer is mapped");
     Some(Kept::RingBuffer(ring))

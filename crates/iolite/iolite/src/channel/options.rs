@@ -25,8 +25,9 @@ pub struct ChannelOptions {
     /// Whether to join pools of the other process. It can change the bytes that it passes by
     /// reference, so it has to be trusted.
     pub joins_pools: bool,
-    /// Shorter slices are copied through the ring, if they cannot be passed by reference; longer ones
-    /// are copied into a sealed file each, which takes longer, but no memory of the receiver's slab.
+    /// Shorter slices are copied through the ring, if they cannot be passed by reference; longer
+    /// ones are copied into a sealed file each, which takes longer, but no memory of the receiver's
+    /// slab.
     pub copied_max: usize,
     /// The bytes of pools that are under way at a time.
     pub in_flight_max: u64,

@@ -74,8 +74,8 @@ fn charge_of(packet: &Packet) -> u64 {
     SealedMemory::charge_of(file.as_fd()).unwrap_or(0)
 }
 
-/// Appends the bytes of a frame to a text, up to `text_max` bytes of it. Returns whether the rest is
-/// missing.
+/// Appends the bytes of a frame to a text, up to `text_max` bytes of it. Returns whether the rest
+/// is missing.
 fn add_text(
     packet: &Packet,
     page: Option<&PeerPage>,
@@ -197,24 +197,7 @@ impl Receiving {
                 self.charged += charge;
                 self.partial.append(slice);
             }
-            FrameKind::Bytes => {
-                let length = u64::from(packet.frame.length);
-                // Otherwise it might wait for memory that it holds itself.
-                if 2 * (self.copied + length) > options.slab.capacity() {
-                    return Err(PeerFault::Aggregate.into());
-                }
-                match copy(&packet, page, &options.slab) {
-                    Err(error @ ChannelError::NoMemory(_)) => {
-                        // The next call tries again. A frame of the ring is still there.
-                        if !matches!(packet.content, Content::InRing) {
-                            self.packets.push_front(packet);
-                        }
-                        return Err(error);
-                    }
-                    copied => self.partial.concatenate(copied?),
-                }
-                self.copied += length;
-            }
+            FrameKind::Bytes => self.add_bytes(packet, page, &options.slab)?,
             FrameKind::Text if self.partial.is_empty() => {
                 self.text_is_cut |= add_text(&packet, page, &mut self.text, options.text_max)?;
             }
@@ -245,6 +228,32 @@ impl Receiving {
     fn can_fit(&self, charge: u64, account: &Account) -> bool {
         let kept_max = (FILES_PER_CHANNEL_MAX * KEPT_FILE_BYTES_MAX) as u64;
         self.charged + charge + kept_max <= account.bytes_max()
+    }
+
+    /// Copies the bytes of a frame to the aggregate.
+    fn add_bytes(
+        &mut self,
+        packet: Packet,
+        page: Option<&PeerPage>,
+        slab: &Slab,
+    ) -> Result<(), ChannelError> {
+        let length = u64::from(packet.frame.length);
+        // Otherwise it might wait for memory that it holds itself.
+        if 2 * (self.copied + length) > slab.capacity() {
+            return Err(PeerFault::Aggregate.into());
+        }
+        match copy(&packet, page, slab) {
+            Err(error @ ChannelError::NoMemory(_)) => {
+                // The next call tries again. A frame of the ring is still there.
+                if !matches!(packet.content, Content::InRing) {
+                    self.packets.push_front(packet);
+                }
+                return Err(error);
+            }
+            copied => self.partial.concatenate(copied?),
+        }
+        self.copied += length;
+        Ok(())
     }
 
     /// Enters the extents that are still held in the ledgers of their pools. From then on the
