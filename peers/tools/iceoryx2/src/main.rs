@@ -8,7 +8,7 @@
 //! most [`DEPTH`] buffers are under way, since the producer has no more. Before the clock begins,
 //! each of these passes once, so that both processes have mapped all memory.
 //!
-//! Nobody spins or sleeps: who finds no buffer waits by epoll(7) in a wait set until the other side
+//! No side spins or sleeps: one that finds no buffer waits by epoll(7) in a wait set until the other
 //! notifies. Each side notifies for each buffer, but iceoryx2 makes a system call only if the other
 //! side took the last notification, and it takes one only when it finds no buffer.
 
@@ -180,7 +180,7 @@ fn check(bytes: &[u8], case: Case, number: usize) -> Result<()> {
 /// Attempts until there is a result, and waits for a notification between.
 ///
 /// A listener can take a notification together with its datagram, which the next notifications then
-/// lack. So nobody waits in the set before `try_wait` found no notification.
+/// lack. So no side waits in the set before `try_wait` found no notification.
 fn wait_for<T>(
     mut attempt: impl FnMut() -> Result<Option<T>>,
     listener: &Listener<ipc::Service>,
