@@ -8,9 +8,9 @@
 //! most [`DEPTH`] buffers are under way, since the producer has no more. Before the clock begins,
 //! each of these passes once, so that both processes have mapped all memory.
 //!
-//! No side spins or sleeps: one that finds no buffer waits by epoll(7) in a wait set until the other
-//! notifies. Each side notifies for each buffer, but iceoryx2 makes a system call only if the other
-//! side took the last notification, and it takes one only when it finds no buffer.
+//! No side spins or sleeps: one that finds no buffer waits by epoll(7) in a wait set until the
+//! other notifies. Each side notifies for each buffer, but iceoryx2 makes a system call only if the
+//! other side took the last notification, and it takes one only when it finds no buffer.
 
 use std::error::Error;
 use std::mem::MaybeUninit;
