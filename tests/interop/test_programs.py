@@ -44,7 +44,7 @@ class Case(InteropCase):
             if body:
                 head += f"Content-Length: {len(body)}\r\n"
             connection.send((head + fields + "\r\n").encode() + body)
-            return connection.read_response(method=method, keep=1 << 22)
+            return connection.read_response(method=method, keep=1 << 23)
 
 
 class Responses(Case):
@@ -129,6 +129,10 @@ class Responses(Case):
 
     def test_request_bodies(self):
         self.program(lambda request: (TEXT + b"\n", (SEALED, request.body)))
+        proxy = self.start('upload-buffer = "8M"')
+        for length in ((2 << 20) - 1, 2 << 20, (2 << 20) + 1, 8 << 20):
+            body = os.urandom(length)
+            self.assertTrue(self.request(proxy, "POST", body=body).body == body, length)
         proxy = self.start('upload-buffer = "300K"')
         for length in (1, 20_000, 300 << 10):
             body = os.urandom(length)

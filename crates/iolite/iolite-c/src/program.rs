@@ -19,7 +19,7 @@ pub type CProgram = CObject<Program>;
 
 /// A listener, and a way to interrupt it while a thread uses it.
 pub struct Program {
-    /// Nothing waits for this lock: one thread at a time uses the listener.
+    /// No thread waits for this lock, as one thread at a time may use the listener.
     listener: Mutex<ProgramListener>,
     interrupter: Interrupter,
 }

@@ -48,6 +48,12 @@ impl Account {
     }
 }
 
+impl Charge {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
 impl Drop for Charge {
     fn drop(&mut self) {
         self.account.0.held.fetch_sub(self.bytes, Ordering::Relaxed);

@@ -91,7 +91,7 @@ impl UnsealedMemory {
                 .map_err(|error| Error::Kernel("ftruncate", error))?;
         }
         millrace_sys::seal_contents(file.as_fd()).map_err(|error| Error::Kernel("fcntl", error))?;
-        Ok(SealedMemory { file, length: filled, mapping: OnceLock::new(), _charge: None })
+        Ok(SealedMemory { file, length: filled, mapping: OnceLock::new(), charge: None })
     }
 }
 
@@ -103,7 +103,7 @@ pub struct SealedMemory {
     length: usize,
     /// The file in memory, once it was read.
     mapping: OnceLock<MappedFile>,
-    _charge: Option<Charge>,
+    charge: Option<Charge>,
 }
 
 impl SealedMemory {
@@ -134,13 +134,18 @@ impl SealedMemory {
             return Err(RefusedMemory::Hole { offset });
         }
         let length = usize::try_from(length).map_err(|_| RefusedMemory::Kernel(Errno::FBIG))?;
-        Ok(Self { file, length, mapping: OnceLock::new(), _charge: Some(charge) })
+        Ok(Self { file, length, mapping: OnceLock::new(), charge: Some(charge) })
     }
 
     /// Returns the bytes that are charged for a file.
     pub(crate) fn charge_of(file: BorrowedFd<'_>) -> Result<u64, Errno> {
         let (length, memory) = millrace_sys::memory_file_size(file)?;
         Ok(memory.max(length).max(FILE_CHARGE_MIN).next_multiple_of(PAGE_BYTES))
+    }
+
+    /// Returns the bytes that are charged to the sender of the file; 0 if this process has made it.
+    pub(crate) fn charged(&self) -> u64 {
+        self.charge.as_ref().map_or(0, Charge::bytes)
     }
 
     /// Returns the number of bytes: the filled ones, or all of a file that was accepted.

@@ -440,13 +440,56 @@ fn an_aggregate_without_end() {
     assert_eq!(fault(&mut channel), PeerFault::Parts);
 }
 
-#[test]
-fn aggregates_longer_than_the_memory_for_them() {
-    let one_file = || {
+/// Returns an aggregate of this many files of 2 MB.
+fn files(count: usize) -> Aggregate {
+    let mut all = Aggregate::new();
+    for _ in 0..count {
         let mut memory = UnsealedMemory::new(BLOCK_BYTES).expect("memory");
         memory.advance(BLOCK_BYTES);
-        Aggregate::from(memory.seal().expect("it is unmapped").into_slice().expect("a mapping"))
+        let file = memory.seal().expect("it is unmapped").into_slice().expect("a mapping");
+        all.concatenate(file.into());
+    }
+    all
+}
+
+/// Options for aggregates that are copied through the ring, and for this many files of 2 MB.
+fn options_for(files: usize) -> ChannelOptions {
+    let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("a size that is allowed");
+    let account = Account::new((files * BLOCK_BYTES) as u64);
+    ChannelOptions { account, copied_max: usize::MAX, ..ChannelOptions::new(slab) }
+}
+
+/// Sends aggregates from a thread. The receiver may end the channel first.
+fn send_all(socket: OwnedFd, aggregates: Vec<Aggregate>) -> std::thread::JoinHandle<()> {
+    std::thread::spawn(move || {
+        let mut channel = Channel::new(socket, options_for(0)).expect("a channel");
+        let _ =
+            aggregates.iter().try_for_each(|of| channel.send(of)).and_then(|()| channel.close());
+    })
+}
+
+#[test]
+fn files_wait_until_others_are_dropped() {
+    let (one, other) = channel_sockets().expect("sockets");
+    let mut receiver = Channel::new(one, options_for(17)).expect("a channel");
+    let sender = send_all(other, vec![files(10), files(8)]);
+    let first = receiver.receive().expect("it fits").expect("an aggregate");
+    let error = loop {
+        match receiver.try_receive() {
+            Ok(Received::Nothing) => std::thread::yield_now(),
+            other => break other.expect_err("the first one holds the memory"),
+        }
     };
+    assert!(matches!(error, ChannelError::NoMemory(_)), "{error}");
+    drop(first);
+    let second = receiver.receive().expect("it fits now").expect("an aggregate");
+    assert_eq!(second.len(), 8 * BLOCK_BYTES as u64);
+    drop(receiver);
+    sender.join().expect("it does not panic");
+}
+
+#[test]
+fn aggregates_longer_than_the_memory_for_them() {
     let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("a size that is allowed");
     let quarter = Aggregate::from_bytes(&vec![7; SLAB_BYTES_MIN / 4], &slab).expect("memory");
     let copied = |more: u64| {
@@ -455,13 +498,6 @@ fn aggregates_longer_than_the_memory_for_them() {
         all.concatenate(quarter.slice(0..more));
         all
     };
-    let files = |count: usize| {
-        let mut all = Aggregate::new();
-        (0..count).for_each(|_| all.concatenate(one_file()));
-        all
-    };
-    // The account has room for the files that a channel keeps, and one more.
-    let account_bytes = 17 * BLOCK_BYTES as u64;
     let refused =
         ChannelError::Refused(RefusedMemory::TooLong { memory: BLOCK_BYTES as u64, left: 0 });
     for (aggregate, expected) in [
@@ -471,17 +507,8 @@ fn aggregates_longer_than_the_memory_for_them() {
         (files(18), Some(refused)),
     ] {
         let (one, other) = channel_sockets().expect("sockets");
-        let options = |account| {
-            let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("a size that is allowed");
-            ChannelOptions { account, copied_max: usize::MAX, ..ChannelOptions::new(slab) }
-        };
-        let account = Account::new(account_bytes);
-        let mut receiver = Channel::new(one, options(account)).expect("a channel");
-        let sender = std::thread::spawn(move || {
-            let mut channel = Channel::new(other, options(Account::new(0))).expect("a channel");
-            // The receiver may end the channel first.
-            let _ = channel.send(&aggregate).and_then(|()| channel.close());
-        });
+        let mut receiver = Channel::new(one, options_for(17)).expect("a channel");
+        let sender = send_all(other, vec![aggregate]);
         let received = receiver.receive();
         assert_eq!(received.as_ref().err(), expected.as_ref());
         drop((received, receiver));

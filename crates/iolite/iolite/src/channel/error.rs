@@ -50,8 +50,7 @@ pub enum PeerFault {
     Parts,
     /// More packets than its ring announces.
     Packets,
-    /// An aggregate whose copied bytes take more than half of the slab, or whose files take more
-    /// than the account.
+    /// An aggregate with more copied bytes than half of the slab.
     Aggregate,
     /// An aggregate that is no message of a program.
     Message,
@@ -69,7 +68,7 @@ impl fmt::Display for PeerFault {
             Self::File => "a reference to a file that was not passed, or beyond its end",
             Self::Parts => "an aggregate with too many parts",
             Self::Packets => "more packets than the ring announces",
-            Self::Aggregate => "an aggregate that is longer than the memory for it",
+            Self::Aggregate => "an aggregate with more copied bytes than half of the slab",
             Self::Message => "a message that is not valid",
         })
     }

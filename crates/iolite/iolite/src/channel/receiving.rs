@@ -1,6 +1,6 @@
 //! The receiving half of a channel: frames become aggregates.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::channel::options::{ChannelOptions, Received};
 use crate::channel::page::PeerPage;
 use crate::channel::sending::ONCE;
 use crate::error::AllocError;
-use crate::extent::Extent;
+use crate::extent::{Extent, Source};
 use crate::free_list::Allocation;
 use crate::limits::{
     BYTES_PER_PACKET_MAX, FILES_PER_CHANNEL_MAX, KEPT_FILE_BYTES_MAX, PARTS_PER_AGGREGATE_MAX,
@@ -54,8 +54,6 @@ pub(super) struct Receiving {
     parts: usize,
     /// The bytes of it that were copied into the slab.
     copied: u64,
-    /// The bytes of its new files that are charged to the account.
-    charged: u64,
     /// The files that the peer has let this side forget since the last aggregate.
     forgotten: usize,
     /// The number of data frames that were received.
@@ -194,7 +192,6 @@ impl Receiving {
                     return Err(ChannelError::NoMemory(AllocError::Full));
                 }
                 let slice = self.find_file(packet, options)?;
-                self.charged += charge;
                 self.partial.append(slice);
             }
             FrameKind::Bytes => self.add_bytes(packet, page, &options.slab)?,
@@ -219,15 +216,20 @@ impl Receiving {
         if !is_last {
             return Ok(None);
         }
-        (self.parts, self.forgotten, self.copied, self.charged) = (0, 0, 0, 0);
+        (self.parts, self.forgotten, self.copied) = (0, 0, 0);
         Ok(Some(Received::Aggregate(std::mem::take(&mut self.partial))))
     }
 
     /// Returns whether a file fits beside the files of the aggregate that are there already and the
     /// files that are kept. One that never fits is refused when it is accepted.
     fn can_fit(&self, charge: u64, account: &Account) -> bool {
-        let kept_max = (FILES_PER_CHANNEL_MAX * KEPT_FILE_BYTES_MAX) as u64;
-        self.charged + charge + kept_max <= account.bytes_max()
+        let file_of = |slice: &'_ Slice| match &slice.extent.source {
+            Source::Sealed(file) => Some((Arc::as_ptr(file), file.charged())),
+            _ => None,
+        };
+        let slices = self.partial.slices().chain(self.files.iter().flatten());
+        let files: BTreeMap<_, u64> = slices.filter_map(file_of).collect();
+        files.values().sum::<u64>() + charge <= account.bytes_max()
     }
 
     /// Copies the bytes of a frame to the aggregate.

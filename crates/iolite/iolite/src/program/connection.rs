@@ -9,7 +9,7 @@ use crate::account::Account;
 use crate::aggregate::Aggregate;
 use crate::buffer::Buffer;
 use crate::channel::{Channel, ChannelError, ChannelOptions, PeerFault, Received};
-use crate::error::AllocError;
+use crate::limits::BLOCK_BYTES;
 use crate::pool::Pool;
 use crate::program::message;
 use crate::slab::Slab;
@@ -95,15 +95,15 @@ impl ProgramConnection {
     }
 
     /// Returns memory of the pool that the program reads, for receiving the body of a request into
-    /// it.
-    ///
-    /// # Errors
-    /// If there is none.
+    /// it; `None` if there is none, or not in one piece: `length` is above [`BLOCK_BYTES`].
     ///
     /// # Panics
     /// If `length` is 0.
-    pub fn allocate(&self, length: usize) -> Result<Buffer, AllocError> {
-        self.pool.allocate(length..=length)
+    pub fn allocate(&self, length: usize) -> Option<Buffer> {
+        if length > BLOCK_BYTES {
+            return None;
+        }
+        self.pool.allocate(length..=length).ok()
     }
 
     /// Copies the body of a request into the pool that the program reads.

@@ -126,8 +126,9 @@ impl ProgramListener {
     /// # Errors
     /// [`Error::Interrupted`] after [`Interrupter::interrupt`], also if there is a request, which
     /// the next call returns; [`Error::Kernel`] and other reasons of an [`Error`] if the kernel
-    /// cannot wait, or cannot connect a server, which is forgotten. The program can receive again,
-    /// from the other servers.
+    /// cannot wait, or cannot connect a server. The program can receive again, from the other
+    /// servers. A server that the kernel does not accept, without a descriptor for example, waits,
+    /// and the next call fails at once.
     pub fn receive(&mut self) -> Result<ProgramRequest, Error> {
         let received = self.wait_for_request();
         if received.is_err() {

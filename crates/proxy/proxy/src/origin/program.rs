@@ -28,8 +28,8 @@ pub(crate) fn is_used(exchange: &Exchange) -> bool {
 }
 
 /// Allocates memory for the body of a request in the pool of its program, before the body is
-/// received. Short bodies, those of unknown length, and those over TLS, which has to decrypt them
-/// first, are copied into the pool later, and so are all if there is no memory.
+/// received. Short bodies, those above 2 MB or of unknown length, and those over TLS, which has to
+/// decrypt them first, are copied into the pool later, and so are all if there is no memory.
 pub(crate) fn allocate_body<E: Engine>(core: &mut Core<E>, key: Key) {
     let ExchangeParts { exchange, client, .. } = core.parts_with_client(key);
     let Framing::Length(length) = exchange.framing else { return };
@@ -40,7 +40,7 @@ pub(crate) fn allocate_body<E: Engine>(core: &mut Core<E>, key: Key) {
     // Without a program, the request fails when it is sent.
     let Ok(slot) = program_events::connect(core, &path) else { return };
     let connection = core.origins.programs.get_mut(slot).expect("connected just now");
-    let pooled = connection.channel.allocate(length as usize).ok();
+    let pooled = connection.channel.allocate(length as usize);
     core.exchange(key).file.get_or_insert_default().pooled = pooled;
 }
 
@@ -171,6 +171,8 @@ pub(crate) fn take_response<E: Engine>(
         }
         exchange.caching.reader = Some(reader);
     }
+    // The request is not sent once more.
+    exchange.file_mut().pooled = None;
     Ok(Some(framing))
 }
 

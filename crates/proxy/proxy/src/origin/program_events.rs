@@ -77,12 +77,13 @@ fn users<E: Engine>(core: &Core<E>, slot: Key) -> Vec<Key> {
 /// Receives a response, and returns the exchange that has it now; or returns an exchange that may
 /// send its request now. Returns `None` when the worker has to wait for the program.
 pub(crate) fn advance<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<Key> {
-    for _ in 0..USELESS_RESPONSES_MAX {
+    let mut useless = 0;
+    while useless < USELESS_COST_MAX {
         let Core { engine, exchanges, origins, .. } = core;
         let connection = origins.programs.connections.get_mut(slot)?;
         match next(connection, slot, exchanges) {
             Ok(Next::Exchange(key)) => return Some(key),
-            Ok(Next::Again) => {}
+            Ok(Next::Again { cost }) => useless += cost,
             Ok(Next::Wait) if connection.is_polled => return None,
             Ok(Next::Wait) => {
                 connection.is_polled = true;
@@ -116,7 +117,8 @@ fn next(
         let file = exchanges.get_mut(key).and_then(|exchange| exchange.file.as_deref_mut());
         let sent = Some(ProgramUse { slot, is_sent: true });
         // A request that has ended needs no response.
-        return Ok(file.filter(|file| file.program == sent).map_or(Next::Again, |file| {
+        let cost = 1 + response.body.len() / COST_BYTES;
+        return Ok(file.filter(|file| file.program == sent).map_or(Next::Again { cost }, |file| {
             file.response = Some(response);
             Next::Exchange(key)
         }));
@@ -126,7 +128,7 @@ fn next(
     connection.waiting.retain(|key| program_of(*key) == waits);
     Ok(match connection.waiting.front() {
         Some(key) if connection.channel.check_room()? => Next::Exchange(*key),
-        _ if connection.channel.prepare_to_wait()? => Next::Again,
+        _ if connection.channel.prepare_to_wait()? => Next::Again { cost: 1 },
         _ => Next::Wait,
     })
 }
@@ -186,7 +188,10 @@ pub(crate) fn handle_timer<E: Engine>(core: &mut Core<E>, slot: Key) {
 /// The step after a look at a connection.
 enum Next {
     Exchange(Key),
-    Again,
+    /// There may be more, after a response that no exchange needs, at this cost.
+    Again {
+        cost: u64,
+    },
     Wait,
 }
 
@@ -194,7 +199,9 @@ enum Next {
 const SLAB_BYTES: usize = 64 << 20;
 /// The pool for bodies of requests, likewise.
 const POOL_BYTES: usize = 64 << 20;
-/// The responses in a row that are for no exchange, before other connections have their turn.
-const USELESS_RESPONSES_MAX: usize = 256;
+/// The cost of responses in a row that are for no exchange, before other connections have their
+/// turn: 1 for each, and for each [`COST_BYTES`] of them.
+const USELESS_COST_MAX: u64 = 256;
+const COST_BYTES: u64 = 256 * 1024;
 /// How soon responses are received again that found no memory.
 const RETRY: Duration = Duration::from_millis(20);

@@ -1,8 +1,7 @@
 //! Stage receive: receives the body of a request for a program, into memory or, if it is long, into
 //! a file. So a slow client does not occupy the program, and the program gets the length of a
-//! chunked body. Threads write the file; meanwhile nothing is received. The body for a copy-free
-//! program is received where the program reads it, if its length is known ("early
-//! demultiplexing").
+//! chunked body. Threads write the file; meanwhile nothing is received. A body for a copy-free
+//! program may be received where the program reads it ([`program::allocate_body`]).
 
 use std::sync::Arc;
 
@@ -21,6 +20,9 @@ use crate::origin::{fastcgi, program};
 /// The bytes that are written to a file at once. Memory for one such piece is enough for a body of
 /// any length.
 const WRITE_BYTES: u64 = 256 * 1024;
+
+/// The bytes that are received into a pool before other connections have their turn.
+const TURN_BYTES: usize = 256 * 1024;
 
 /// Handles an event of an exchange in this stage.
 #[inline]
@@ -112,6 +114,7 @@ fn collect_into_pool<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let Ok(mut is_whole) = upload.collect(&mut client.wire, append, engine.now()) else {
         return NextStep::End(Reason::MalformedBody);
     };
+    let first = buffer.len();
     while !is_whole {
         if client.wire.has_ended() {
             return NextStep::End(Reason::BodyCut);
@@ -120,6 +123,11 @@ fn collect_into_pool<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             return NextStep::Wait;
         }
         let left = upload.expected_bytes();
+        if buffer.len() - first >= TURN_BYTES {
+            // Other connections have their turn.
+            client.wire.receive_body(engine, Buffer::SIZE, left, true);
+            return NextStep::Wait;
+        }
         let memory = &mut buffer.unfilled()[..left as usize];
         let received;
         (received, is_whole) = upload.collect_into(engine, &mut client.wire, memory);
