@@ -80,7 +80,7 @@ def bandwidths(rows):
 
 
 def picture(rows):
-    """Returns the SVG: the bandwidth, and beside it the bytes per microsecond of CPU time."""
+    """Returns the SVG: the bandwidth, and beside it the bytes by the CPU time they take."""
     panels = []
     for title, unit, column in (("bandwidth", "GB/s", "us"),
                                 ("bytes by CPU time of both processes", "GB/s", "cpu_us")):

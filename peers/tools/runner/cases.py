@@ -37,7 +37,7 @@ PROGRAMS = {
     "program": (12, "/n/{size}", "copy-free", 2000),
     "program-new": (12, "/new/{size}", "copy-free", 2000),
 }
-# Peers without such a service run the same program behind another one.
+# A peer without the service gets the same documents from the program of this one.
 INSTEAD = {"program": "fastcgi", "program-new": "fastcgi"}
 # The folders below FILES with texts for gzip: alone, and with their compressed form beside them.
 TEXTS = {"compressed-text": "text", "precompressed-text": "packed"}
