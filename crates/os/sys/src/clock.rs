@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
+use rustix::io::Errno;
 use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use crate::{Result, last_error};
 
 /// Returns the nanoseconds on CLOCK_MONOTONIC (clock_gettime(2)), whose zero is the kernel's
 /// choice.
@@ -21,6 +24,25 @@ pub fn time_of_day() -> Duration {
 /// call.
 pub fn cpu_time() -> Duration {
     duration(clock_gettime(ClockId::ProcessCPUTime))
+}
+
+/// Returns the CPU time of all threads of a process, also of those that have ended.
+///
+/// # Errors
+/// ESRCH if there is no such process.
+pub fn cpu_time_of(process: u32) -> Result<Duration> {
+    let mut clock = 0;
+    // SAFETY: the kernel stores the id of a clock, and `clock` outlives the call.
+    match unsafe { libc::clock_getcpuclockid(process.cast_signed(), &raw mut clock) } {
+        0 => {}
+        error => return Err(Errno::from_raw_os_error(error)),
+    }
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the kernel stores the time, and `time` outlives the call.
+    match unsafe { libc::clock_gettime(clock, &raw mut time) } {
+        0 => Ok(Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec as u32)),
+        _ => Err(last_error()),
+    }
 }
 
 /// Returns the CPU time of the calling thread, in user and kernel mode. Makes a system call.
@@ -53,5 +75,7 @@ mod tests {
         assert!(time_of_day().abs_diff(real) < Duration::from_secs(60) + before.elapsed());
         let thread = thread_cpu_time();
         assert!(thread > Duration::ZERO && cpu_time() >= thread);
+        let process = cpu_time_of(std::process::id()).unwrap();
+        assert!(thread <= process && process <= cpu_time());
     }
 }

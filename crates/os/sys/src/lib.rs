@@ -6,6 +6,7 @@
 //! None keeps state, except that [`take_passed_descriptors`] returns the descriptors only once. The
 //! callers decide what an error means.
 
+mod access;
 mod append;
 mod beneath;
 mod clock;
@@ -14,6 +15,7 @@ mod credentials;
 mod directory;
 mod futex;
 mod handover;
+mod kernel;
 mod limits;
 mod listen;
 mod memory;
@@ -22,6 +24,7 @@ mod pidfd;
 mod pipe;
 mod poll_select;
 mod poller;
+mod position;
 mod process;
 mod program;
 mod random;
@@ -30,13 +33,14 @@ mod seals;
 mod signals;
 mod socket;
 
+pub use access::{FileAccess, file_access, file_system, has_other_openers, ignore_lease_signal};
 pub use append::open_to_append;
 pub use beneath::{
     BeneathRules, BeneathUse, InodeKind, InodeStatus, InodeTime, entry_status, inode_status,
     open_beneath, open_folder, open_reference, read_cached_at, read_link, read_uncached_at,
     visit_entries,
 };
-pub use clock::{cpu_time, monotonic_nanoseconds, thread_cpu_time, time_of_day};
+pub use clock::{cpu_time, cpu_time_of, monotonic_nanoseconds, thread_cpu_time, time_of_day};
 pub use congestion::{
     CONGESTION_NAME_BYTES_MAX, congestion, default_congestion, set_congestion, try_congestion,
 };
@@ -51,6 +55,7 @@ pub use handover::{
     BoundAddress, DESCRIPTORS_PER_MESSAGE_MAX, listening_address, receive_with_descriptors,
     send_with_descriptors, take_passed_descriptors,
 };
+pub use kernel::kernel_is_since;
 pub use limits::{
     descriptor_limit, locked_memory_limit, lower_descriptor_limit, raise_descriptor_limit,
 };
@@ -61,13 +66,15 @@ pub use memory::{
     HUGE_PAGE_BYTES, MappedFile, MappedRegion, create_memory_file, punch_hole, sendfile,
 };
 pub use packet::{
-    DESCRIPTORS_PER_PACKET_MAX, PacketEvents, connect_packets, packet_pair, receive_packet,
-    send_packet, wait_for_packet,
+    DESCRIPTORS_PER_PACKET_MAX, PacketEvents, await_connection, await_packet, connect_and_wait,
+    connect_packets, packet_pair, receive_packet, send_packet, send_packet_and_wait, set_blocking,
+    wait_for_packet,
 };
 pub use pidfd::{has_ended, is_process, open_process};
 pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
+pub use position::{position, read_next, set_position, write_next};
 pub use process::{descriptor_count, resident_bytes};
 pub use program::{
     ProgramStart, kill_group, open_child, set_nonblocking, start_program, write_pipe,

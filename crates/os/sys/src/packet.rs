@@ -5,11 +5,13 @@ use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
+use std::time::Duration;
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
     SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    sockopt, sockopt::Timeout,
 };
 
 use crate::listen::open_socket;
@@ -39,6 +41,39 @@ pub fn connect_packets(path: &Path) -> Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Connects to the packet socket at `path`, with a blocking socket: no call waits for longer than
+/// `wait_max`, and then fails with EAGAIN.
+///
+/// # Errors
+/// As [`connect_packets`]; EAGAIN if the listener accepts no connection in time.
+pub fn connect_and_wait(path: &Path, wait_max: Duration) -> Result<OwnedFd> {
+    let address = SocketAddrUnix::new(path)?;
+    let kind = SocketType::SEQPACKET;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?;
+    for direction in [Timeout::Recv, Timeout::Send] {
+        sockopt::set_socket_timeout(&socket, direction, Some(wait_max))?;
+    }
+    retry_on_intr(|| rustix::net::connect(&socket, &address))?;
+    Ok(socket)
+}
+
+/// Makes the calls on a socket wait, except those that never do.
+///
+/// # Errors
+/// None is known.
+pub fn set_blocking(socket: BorrowedFd<'_>) -> Result<()> {
+    rustix::io::ioctl_fionbio(socket, false)
+}
+
+/// Waits for the next connection of a blocking listener. The connection blocks, and is closed on
+/// exec.
+///
+/// # Errors
+/// As [`accept`](crate::accept).
+pub fn await_connection(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
+    retry_on_intr(|| rustix::net::accept_with(listener, SocketFlags::CLOEXEC))
+}
+
 /// Sends one packet that consists of `parts`, with copies of `descriptors`. It never waits,
 /// whatever the mode of the socket.
 ///
@@ -50,6 +85,30 @@ pub fn connect_packets(path: &Path) -> Result<OwnedFd> {
 /// # Panics
 /// If there are more than [`PARTS_MAX`] parts or [`DESCRIPTORS_PER_PACKET_MAX`] descriptors.
 pub fn send_packet(
+    socket: BorrowedFd<'_>,
+    parts: &[&[u8]],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<()> {
+    send_with(SendFlags::DONTWAIT, socket, parts, descriptors)
+}
+
+/// Sends one packet like [`send_packet`], but waits for room on a blocking socket.
+///
+/// # Errors
+/// As [`send_packet`]; EAGAIN after the timeout of the socket.
+///
+/// # Panics
+/// As [`send_packet`].
+pub fn send_packet_and_wait(
+    socket: BorrowedFd<'_>,
+    parts: &[&[u8]],
+    descriptors: &[BorrowedFd<'_>],
+) -> Result<()> {
+    send_with(SendFlags::empty(), socket, parts, descriptors)
+}
+
+fn send_with(
+    flags: SendFlags,
     socket: BorrowedFd<'_>,
     parts: &[&[u8]],
     descriptors: &[BorrowedFd<'_>],
@@ -66,7 +125,7 @@ pub fn send_packet(
     for (slice, part) in slices.iter_mut().zip(parts) {
         *slice = IoSlice::new(part);
     }
-    let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+    let flags = flags | SendFlags::NOSIGNAL;
     retry_on_intr(|| {
         rustix::net::sendmsg(socket, &slices[..parts.len()], &mut control, flags).map(drop)
     })
@@ -84,10 +143,31 @@ pub fn receive_packet(
     bytes: &mut [u8],
     descriptors: &mut Vec<OwnedFd>,
 ) -> Result<usize> {
+    receive_with(RecvFlags::DONTWAIT, socket, bytes, descriptors)
+}
+
+/// Receives one packet like [`receive_packet`], but waits for it on a blocking socket.
+///
+/// # Errors
+/// As [`receive_packet`]; EAGAIN after the timeout of the socket.
+pub fn await_packet(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<usize> {
+    receive_with(RecvFlags::empty(), socket, bytes, descriptors)
+}
+
+fn receive_with(
+    flags: RecvFlags,
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    descriptors: &mut Vec<OwnedFd>,
+) -> Result<usize> {
     let mut space =
         [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(DESCRIPTORS_PER_PACKET_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
-    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let flags = flags | RecvFlags::CMSG_CLOEXEC;
     let received = loop {
         match rustix::net::recvmsg(socket, &mut [IoSliceMut::new(bytes)], &mut control, flags) {
             Err(Errno::INTR) => {}
