@@ -18,13 +18,14 @@ const LAST: [&str; 2] = ["tests", "xtask"];
 
 /// Folders whose packages are not called `millrace-FOLDER`, and the names of these packages. Users
 /// install or link most of them by these names.
-const NAMES: [(&str, &str); 9] = [
+const NAMES: [(&str, &str); 10] = [
     ("uselect", "uselect"),
     ("uselect-c", "uselect-c"),
     ("uselect-preload", "uselect-preload"),
     ("uselectd", "uselectd"),
     ("iolite", "iolite"),
     ("iolite-c", "iolite-c"),
+    ("iolited", "iolited"),
     ("splice-c", "mrsplice"),
     ("millrace", "millrace"),
     ("xtask", "xtask"),

@@ -49,6 +49,7 @@ mod prefault;
 mod program;
 mod sealed;
 mod segment;
+pub mod service;
 mod slab;
 mod slice;
 mod slice_id;

@@ -37,9 +37,21 @@ impl UnsealedMemory {
     /// # Panics
     /// If `capacity` is 0.
     pub fn new(capacity: usize) -> Result<Self, Error> {
-        assert!(capacity > 0, "a memory file has at least one byte");
         let huge = capacity.next_multiple_of(BLOCK_BYTES);
-        let bytes = if capacity >= HUGE_FILE_BYTES_MIN { huge } else { capacity };
+        Self::exactly(if capacity >= HUGE_FILE_BYTES_MIN { huge } else { capacity })
+    }
+
+    /// Creates a file of `bytes` bytes, at least one, with memory for all of them and no more than
+    /// a page beside them: huge pages only if the number is a multiple of 2 MB. For memory that is
+    /// kept for long.
+    ///
+    /// # Errors
+    /// [`Error::Kernel`].
+    ///
+    /// # Panics
+    /// If `bytes` is 0.
+    pub fn exactly(bytes: usize) -> Result<Self, Error> {
+        assert!(bytes > 0, "a memory file has at least one byte");
         let file = millrace_sys::create_memory_file("iolite", bytes as u64)
             .map_err(|error| Error::Kernel("memfd_create", error))?;
         let mapping = MappedFile::populated(file.as_fd(), bytes)
@@ -137,6 +149,26 @@ impl SealedMemory {
         Ok(Self { file, length, mapping: OnceLock::new(), charge: Some(charge) })
     }
 
+    /// Accepts a descriptor from a process that is trusted to have left no holes. The bytes are the
+    /// first `length` of the file, and are charged to no account.
+    ///
+    /// # Errors
+    /// The reason why it is not accepted.
+    pub(crate) fn of_trusted(file: OwnedFd, length: u64) -> Result<Self, RefusedMemory> {
+        match millrace_sys::has_sealed_contents(file.as_fd()) {
+            Ok(true) => {}
+            Ok(false) => return Err(RefusedMemory::Unsealed),
+            Err(_) => return Err(RefusedMemory::OtherFile),
+        }
+        let (bytes, _) =
+            millrace_sys::memory_file_size(file.as_fd()).map_err(RefusedMemory::Kernel)?;
+        if bytes < length {
+            return Err(RefusedMemory::TooShort { length: bytes, expected: length });
+        }
+        let length = usize::try_from(length).map_err(|_| RefusedMemory::Kernel(Errno::FBIG))?;
+        Ok(Self { file, length, mapping: OnceLock::new(), charge: None })
+    }
+
     /// Returns the bytes that are charged for a file.
     pub(crate) fn charge_of(file: BorrowedFd<'_>) -> Result<u64, Errno> {
         let (length, memory) = millrace_sys::memory_file_size(file)?;
@@ -180,7 +212,7 @@ impl SealedMemory {
         let mapping = match self.mapping.get() {
             Some(mapping) => mapping,
             None => {
-                let mapping = MappedFile::read_only(self.file.as_fd(), self.length)
+                let mapping = MappedFile::read_only_populated(self.file.as_fd(), self.length)
                     .map_err(|error| Error::Kernel("mmap", error))?;
                 self.mapping.get_or_init(|| mapping)
             }

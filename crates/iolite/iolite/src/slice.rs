@@ -5,6 +5,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use crate::extent::{Extent, Source};
+use crate::sealed::SealedMemory;
 use crate::slab::StatCounters;
 use crate::slice_id::SliceId;
 
@@ -50,6 +51,16 @@ impl Slice {
     /// process, write to it or map it.
     pub fn sendfile_source(&self) -> Option<(BorrowedFd<'_>, u64)> {
         self.extent.sendfile_source(self.start as usize)
+    }
+
+    /// Returns the sealed file of the bytes if they are all that it has.
+    pub(crate) fn whole_file(&self) -> Option<&SealedMemory> {
+        match &self.extent.source {
+            Source::Sealed(memory) => {
+                (self.start == 0 && self.len() == memory.len()).then_some(memory)
+            }
+            _ => None,
+        }
     }
 
     /// Returns whether any memory of the same extent may have been sent zero-copy.

@@ -1,0 +1,384 @@
+//! The messages between clients and the daemon: one packet each, with descriptors.
+
+use std::fmt;
+
+use millrace_sys::{DESCRIPTORS_PER_PACKET_MAX, Errno, InodeTime};
+
+use crate::service::version::{FileKey, FileVersion};
+
+/// The most pieces in a response.
+pub const PIECES_PER_PACKET_MAX: usize = DESCRIPTORS_PER_PACKET_MAX;
+/// The length of the longest request, in bytes.
+pub const REQUEST_BYTES_MAX: usize = 24 + 8 * WRITTEN_MAX;
+/// The length of the longest response, in bytes.
+pub const RESPONSE_BYTES_MAX: usize = 60 + 16 * PIECES_PER_PACKET_MAX;
+
+/// A request has the descriptor of the file, and one for each piece of memory.
+const WRITTEN_MAX: usize = DESCRIPTORS_PER_PACKET_MAX - 1;
+
+/// The first word of each message: "IOL" and the version of the protocol.
+const MAGIC: u32 = u32::from_le_bytes(*b"IOL\x01");
+
+/// A request of a client, with the descriptor of a file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Request {
+    /// The client wants the bytes from `offset` on, up to `length` of them. There is one response.
+    Read {
+        /// In bytes from the start of the file.
+        offset: u64,
+        /// In bytes.
+        length: u64,
+    },
+    /// The client has written sealed memory files, whose descriptors follow, to the file. The
+    /// daemon may keep them instead of reading the file again. There is one response.
+    Written {
+        /// Where the first one begins, in bytes from the start of the file.
+        offset: u64,
+        /// The length of each, in bytes.
+        lengths: Vec<u64>,
+    },
+}
+
+/// A part of a file, and the memory that has it, from the memory's start on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct PieceRange {
+    /// In bytes from the start of the file.
+    pub offset: u64,
+    /// In bytes; at least one.
+    pub length: u64,
+}
+
+/// The response to a request.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Response {
+    /// Memory that has bytes of the file, one descriptor for each piece. The pieces follow each
+    /// other, and the first one contains the requested offset. There is none behind the end.
+    Pieces {
+        /// The version of the file that has all these bytes.
+        version: FileVersion,
+        /// Another version certainly has other times.
+        is_settled: bool,
+        /// At most [`PIECES_PER_PACKET_MAX`].
+        pieces: Vec<PieceRange>,
+    },
+    /// The memory of [`Request::Written`] was taken.
+    Taken,
+    /// The client has to read the file itself, or its memory was not taken.
+    Refused(Refusal),
+}
+
+/// The reason why the daemon does not serve a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// The descriptor was not opened for reading.
+    NotReadable,
+    /// The descriptor was not opened for writing.
+    NotWritable,
+    /// It is no regular file.
+    NotRegular,
+    /// The file system may show its readers different bytes, or keep a reader waiting.
+    FileSystem,
+    /// The file was changed again and again while it was read.
+    Changing,
+    /// All memory is in use by clients.
+    Memory,
+    /// The processes of this user hold all that one user may.
+    UserMemory,
+    /// Too many processes of this user, or in all, are connected.
+    Clients,
+    /// The daemon could not read the file, or the memory.
+    Kernel(Errno),
+    /// The memory is not sealed, has holes, or is too short.
+    Unsealed,
+}
+
+/// The code of [`Response::Taken`]; 0 is that of pieces, and lower ones are refusals.
+const TAKEN: u32 = 1000;
+
+impl Refusal {
+    fn code(self) -> (u32, u32) {
+        match self {
+            Self::NotReadable => (1, 0),
+            Self::NotRegular => (2, 0),
+            Self::FileSystem => (3, 0),
+            Self::Changing => (4, 0),
+            Self::Memory => (5, 0),
+            Self::UserMemory => (6, 0),
+            Self::Clients => (7, 0),
+            Self::NotWritable => (8, 0),
+            Self::Kernel(error) => (9, error.raw_os_error().unsigned_abs()),
+            Self::Unsealed => (10, 0),
+        }
+    }
+
+    fn from_code(code: u32, error: u32) -> Option<Self> {
+        Some(match code {
+            1 => Self::NotReadable,
+            2 => Self::NotRegular,
+            3 => Self::FileSystem,
+            4 => Self::Changing,
+            5 => Self::Memory,
+            6 => Self::UserMemory,
+            7 => Self::Clients,
+            8 => Self::NotWritable,
+            9 if (1..4096).contains(&error) => {
+                Self::Kernel(Errno::from_raw_os_error(error.cast_signed()))
+            }
+            10 => Self::Unsealed,
+            _ => return None,
+        })
+    }
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotReadable => "the descriptor was not opened for reading",
+            Self::NotWritable => "the descriptor was not opened for writing",
+            Self::NotRegular => "it is no regular file",
+            Self::FileSystem => "files of its file system are not shared",
+            Self::Changing => "the file was changed again and again while it was read",
+            Self::Memory => "all memory of the cache is in use",
+            Self::UserMemory => "the processes of this user hold all that one user may",
+            Self::Clients => "too many processes are connected",
+            Self::Unsealed => "the memory is not sealed, has holes, or is too short",
+            Self::Kernel(error) => return write!(f, "the file cannot be read: {error}"),
+        })
+    }
+}
+
+impl Request {
+    /// Appends the packet to `bytes`.
+    ///
+    /// # Panics
+    /// If there are more lengths than descriptors in a packet.
+    pub fn write(&self, bytes: &mut Vec<u8>) {
+        let (kind, offset, length, lengths) = match self {
+            Self::Read { offset, length } => (1_u32, offset, length, &[][..]),
+            Self::Written { offset, lengths } => (2, offset, &0, &lengths[..]),
+        };
+        assert!(lengths.len() <= WRITTEN_MAX, "{} pieces", lengths.len());
+        bytes.extend_from_slice(&MAGIC.to_le_bytes());
+        bytes.extend_from_slice(&kind.to_le_bytes());
+        for number in [offset, length].into_iter().chain(lengths) {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// Reads a packet that came with a number of descriptors. Returns `None` for what no client of
+    /// this version sends.
+    pub fn read(packet: &[u8], descriptors: usize) -> Option<Self> {
+        let mut fields = Fields(packet);
+        (fields.u32()? == MAGIC).then_some(())?;
+        let (kind, offset, length) = (fields.u32()?, fields.u64()?, fields.u64()?);
+        offset.checked_add(length)?;
+        let request = match kind {
+            1 if descriptors == 1 => Self::Read { offset, length },
+            2 if (2..=1 + WRITTEN_MAX).contains(&descriptors) && length == 0 => {
+                let lengths: Option<Vec<u64>> = (1..descriptors).map(|_| fields.u64()).collect();
+                let lengths = lengths?;
+                lengths.iter().try_fold(offset, |end, length| {
+                    end.checked_add(*length).filter(|_| *length > 0)
+                })?;
+                Self::Written { offset, lengths }
+            }
+            _ => return None,
+        };
+        fields.0.is_empty().then_some(request)
+    }
+}
+
+impl Response {
+    /// Appends the packet to `bytes`.
+    pub fn write(&self, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&MAGIC.to_le_bytes());
+        let (version, is_settled, pieces) = match self {
+            Self::Pieces { version, is_settled, pieces } => (version, *is_settled, pieces),
+            Self::Taken | Self::Refused(_) => {
+                let (code, error) = match self {
+                    Self::Refused(refusal) => refusal.code(),
+                    _ => (TAKEN, 0),
+                };
+                bytes.extend_from_slice(&code.to_le_bytes());
+                bytes.extend_from_slice(&error.to_le_bytes());
+                return;
+            }
+        };
+        assert!(pieces.len() <= PIECES_PER_PACKET_MAX);
+        let FileVersion { key, bytes: length, modified, changed } = version;
+        bytes.extend_from_slice(&0_u32.to_le_bytes());
+        bytes.extend_from_slice(&u32::from(is_settled).to_le_bytes());
+        for nanoseconds in [modified.nanoseconds, changed.nanoseconds] {
+            bytes.extend_from_slice(&nanoseconds.to_le_bytes());
+        }
+        let times = [modified.seconds.cast_unsigned(), changed.seconds.cast_unsigned()];
+        let numbers = [key.device, key.inode, *length].into_iter().chain(times);
+        let pieces = pieces.iter().flat_map(|piece| [piece.offset, piece.length]);
+        for number in numbers.chain(pieces) {
+            bytes.extend_from_slice(&number.to_le_bytes());
+        }
+    }
+
+    /// Reads a packet that came with a number of descriptors. Returns `None` for what no daemon of
+    /// this version sends.
+    pub fn read(packet: &[u8], descriptors: usize) -> Option<Self> {
+        let mut fields = Fields(packet);
+        (fields.u32()? == MAGIC).then_some(())?;
+        let (code, detail) = (fields.u32()?, fields.u32()?);
+        if code != 0 {
+            let response = match (code, detail) {
+                (TAKEN, 0) => Self::Taken,
+                _ => Self::Refused(Refusal::from_code(code, detail)?),
+            };
+            return (fields.0.is_empty() && descriptors == 0).then_some(response);
+        }
+        let is_settled = match detail {
+            0 => false,
+            1 => true,
+            _ => return None,
+        };
+        let nanoseconds = [fields.u32()?, fields.u32()?];
+        let key = FileKey { device: fields.u64()?, inode: fields.u64()? };
+        let bytes = fields.u64()?;
+        let mut time =
+            |nanoseconds| Some(InodeTime { seconds: fields.u64()?.cast_signed(), nanoseconds });
+        let (modified, changed) = (time(nanoseconds[0])?, time(nanoseconds[1])?);
+        let version = FileVersion { key, bytes, modified, changed };
+        let mut pieces: Vec<PieceRange> = Vec::with_capacity(descriptors);
+        for _ in 0..descriptors {
+            let piece = PieceRange { offset: fields.u64()?, length: fields.u64()? };
+            let end = piece.offset.checked_add(piece.length)?;
+            let is_next = pieces.last().is_none_or(|last| last.end() == piece.offset);
+            (piece.length > 0 && end <= bytes && is_next).then_some(())?;
+            pieces.push(piece);
+        }
+        let is_whole = fields.0.is_empty() && descriptors <= PIECES_PER_PACKET_MAX;
+        is_whole.then_some(Self::Pieces { version, is_settled, pieces })
+    }
+}
+
+impl PieceRange {
+    /// Returns where the piece ends, in bytes from the start of the file.
+    pub fn end(&self) -> u64 {
+        self.offset + self.length
+    }
+
+    /// Returns whether the piece has the byte at an offset of the file.
+    pub fn contains(&self, offset: u64) -> bool {
+        (self.offset..self.end()).contains(&offset)
+    }
+}
+
+/// The bytes of a packet that were not read yet.
+struct Fields<'a>(&'a [u8]);
+
+impl Fields<'_> {
+    fn u32(&mut self) -> Option<u32> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u32::from_le_bytes(*first))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        let (first, rest) = self.0.split_first_chunk()?;
+        self.0 = rest;
+        Some(u64::from_le_bytes(*first))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn written(request: &Request) -> Vec<u8> {
+        let mut packet = Vec::new();
+        request.write(&mut packet);
+        assert!(packet.len() <= REQUEST_BYTES_MAX);
+        packet
+    }
+
+    #[test]
+    fn requests_are_read_as_they_were_written() {
+        let read = Request::Read { offset: 5, length: u64::MAX - 5 };
+        assert_eq!(Request::read(&written(&read), 1), Some(read));
+        let lengths = vec![1, 2, u64::MAX - 10];
+        let write = Request::Written { offset: 7, lengths };
+        assert_eq!(Request::read(&written(&write), 4), Some(write.clone()));
+        assert_eq!(written(&write).len(), REQUEST_BYTES_MAX);
+    }
+
+    #[test]
+    fn wrong_requests_are_refused() {
+        let read = written(&Request::Read { offset: 5, length: 3 });
+        assert_eq!(Request::read(&read, 0), None, "no descriptor");
+        assert_eq!(Request::read(&read, 2), None, "too many");
+        assert_eq!(Request::read(&read[..23], 1), None, "too short");
+        let endless = written(&Request::Read { offset: 5, length: u64::MAX });
+        assert_eq!(Request::read(&endless, 1), None, "no offset has its end");
+        for lengths in [vec![0], vec![u64::MAX], vec![1, u64::MAX - 7]] {
+            let descriptors = 1 + lengths.len();
+            let packet = written(&Request::Written { offset: 7, lengths });
+            assert_eq!(Request::read(&packet, descriptors), None);
+        }
+        for at in 0..8 {
+            let mut other = read.clone();
+            other[at] ^= 4;
+            assert_eq!(Request::read(&other, 1), None, "byte {at}");
+        }
+        assert_eq!(Request::read(&[&read[..], &[0]].concat(), 1), None, "too long");
+    }
+
+    fn pieces(pieces: &[(u64, u64)]) -> Response {
+        let time = |seconds, nanoseconds| InodeTime { seconds, nanoseconds };
+        let version = FileVersion {
+            key: FileKey { device: 1, inode: 2 },
+            bytes: 100,
+            modified: time(-3, 4),
+            changed: time(5, 6),
+        };
+        let range = |&(offset, length)| PieceRange { offset, length };
+        Response::Pieces { version, is_settled: true, pieces: pieces.iter().map(range).collect() }
+    }
+
+    fn read_back(response: &Response, descriptors: usize) -> Option<Response> {
+        let mut packet = Vec::new();
+        response.write(&mut packet);
+        assert!(packet.len() <= RESPONSE_BYTES_MAX);
+        for length in 0..packet.len() {
+            assert_eq!(Response::read(&packet[..length], descriptors), None);
+        }
+        Response::read(&packet, descriptors)
+    }
+
+    #[test]
+    fn responses_are_read_as_they_were_written() {
+        for ranges in [&[][..], &[(0, 100)], &[(10, 20), (30, 1), (31, 2), (33, 67)]] {
+            let response = pieces(ranges);
+            assert_eq!(read_back(&response, ranges.len()), Some(response));
+        }
+        assert_eq!(read_back(&Response::Taken, 0), Some(Response::Taken));
+        assert_eq!(read_back(&Response::Taken, 1), None);
+        use Refusal::{Changing, Clients, FileSystem, Kernel, Memory, NotReadable, NotRegular};
+        let refusals = [NotReadable, NotRegular, FileSystem, Changing, Memory, Clients];
+        let more =
+            [Refusal::UserMemory, Refusal::NotWritable, Refusal::Unsealed, Kernel(Errno::IO)];
+        for refusal in refusals.into_iter().chain(more) {
+            let response = Response::Refused(refusal);
+            assert_eq!(read_back(&response, 0), Some(response.clone()));
+            assert_eq!(read_back(&response, 1), None, "a descriptor without a piece");
+        }
+    }
+
+    #[test]
+    fn wrong_pieces_are_refused() {
+        let wrong: [&[(u64, u64)]; 4] =
+            [&[(0, 0)], &[(0, 101)], &[(u64::MAX, 2)], &[(0, 10), (11, 5)]];
+        for ranges in wrong {
+            assert_eq!(read_back(&pieces(ranges), ranges.len()), None, "{ranges:?}");
+        }
+        assert_eq!(read_back(&pieces(&[(0, 10)]), 2), None, "a descriptor without a piece");
+        let mut packet = Vec::new();
+        pieces(&[(0, 10)]).write(&mut packet);
+        assert_eq!(Response::read(&packet, 0), None, "a piece without a descriptor");
+    }
+}

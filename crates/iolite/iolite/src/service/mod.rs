@@ -1,0 +1,32 @@
+//! The shared file cache, iolited(8): its messages, and the client's side.
+//!
+//! ```text
+//!   client                                   iolited
+//!   open(2), fstat(2)
+//!   Request::Read ── descriptor ──────────>  checks it, reads the file once into sealed memory
+//!   reads the memory <─── its pieces ──────  Response::Pieces
+//! ```
+//!
+//! The client opens the file itself. A process that can pass a readable descriptor of a file may
+//! read it, so the daemon needs no privilege and checks no permission. The memory that it passes
+//! back is sealed: neither the daemon nor any other client can change it. docs/design/file-cache.md
+//! has the reasons.
+
+mod client;
+mod connection;
+mod kept;
+mod message;
+mod version;
+
+pub use client::{ClientStats, FileClient};
+pub use message::{
+    PIECES_PER_PACKET_MAX, PieceRange, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX, Refusal, Request,
+    Response,
+};
+pub use version::{FileKey, FileVersion};
+
+/// Files are cached in pieces of this many bytes, at offsets that are multiples of it. Slices that
+/// were written can be shorter, and anywhere.
+pub const PIECE_BYTES: u64 = crate::limits::BLOCK_BYTES as u64;
+/// Shorter files are read with ordinary calls: copying them costs less than mapping them.
+pub const SHARED_FILE_BYTES_MIN: u64 = 32 * 1024;

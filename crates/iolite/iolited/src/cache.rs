@@ -1,0 +1,363 @@
+//! The cache: which memory has which bytes of which file.
+
+use std::collections::{BTreeMap, HashMap};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use iolite::service::{
+    FileKey, FileVersion, PIECE_BYTES, PIECES_PER_PACKET_MAX, PieceRange, Refusal,
+    SHARED_FILE_BYTES_MIN,
+};
+
+use crate::access::{SharedFile, readable_file, writable_file};
+use crate::bytes::{are_equal, read_exactly};
+use crate::limits::{ATTEMPTS_MAX, PROBES_MAX};
+use crate::memory::{Budget, Memory, Reserved, memory_for};
+use crate::users::MemoryOfUsers;
+
+/// Maps (file, offset) to memory. No lock is held while a file is read, except that one thread at a
+/// time reads a file.
+#[derive(Debug)]
+pub(crate) struct Cache {
+    budget: Budget,
+    state: Mutex<CacheState>,
+}
+
+#[derive(Debug)]
+struct CacheState {
+    /// They do not overlap.
+    entries: BTreeMap<(FileKey, u64), Entry>,
+    /// The entries in the order of their last uses.
+    uses: BTreeMap<u64, (FileKey, u64)>,
+    /// The number of the last use.
+    clock: u64,
+    /// Memory that is no entry any more, but that clients hold.
+    dropped: Vec<Arc<Memory>>,
+    users: MemoryOfUsers,
+    /// The locks of the files that are being read.
+    loading: HashMap<FileKey, Arc<Mutex<()>>>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    memory: Arc<Memory>,
+    /// The version of the file that certainly has these bytes.
+    confirmed: Option<FileVersion>,
+    last_use: u64,
+}
+
+/// Memory and the offset in the file at which its bytes begin.
+#[derive(Clone, Debug)]
+pub(crate) struct Piece {
+    pub(crate) offset: u64,
+    pub(crate) memory: Arc<Memory>,
+}
+
+/// The bytes of one version of a file.
+#[derive(Debug)]
+pub(crate) struct Contents {
+    pub(crate) version: FileVersion,
+    /// Later changes certainly have another version.
+    pub(crate) is_settled: bool,
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.offset + self.memory.length()
+    }
+
+    pub(crate) fn range(&self) -> PieceRange {
+        PieceRange { offset: self.offset, length: self.memory.length() }
+    }
+}
+
+impl Cache {
+    pub(crate) fn new(budget: Budget, user_bytes_max: u64) -> Self {
+        Self {
+            budget,
+            state: Mutex::new(CacheState {
+                entries: BTreeMap::new(),
+                uses: BTreeMap::new(),
+                clock: 0,
+                dropped: Vec::new(),
+                users: MemoryOfUsers::new(user_bytes_max),
+                loading: HashMap::new(),
+            }),
+        }
+    }
+
+    /// Returns memory with the bytes of a file from `offset` on, up to `length` of them or a few
+    /// pieces. Reads from the file what is not cached.
+    ///
+    /// # Errors
+    /// The reason why the file is not served.
+    pub(crate) fn read(
+        &self,
+        user: u32,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+    ) -> Result<Contents, Refusal> {
+        for _ in 0..ATTEMPTS_MAX {
+            let now = millrace_sys::time_of_day();
+            let SharedFile { version, has_exact_times } = readable_file(file)?;
+            let is_settled = has_exact_times || version.is_settled(now);
+            let end = version.bytes.min(offset + length);
+            let contents = |pieces| Contents { version, is_settled, pieces };
+            let pieces = self.state().confirmed(user, &version, offset, end);
+            if is_complete(&pieces, offset, end) {
+                return Ok(contents(pieces));
+            }
+            let lock = self.state().loading.entry(version.key).or_default().clone();
+            let pieces = {
+                let _one_at_a_time = lock.lock().expect("no holder of this lock panics");
+                let pieces = self.load(user, file, &version, offset, end);
+                // Another thread may wait for the lock, and needs it in the table.
+                let mut state = self.state();
+                if Arc::strong_count(&lock) <= 2 {
+                    state.loading.remove(&version.key);
+                }
+                pieces
+            };
+            // A change meanwhile may be in none or some of the pieces.
+            match (pieces, readable_file(file)?.version == version) {
+                (Ok(pieces), true) => {
+                    if is_settled {
+                        self.state().confirm(&version, &pieces);
+                    }
+                    return Ok(contents(pieces));
+                }
+                (Err(Refusal::Changing), _) | (Ok(_), false) => {}
+                (Err(refusal), _) => return Err(refusal),
+            }
+        }
+        Err(Refusal::Changing)
+    }
+
+    /// Returns pieces from `offset` to `end`, as many as fit into a response. They are not
+    /// confirmed yet.
+    fn load(
+        &self,
+        user: u32,
+        file: BorrowedFd<'_>,
+        version: &FileVersion,
+        offset: u64,
+        end: u64,
+    ) -> Result<Vec<Piece>, Refusal> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        while pieces.len() < PIECES_PER_PACKET_MAX {
+            let position = pieces.last().map_or(offset, Piece::end);
+            if position >= end {
+                break;
+            }
+            let found = self.state().find(version.key, position);
+            if let Some((piece, confirmed)) = found {
+                // If it has the same bytes still, no memory has to be passed again.
+                let is_usable = piece.memory.is_for(user)
+                    && (confirmed == Some(*version)
+                        || are_equal(file, piece.offset, &piece.memory)?);
+                if is_usable {
+                    pieces.push(piece);
+                    continue;
+                }
+                self.state().remove(version.key, piece.offset);
+            }
+            pieces.push(self.load_gap(file, version, position)?);
+        }
+        Ok(pieces)
+    }
+
+    /// Reads the part of a file around a position that no entry has.
+    fn load_gap(
+        &self,
+        file: BorrowedFd<'_>,
+        version: &FileVersion,
+        position: u64,
+    ) -> Result<Piece, Refusal> {
+        let PieceRange { offset, length } = self.state().gap(version, position);
+        let reserved = self.make_room(memory_for(length))?;
+        let fill = |bytes: &mut [u8]| read_exactly(file, offset, bytes);
+        let memory = Arc::new(Memory::filled(length, reserved, fill)?);
+        let piece = Piece { offset, memory };
+        self.state().add(version.key, &piece);
+        Ok(piece)
+    }
+
+    /// Adds memory that a client of a user has written to a file at `offset`. It is compared with
+    /// the file when a reader wants it.
+    ///
+    /// # Errors
+    /// The reason why the memory, or what is left of it, was not taken.
+    pub(crate) fn add_written(
+        &self,
+        user: u32,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        memories: Vec<(OwnedFd, u64)>,
+    ) -> Result<(), Refusal> {
+        let key = writable_file(file)?.version.key;
+        let mut offset = offset;
+        for (memory, length) in memories {
+            let (bytes, occupied) =
+                millrace_sys::memory_file_size(memory.as_fd()).map_err(Refusal::Kernel)?;
+            let reserved = self.make_room(memory_for(bytes.max(occupied)))?;
+            let memory = Memory::accept(memory, length, user, reserved)?;
+            self.state().add(key, &Piece { offset, memory: Arc::new(memory) });
+            offset += length;
+        }
+        Ok(())
+    }
+
+    /// Charges memory to a user, and opens it for a process of that user.
+    ///
+    /// # Errors
+    /// [`Refusal::UserMemory`]; [`Refusal::Kernel`] without descriptors.
+    pub(crate) fn open_for(&self, user: u32, memory: &Arc<Memory>) -> Result<OwnedFd, Refusal> {
+        // It is opened first: a charge for memory that no client holds is soon removed.
+        let file = memory.open()?;
+        let may_have = self.state().users.charge(user, memory);
+        may_have.then_some(file).ok_or(Refusal::UserMemory)
+    }
+
+    /// Reserves memory. Evicts what no client holds, beginning with what was not used for longest.
+    fn make_room(&self, bytes: u64) -> Result<Reserved, Refusal> {
+        loop {
+            if let Some(reserved) = self.budget.reserve(bytes) {
+                return Ok(reserved);
+            }
+            if !self.state().evict() {
+                return Err(Refusal::Memory);
+            }
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// Returns whether pieces have all bytes from `offset` to `end`, or as many as a response has.
+fn is_complete(pieces: &[Piece], offset: u64, end: u64) -> bool {
+    pieces.len() == PIECES_PER_PACKET_MAX || pieces.last().map_or(offset, Piece::end) >= end
+}
+
+impl CacheState {
+    /// Returns the confirmed pieces for a user that follow each other from `offset` to `end`.
+    fn confirmed(&mut self, user: u32, version: &FileVersion, offset: u64, end: u64) -> Vec<Piece> {
+        let mut pieces: Vec<Piece> = Vec::new();
+        while pieces.len() < PIECES_PER_PACKET_MAX {
+            let position = pieces.last().map_or(offset, Piece::end);
+            let found = (position < end).then(|| self.find(version.key, position)).flatten();
+            match found {
+                Some((piece, Some(confirmed)))
+                    if confirmed == *version && piece.memory.is_for(user) =>
+                {
+                    pieces.push(piece);
+                }
+                _ => break,
+            }
+        }
+        pieces
+    }
+
+    /// Returns the piece that has the byte at a position, and the version that has it.
+    fn find(&mut self, key: FileKey, position: u64) -> Option<(Piece, Option<FileVersion>)> {
+        let mut before = self.entries.range_mut((key, 0)..=(key, position));
+        let (&(_, offset), entry) = before.next_back()?;
+        let piece = Piece { offset, memory: entry.memory.clone() };
+        if piece.end() <= position {
+            return None;
+        }
+        self.clock += 1;
+        self.uses.remove(&entry.last_use);
+        entry.last_use = self.clock;
+        self.uses.insert(self.clock, (key, offset));
+        Some((piece, entry.confirmed))
+    }
+
+    /// Returns the range around a position that no entry has, within one piece of the file.
+    fn gap(&mut self, version: &FileVersion, position: u64) -> PieceRange {
+        let key = version.key;
+        let begin = position - position % PIECE_BYTES;
+        let mut before = self.entries.range((key, begin)..=(key, position));
+        let last = before.next_back().map(|((_, offset), entry)| (*offset, entry.memory.length()));
+        let mut after = self.entries.range((key, position + 1)..(key, begin + PIECE_BYTES));
+        let end = after.next().map_or(begin + PIECE_BYTES, |((_, offset), _)| *offset);
+        let end = end.min(version.bytes);
+        match last {
+            // A file that grows would soon have many short pieces.
+            Some((offset, length)) if end - (offset + length) < SHARED_FILE_BYTES_MIN => {
+                self.remove(key, offset);
+                self.gap(version, position)
+            }
+            Some((offset, length)) => {
+                PieceRange { offset: offset + length, length: end - (offset + length) }
+            }
+            None => {
+                // An entry may reach beyond the beginning.
+                let mut before = self.entries.range((key, 0)..(key, begin));
+                let reaches = before.next_back().map(|((_, at), entry)| at + entry.memory.length());
+                let begin = begin.max(reaches.unwrap_or(0));
+                PieceRange { offset: begin, length: end - begin }
+            }
+        }
+    }
+
+    /// Adds an unconfirmed entry. It replaces those that it overlaps.
+    fn add(&mut self, key: FileKey, piece: &Piece) {
+        while let Some((&(_, offset), entry)) =
+            self.entries.range((key, 0)..(key, piece.end())).next_back()
+            && offset + entry.memory.length() > piece.offset
+        {
+            self.remove(key, offset);
+        }
+        self.clock += 1;
+        self.uses.insert(self.clock, (key, piece.offset));
+        let (memory, last_use) = (piece.memory.clone(), self.clock);
+        self.entries.insert((key, piece.offset), Entry { memory, confirmed: None, last_use });
+    }
+
+    /// Removes an entry. Memory that a client holds is counted until it does not any more.
+    fn remove(&mut self, key: FileKey, offset: u64) {
+        if let Some(entry) = self.entries.remove(&(key, offset)) {
+            self.uses.remove(&entry.last_use);
+            if entry.memory.is_held() {
+                self.dropped.push(entry.memory);
+            }
+        }
+    }
+
+    /// Records the version that has these pieces, as far as they are still entries.
+    fn confirm(&mut self, version: &FileVersion, pieces: &[Piece]) {
+        for piece in pieces {
+            if let Some(entry) = self.entries.get_mut(&(version.key, piece.offset))
+                && entry.memory.id() == piece.memory.id()
+            {
+                entry.confirmed = Some(*version);
+            }
+        }
+    }
+
+    /// Frees some memory that no client holds, and returns whether there was any.
+    fn evict(&mut self) -> bool {
+        let before = self.dropped.len();
+        self.dropped.retain(|memory| memory.is_held());
+        if self.dropped.len() < before {
+            return true;
+        }
+        for _ in 0..PROBES_MAX {
+            let Some((_, (key, offset))) = self.uses.pop_first() else { return false };
+            let entry = self.entries.get_mut(&(key, offset)).expect("each use has its entry");
+            if !entry.memory.is_held() {
+                self.entries.remove(&(key, offset));
+                return true;
+            }
+            // Memory that a client holds is in use.
+            self.clock += 1;
+            entry.last_use = self.clock;
+            self.uses.insert(self.clock, (key, offset));
+        }
+        false
+    }
+}

@@ -1,0 +1,165 @@
+//! The daemon: its socket, and a thread for each connected process.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::thread;
+use std::time::Duration;
+
+use iolite::service::{Refusal, Response};
+use millrace_sys::Errno;
+
+use crate::cache::Cache;
+use crate::limits::{CLIENTS_MAX, RESERVED_DESCRIPTORS};
+use crate::memory::Budget;
+use crate::options::DaemonOptions;
+use crate::session::{End, Session};
+
+/// The daemon while it serves.
+pub(crate) struct Daemon {
+    path: PathBuf,
+}
+
+/// The state that the threads share.
+struct Shared {
+    listener: OwnedFd,
+    cache: Cache,
+    /// The threads that wait for a connection.
+    idle_threads: AtomicUsize,
+    clients_per_user: usize,
+    /// The number of connections of each user.
+    clients: Mutex<HashMap<u32, usize>>,
+}
+
+impl Daemon {
+    /// Listens, and serves on threads of their own.
+    ///
+    /// # Errors
+    /// One line that names the path and the reason.
+    pub(crate) fn listen(options: &DaemonOptions) -> Result<Self, String> {
+        let path = options.socket.clone();
+        let listener = millrace_sys::listen_packets(&path, 0o666).map_err(|error| {
+            let reason = match error {
+                Errno::ADDRINUSE => "a process listens there, or it is no socket".to_owned(),
+                Errno::NOENT => "the folder does not exist".to_owned(),
+                error => error.to_string(),
+            };
+            format!("cannot listen at {}: {reason}", path.display())
+        })?;
+        let pieces_max = millrace_sys::descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
+        let budget = Budget::new(options.cache_bytes, pieces_max.max(16));
+        millrace_sys::set_blocking(listener.as_fd()).map_err(|error| error.to_string())?;
+        let shared = Arc::new(Shared {
+            listener,
+            idle_threads: AtomicUsize::new(0),
+            cache: Cache::new(budget, options.user_bytes()),
+            clients_per_user: options.clients_per_user,
+            clients: Mutex::default(),
+        });
+        shared.start_thread().map_err(|error| format!("cannot start a thread: {error}"))?;
+        Ok(Self { path })
+    }
+
+    /// Removes the socket. Clients notice the end when the process ends.
+    pub(crate) fn close(&self) {
+        // The file may have been removed already.
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+impl Shared {
+    /// Starts a thread that serves one connection after the other.
+    fn start_thread(self: &Arc<Self>) -> std::io::Result<()> {
+        self.idle_threads.fetch_add(1, Ordering::Relaxed);
+        let shared = self.clone();
+        let serve = move || while shared.serve_next() {};
+        let started = thread::Builder::new().stack_size(STACK_BYTES).spawn(serve);
+        if started.is_err() {
+            self.idle_threads.fetch_sub(1, Ordering::Relaxed);
+        }
+        started.map(drop)
+    }
+
+    /// Waits for a process to connect, and serves it until it leaves. Returns whether this thread
+    /// is needed for another one.
+    fn serve_next(self: &Arc<Self>) -> bool {
+        let Ok(socket) = millrace_sys::await_connection(self.listener.as_fd()) else {
+            // The kernel has no descriptor or memory for a connection.
+            thread::sleep(PAUSE);
+            return true;
+        };
+        if self.idle_threads.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // Without another thread, processes wait until one leaves.
+            let _ = self.start_thread();
+        }
+        self.serve(socket);
+        let idle = self.idle_threads.fetch_add(1, Ordering::Relaxed);
+        let is_needed = idle < IDLE_THREADS_MAX;
+        if !is_needed {
+            self.idle_threads.fetch_sub(1, Ordering::Relaxed);
+        }
+        is_needed
+    }
+
+    fn serve(self: &Arc<Self>, socket: OwnedFd) {
+        let Ok(credentials) = millrace_sys::peer_credentials(socket.as_fd()) else { return };
+        let Some(place) = ClientPlace::take(self, credentials.user_id) else {
+            return refuse(&socket);
+        };
+        let session = Session { cache: &self.cache, socket, user: place.user };
+        if let End::NoRequest = session.run() {
+            eprintln!("iolited: closed a connection of user {}: no request of iolite", place.user);
+        }
+    }
+
+    fn clients(&self) -> MutexGuard<'_, HashMap<u32, usize>> {
+        self.clients.lock().expect("no holder of this lock panics")
+    }
+}
+
+/// The place of one connection among those of its user.
+struct ClientPlace {
+    shared: Arc<Shared>,
+    user: u32,
+}
+
+impl ClientPlace {
+    fn take(shared: &Arc<Shared>, user: u32) -> Option<Self> {
+        let mut clients = shared.clients();
+        let all: usize = clients.values().sum();
+        let own = clients.entry(user).or_default();
+        if all >= CLIENTS_MAX || *own >= shared.clients_per_user {
+            return None;
+        }
+        *own += 1;
+        Some(Self { shared: shared.clone(), user })
+    }
+}
+
+impl Drop for ClientPlace {
+    fn drop(&mut self) {
+        let mut clients = self.shared.clients();
+        let own = clients.get_mut(&self.user).expect("it has this place");
+        *own -= 1;
+        if *own == 0 {
+            clients.remove(&self.user);
+        }
+    }
+}
+
+/// Says why a connection is closed.
+fn refuse(socket: &OwnedFd) {
+    let mut packet = Vec::new();
+    Response::Refused(Refusal::Clients).write(&mut packet);
+    // A client that does not get it reads its files itself, too.
+    let _ = millrace_sys::send_packet(socket.as_fd(), &[&packet], &[]);
+}
+
+/// Threads that wait for connections.
+const IDLE_THREADS_MAX: usize = 8;
+/// The pause when the kernel has no descriptor or memory for a connection.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Nothing on these threads recurses.
+const STACK_BYTES: usize = 256 * 1024;
