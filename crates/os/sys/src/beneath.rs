@@ -42,7 +42,9 @@ pub enum InodeKind {
     Folder,
     /// A symbolic link.
     Link,
-    /// A pipe, a socket or a device, or unknown to the folder that lists it.
+    /// A pipe, with a name or without one.
+    Pipe,
+    /// A socket or a device, or unknown to the folder that lists it.
     Other,
 }
 
@@ -154,6 +156,7 @@ fn kind_of(kind: FileType) -> InodeKind {
         FileType::RegularFile => InodeKind::Regular,
         FileType::Directory => InodeKind::Folder,
         FileType::Symlink => InodeKind::Link,
+        FileType::Fifo => InodeKind::Pipe,
         _ => InodeKind::Other,
     }
 }

@@ -32,6 +32,7 @@ mod read;
 mod seals;
 mod signals;
 mod socket;
+mod wait;
 
 pub use access::{FileAccess, file_access, file_system, has_other_openers, ignore_lease_signal};
 pub use append::open_to_append;
@@ -66,9 +67,8 @@ pub use memory::{
     HUGE_PAGE_BYTES, MappedFile, MappedRegion, create_memory_file, punch_hole, sendfile,
 };
 pub use packet::{
-    DESCRIPTORS_PER_PACKET_MAX, PacketEvents, await_connection, await_packet, connect_and_wait,
-    connect_packets, packet_pair, receive_packet, send_packet, send_packet_and_wait, set_blocking,
-    wait_for_packet,
+    DESCRIPTORS_PER_PACKET_MAX, await_connection, await_packet, connect_and_wait, connect_packets,
+    packet_pair, receive_packet, send_packet, send_packet_and_wait, set_blocking, wait_for_packet,
 };
 pub use pidfd::{has_ended, is_process, open_process};
 pub use pipe::{pipe, read_pipe, splice, tee};
@@ -93,6 +93,7 @@ pub use socket::{
     is_nonblocking, peek, receive, reset_on_close, send, set_nodelay, shutdown, take_error,
     tcp_state, unacknowledged_bytes,
 };
+pub use wait::{DescriptorState, PacketEvents, wait_for_two, waiting_bytes};
 
 /// The result of a system call: a value, or the kernel's error number (errno(3)).
 pub type Result<T> = std::result::Result<T, Errno>;

@@ -15,6 +15,7 @@ use rustix::net::{
 };
 
 use crate::listen::open_socket;
+use crate::wait::{PacketEvents, flags};
 use crate::{PARTS_MAX, Result};
 
 /// The most descriptors with one packet.
@@ -201,11 +202,7 @@ pub fn wait_for_packet(
     wait_ms_max: u32,
 ) -> Result<bool> {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let wanted = match events {
-        PacketEvents::None => PollFlags::empty(),
-        PacketEvents::Readable => PollFlags::IN,
-        PacketEvents::Writable => PollFlags::OUT,
-    };
+    let wanted = flags(events);
     let timeout = Timespec {
         tv_sec: i64::from(wait_ms_max / 1000),
         tv_nsec: i64::from(wait_ms_max % 1000) * 1_000_000,
@@ -219,17 +216,6 @@ pub fn wait_for_packet(
     }
     let has_ended = fds.get(1).is_some_and(|process| process.revents().contains(PollFlags::IN));
     Ok(has_ended || fds[0].revents().contains(PollFlags::HUP))
-}
-
-/// The event of a packet socket that [`wait_for_packet`] waits for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum PacketEvents {
-    /// Only the end of the connection.
-    None,
-    /// A packet, or the end of the connection.
-    Readable,
-    /// Room for a packet, or the end of the connection.
-    Writable,
 }
 
 #[cfg(test)]
