@@ -103,7 +103,13 @@ impl UnsealedMemory {
                 .map_err(|error| Error::Kernel("ftruncate", error))?;
         }
         millrace_sys::seal_contents(file.as_fd()).map_err(|error| Error::Kernel("fcntl", error))?;
-        Ok(SealedMemory { file, length: filled, mapping: OnceLock::new(), charge: None })
+        Ok(SealedMemory {
+            file,
+            length: filled,
+            mapping: OnceLock::new(),
+            charge: None,
+            is_indivisible: false,
+        })
     }
 }
 
@@ -116,6 +122,8 @@ pub struct SealedMemory {
     /// The file in memory, once it was read.
     mapping: OnceLock<MappedFile>,
     charge: Option<Charge>,
+    /// Other processes get the file only if they get all its bytes.
+    is_indivisible: bool,
 }
 
 impl SealedMemory {
@@ -146,11 +154,13 @@ impl SealedMemory {
             return Err(RefusedMemory::Hole { offset });
         }
         let length = usize::try_from(length).map_err(|_| RefusedMemory::Kernel(Errno::FBIG))?;
-        Ok(Self { file, length, mapping: OnceLock::new(), charge: Some(charge) })
+        let mapping = OnceLock::new();
+        Ok(Self { file, length, mapping, charge: Some(charge), is_indivisible: false })
     }
 
     /// Accepts a descriptor from a process that is trusted to have left no holes. The bytes are the
-    /// first `length` of the file, and are charged to no account.
+    /// first `length` of the file, and are charged to no account. Other processes may have no
+    /// permission to read all of them, so a part is passed on as a copy.
     ///
     /// # Errors
     /// The reason why it is not accepted.
@@ -166,13 +176,18 @@ impl SealedMemory {
             return Err(RefusedMemory::TooShort { length: bytes, expected: length });
         }
         let length = usize::try_from(length).map_err(|_| RefusedMemory::Kernel(Errno::FBIG))?;
-        Ok(Self { file, length, mapping: OnceLock::new(), charge: None })
+        Ok(Self { file, length, mapping: OnceLock::new(), charge: None, is_indivisible: true })
     }
 
     /// Returns the bytes that are charged for a file.
     pub(crate) fn charge_of(file: BorrowedFd<'_>) -> Result<u64, Errno> {
         let (length, memory) = millrace_sys::memory_file_size(file)?;
         Ok(memory.max(length).max(FILE_CHARGE_MIN).next_multiple_of(PAGE_BYTES))
+    }
+
+    /// Returns whether the file may be passed on when only `length` of its bytes are.
+    pub(crate) fn can_pass(&self, length: usize) -> bool {
+        !self.is_indivisible || length == self.length
     }
 
     /// Returns the bytes that are charged to the sender of the file; 0 if this process has made it.

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use crate::cache::Cache;
 use crate::limits::{CLIENTS_MAX, RESERVED_DESCRIPTORS};
 use crate::memory::Budget;
 use crate::options::DaemonOptions;
+use crate::pairs::Pairs;
 use crate::session::{End, Session};
 
 /// The daemon while it serves.
@@ -26,6 +27,9 @@ pub(crate) struct Daemon {
 struct Shared {
     listener: OwnedFd,
     cache: Cache,
+    pairs: Pairs,
+    /// The number of the last connection.
+    last_client: AtomicU64,
     /// The threads that wait for a connection.
     idle_threads: AtomicUsize,
     clients_per_user: usize,
@@ -55,6 +59,8 @@ impl Daemon {
             listener,
             idle_threads: AtomicUsize::new(0),
             cache: Cache::new(budget, options.user_bytes()),
+            pairs: Pairs::default(),
+            last_client: AtomicU64::new(0),
             clients_per_user: options.clients_per_user,
             clients: Mutex::default(),
         });
@@ -108,7 +114,9 @@ impl Shared {
         let Some(place) = ClientPlace::take(self, credentials.user_id) else {
             return refuse(&socket);
         };
-        let session = Session { cache: &self.cache, socket, user: place.user };
+        let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
+        let Self { cache, pairs, .. } = &**self;
+        let session = Session { cache, pairs, client, socket, user: place.user };
         if let End::NoRequest = session.run() {
             eprintln!("iolited: closed a connection of user {}: no request of iolite", place.user);
         }

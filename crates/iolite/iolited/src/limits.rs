@@ -8,6 +8,8 @@ pub(crate) const CACHE_BYTES_MIN: u64 = 16 << 20;
 pub(crate) const CLIENTS_PER_USER_DEFAULT: usize = 128;
 /// The connections of all users. Each has a thread.
 pub(crate) const CLIENTS_MAX: usize = 1024;
+/// The ends of pipes of one connection that wait for their other ends.
+pub(crate) const PAIRS_PER_CLIENT_MAX: usize = 16;
 /// How often a file is read again that changes meanwhile.
 pub(crate) const ATTEMPTS_MAX: usize = 3;
 /// The entries that are examined to find one that no client holds.

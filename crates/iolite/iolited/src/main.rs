@@ -8,6 +8,7 @@ mod daemon;
 mod limits;
 mod memory;
 mod options;
+mod pairs;
 mod session;
 mod users;
 

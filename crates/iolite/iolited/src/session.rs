@@ -6,11 +6,15 @@ use iolite::service::{PieceRange, REQUEST_BYTES_MAX, Refusal, Request, Response}
 use millrace_sys::Errno;
 
 use crate::cache::{Cache, Contents};
+use crate::pairs::Pairs;
 
 /// A connected process. It has a thread of its own, which waits for slow disks, and for what the
 /// process sends: so it keeps no other process waiting.
 pub(crate) struct Session<'a> {
     pub(crate) cache: &'a Cache,
+    pub(crate) pairs: &'a Pairs,
+    /// The number of the connection.
+    pub(crate) client: u64,
     pub(crate) socket: OwnedFd,
     /// The user of the process at connect(2).
     pub(crate) user: u32,
@@ -22,6 +26,12 @@ pub(crate) enum End {
     Closed,
     /// The process has sent what is no request.
     NoRequest,
+}
+
+impl Drop for Session<'_> {
+    fn drop(&mut self) {
+        self.pairs.leave(self.client);
+    }
 }
 
 impl Session<'_> {
@@ -62,6 +72,10 @@ impl Session<'_> {
                     Err(refusal) => self.send(&Response::Refused(refusal), &[]),
                 }
             }
+            Request::Pair => match self.pairs.add(self.user, self.client, files[0].as_fd()) {
+                Ok(socket) => self.send(&Response::Paired, &[socket]),
+                Err(refusal) => self.send(&Response::Refused(refusal), &[]),
+            },
             Request::Written { offset, lengths } => {
                 let memories = files.split_off(1).into_iter().zip(lengths).collect();
                 match self.cache.add_written(self.user, files[0].as_fd(), offset, memories) {

@@ -122,6 +122,37 @@ impl Channel {
         self.peer.socket.as_fd()
     }
 
+    /// Returns whether the other side has begun. Its first packet is read if it has arrived.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub(crate) fn find_peer(&mut self) -> Result<bool, ChannelError> {
+        if self.other.is_none() {
+            self.read_packets()?;
+        }
+        Ok(self.other.is_some())
+    }
+
+    /// Publishes a number for the other side, whose meaning belongs to the users of the channel.
+    pub(crate) fn set_stream(&self, number: u64) {
+        self.own.set_stream(number);
+    }
+
+    /// Returns the number that the other side has published; 0 before.
+    pub(crate) fn stream(&self) -> u64 {
+        self.other.as_ref().map_or(0, PeerPage::stream)
+    }
+
+    /// Passes what was received at once, instead of with the next call.
+    pub(crate) fn pass_now(&mut self) {
+        self.pass_received();
+    }
+
+    /// Returns the number of frames that were sent, and of those that the other side has passed.
+    pub(crate) fn positions(&self) -> (u64, u64) {
+        self.sending.positions()
+    }
+
     /// Returns the number of files of pools of the other process that were mapped here.
     pub fn maps(&self) -> u64 {
         self.receiving.pools.iter().map(|(_, pool)| pool.maps()).sum()

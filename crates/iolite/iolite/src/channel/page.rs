@@ -5,6 +5,7 @@
 //!   word 0   frames that this side has put into its ring, in all
 //!   word 1   frames of the other side that this side has passed, in all
 //!   word 2   how this side waits for frames, and the number of the wait; word 3: for room
+//!   word 4   the state of a stream beside the channel: its users' choice
 //!   word 8   the ring: 4 words for each frame
 //!   then     the bytes of frames: another ring
 //! ```
@@ -25,6 +26,7 @@ const TAIL: usize = 0;
 const PASSED: usize = 1;
 const WAITS_FOR_FRAMES: usize = 2;
 const WAITS_FOR_ROOM: usize = 3;
+const STREAM: usize = 4;
 const RING: usize = 8;
 
 /// The size of a side's ring.
@@ -122,6 +124,11 @@ impl OwnPage {
         self.words.word(PASSED).store(passed, Ordering::SeqCst);
     }
 
+    /// Publishes a number. SeqCst: callers order it with system calls.
+    pub(super) fn set_stream(&self, number: u64) {
+        self.words.word(STREAM).store(number, Ordering::SeqCst);
+    }
+
     /// Begins or ends a wait. Each one has another number, so that the other side wakes it once.
     pub(super) fn set_waiting(&self, wait_for: WaitFor, waiting: Waiting) {
         let word = self.words.word(wait_for.waits_word());
@@ -154,6 +161,10 @@ impl PeerPage {
 
     pub(super) fn passed(&self) -> u64 {
         self.words.word(PASSED).load(Ordering::SeqCst)
+    }
+
+    pub(super) fn stream(&self) -> u64 {
+        self.words.word(STREAM).load(Ordering::SeqCst)
     }
 
     /// Reads a frame of the ring. The other side may change it any time; only this copy counts.

@@ -113,7 +113,7 @@ impl Sending {
         let ways = aggregate.slices().map(|slice| {
             Ok(match &slice.extent.source {
                 Source::Pool(pool) if self.can_pass(pool) => SendWay::Reference(pool),
-                Source::Sealed(file) => SendWay::File(file),
+                Source::Sealed(file) if file.can_pass(slice.len()) => SendWay::File(file),
                 _ if slice.len() < copied_max => SendWay::Bytes,
                 _ => SendWay::Copy(copy_of(slice)?),
             })
@@ -240,6 +240,12 @@ impl Sending {
     /// Returns whether the peer has passed all frames.
     pub(super) fn is_passed(&self) -> bool {
         self.passed == self.position
+    }
+
+    /// Returns the number of frames that were sent or are about to be, and that the peer had passed
+    /// when it was last read.
+    pub(super) fn positions(&self) -> (u64, u64) {
+        (self.position + self.outgoing.len() as u64, self.passed)
     }
 
     /// Returns the number of frames that the peer had passed when it was last read.

@@ -1,14 +1,17 @@
 //! The client's side: reading and writing files, with the daemon or without it.
 
 use std::io::IoSlice;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use millrace_sys::{Errno, WRITE_PARTS_MAX};
+use millrace_sys::{Errno, InodeKind, InodeStatus, WRITE_PARTS_MAX};
 
 use crate::aggregate::Aggregate;
+use crate::buffer::Buffer;
+use crate::channel::{Channel, ChannelOptions};
 use crate::error::{AllocError, Error};
 use crate::limits::BLOCK_BYTES;
 use crate::memory_kind::MemoryKind;
@@ -16,7 +19,10 @@ use crate::sealed::{SealedMemory, UnsealedMemory};
 use crate::service::connection::DaemonConnection;
 use crate::service::kept::KeptFiles;
 use crate::service::message::{PieceRange, Refusal, Request, Response};
-use crate::service::version::FileVersion;
+use crate::service::pipe_reader::ReadFrom;
+use crate::service::pipe_writer::{Sent, TEXT_BYTES};
+use crate::service::pipes::{PipeEnd, Pipes};
+use crate::service::version::{FileKey, FileVersion};
 use crate::service::{PIECE_BYTES, SHARED_FILE_BYTES_MIN};
 use crate::slab::Slab;
 use crate::slice::Slice;
@@ -31,6 +37,9 @@ pub struct FileClient {
     path: Option<PathBuf>,
     slab: Slab,
     state: Mutex<ClientState>,
+    pipes: Mutex<Pipes>,
+    /// Writers of the same user are trusted not to change the bytes that they have passed.
+    trusts_user: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -56,6 +65,8 @@ pub struct ClientStats {
     pub refused: u64,
     /// Calls whose bytes were copied by the kernel.
     pub copied: u64,
+    /// Calls whose bytes went from one process to the other through a channel.
+    pub passed: u64,
     /// The last refusal.
     pub last_refusal: Option<Refusal>,
 }
@@ -78,6 +89,8 @@ impl FileClient {
             path: path.map(Path::to_owned),
             slab: Slab::on_heap(SLAB_BYTES)?,
             state: Mutex::new(ClientState::new()),
+            pipes: Mutex::new(Pipes::new()),
+            trusts_user: AtomicBool::new(false),
         })
     }
 
@@ -95,8 +108,12 @@ impl FileClient {
     /// # Errors
     /// Those of read(2); ENOMEM.
     pub fn read(&self, file: BorrowedFd<'_>, length: u64) -> Result<Aggregate, Errno> {
-        let Some(version) = FileVersion::of(file)? else {
-            return self.read_stream(file, length);
+        let status = millrace_sys::inode_status(file)?;
+        let Some(version) = FileVersion::from_status(&status) else {
+            return match status.kind {
+                InodeKind::Pipe => self.read_pipe(file, &status, length),
+                _ => self.read_stream(file, length),
+            };
         };
         let position = millrace_sys::position(file)?;
         let bytes = self.read_version(file, version, position, length)?;
@@ -129,23 +146,130 @@ impl FileClient {
     /// # Errors
     /// Those of write(2), if nothing was written: ENOSPC, EDQUOT, EFBIG, EAGAIN.
     pub fn write(&self, file: BorrowedFd<'_>, bytes: &Aggregate) -> Result<u64, Errno> {
-        let parts: Vec<IoSlice<'_>> = bytes.slices().map(|slice| IoSlice::new(slice)).collect();
-        let mut written = 0;
-        for parts in parts.chunks(WRITE_PARTS_MAX) {
-            let expected: usize = parts.iter().map(|part| part.len()).sum();
-            match millrace_sys::write_next(file, parts) {
-                Ok(count) => {
-                    written += count as u64;
-                    if count < expected {
-                        break;
-                    }
-                }
-                Err(error) if written == 0 => return Err(error),
-                Err(_) => break,
+        let status = millrace_sys::inode_status(file)?;
+        if status.kind == InodeKind::Pipe {
+            return self.write_pipe(file, &status, bytes);
+        }
+        let written = write_bytes(file, bytes)?;
+        if let Some(version) = FileVersion::from_status(&status) {
+            self.report_written(file, version, bytes, written);
+        }
+        Ok(written)
+    }
+
+    /// Returns memory for up to `bytes` bytes, at most 2 MB, that are written to `file` later. If
+    /// it is a pipe whose reader trusts the writer, the reader reads them where they are.
+    ///
+    /// # Errors
+    /// ENOMEM while all memory is in use.
+    ///
+    /// # Panics
+    /// If `bytes` is 0.
+    pub fn allocate(&self, file: BorrowedFd<'_>, bytes: usize) -> Result<Buffer, Errno> {
+        let status = millrace_sys::inode_status(file)?;
+        if status.kind == InodeKind::Pipe {
+            let end = self.pipe_end(file, &status);
+            if let Some(buffer) = lock(&end).writer.allocate(bytes) {
+                return Ok(buffer);
             }
         }
-        self.report_written(file, bytes, written);
-        Ok(written)
+        let kind =
+            if bytes <= COPIED_BYTES_MAX { MemoryKind::Copied } else { MemoryKind::ZeroCopy };
+        let bytes = bytes.min(BLOCK_BYTES);
+        let allocate = || self.slab.allocate(kind, bytes.min(kind.unit())..=bytes, 0);
+        self.slab.with_ready_block(allocate).map_err(|_| Errno::NOMEM)
+    }
+
+    /// From now on, bytes of pipes are read where writers of the same user have them. Such a writer
+    /// can change them while they are read.
+    pub fn trust_user(&self) {
+        self.trusts_user.store(true, Ordering::Relaxed);
+    }
+
+    fn read_pipe(
+        &self,
+        pipe: BorrowedFd<'_>,
+        status: &InodeStatus,
+        length: u64,
+    ) -> Result<Aggregate, Errno> {
+        let end = self.pipe_end(pipe, status);
+        let mut end = lock(&end);
+        if end.begin_pairing(0)
+            && let Some(channel) = self.pair(pipe)
+        {
+            end.reader.pair(channel);
+        }
+        match end.reader.next(pipe, length)? {
+            ReadFrom::Aggregate(bytes) => {
+                self.state().stats.passed += 1;
+                Ok(bytes)
+            }
+            ReadFrom::Pipe(length) => {
+                end.reader.begin();
+                let bytes = self.read_stream(pipe, length);
+                let count = bytes.as_ref().map_or(0, Aggregate::len);
+                end.reader.end(count);
+                end.count(count);
+                bytes
+            }
+        }
+    }
+
+    fn write_pipe(
+        &self,
+        pipe: BorrowedFd<'_>,
+        status: &InodeStatus,
+        bytes: &Aggregate,
+    ) -> Result<u64, Errno> {
+        if bytes.is_empty() {
+            return Ok(0);
+        }
+        let end = self.pipe_end(pipe, status);
+        let mut end = lock(&end);
+        if end.begin_pairing(bytes.len())
+            && let Some(channel) = self.pair(pipe)
+        {
+            end.writer.pair(channel);
+        }
+        match end.writer.send(pipe, bytes)? {
+            Sent::Bytes(count) => {
+                self.state().stats.passed += 1;
+                Ok(count)
+            }
+            Sent::ToPipe(mut all) => {
+                let last = all.pop().expect("it has the new one");
+                for mut earlier in all {
+                    while !earlier.is_empty() {
+                        earlier.skip(write_bytes(pipe, &earlier)?);
+                    }
+                }
+                let written = write_bytes(pipe, &last)?;
+                end.count(written);
+                Ok(written)
+            }
+        }
+    }
+
+    fn pipe_end(&self, pipe: BorrowedFd<'_>, status: &InodeStatus) -> Arc<Mutex<PipeEnd>> {
+        let key = FileKey { device: status.device, inode: status.inode };
+        lock(&self.pipes).end(pipe.as_raw_fd(), key)
+    }
+
+    /// Returns the channel to the process at the other end of a pipe, which may come later.
+    fn pair(&self, pipe: BorrowedFd<'_>) -> Option<Channel> {
+        if millrace_sys::is_nonblocking(pipe).unwrap_or(true) {
+            // Its program waits for the pipe, and not for a channel.
+            return None;
+        }
+        let socket = self.state().pair(self.path.as_deref(), pipe)?;
+        let options = ChannelOptions {
+            joins_pools: self.trusts_user.load(Ordering::Relaxed),
+            text_max: TEXT_BYTES,
+            // Copies go through the ring, which bounds what is under way.
+            copied_max: usize::MAX,
+            ..ChannelOptions::new(self.slab.clone())
+        };
+        Channel::new(socket, options).ok()
     }
 
     fn read_version(
@@ -230,17 +354,22 @@ impl FileClient {
         }
     }
 
-    /// Passes the sealed memory that a file has now to the daemon.
-    fn report_written(&self, file: BorrowedFd<'_>, bytes: &Aggregate, written: u64) {
+    /// Passes the sealed memory that a file has now to the daemon. `version` is the one before.
+    fn report_written(
+        &self,
+        file: BorrowedFd<'_>,
+        version: FileVersion,
+        bytes: &Aggregate,
+        written: u64,
+    ) {
         let shared = |slice: &'_ Slice| {
             slice.len() as u64 >= SHARED_FILE_BYTES_MIN && slice.whole_file().is_some()
         };
         if self.path.is_none() || !bytes.slices().any(shared) {
             return;
         }
-        let Ok(Some(version)) = FileVersion::of(file) else { return };
         let Ok(end) = millrace_sys::position(file) else { return };
-        if version.bytes < SHARED_FILE_BYTES_MIN {
+        if version.bytes.max(end) < SHARED_FILE_BYTES_MIN {
             return;
         }
         let Some(mut offset) = end.checked_sub(written) else { return };
@@ -259,7 +388,7 @@ impl FileClient {
     }
 
     fn state(&self) -> MutexGuard<'_, ClientState> {
-        let mut state = self.state.lock().expect("no holder of this lock panics");
+        let mut state = lock(&self.state);
         if state.process != std::process::id() {
             // The mappings of the parent do not exist here, and its connection is not shared. To
             // drop them would unmap what has their addresses now.
@@ -350,7 +479,7 @@ impl ClientState {
                 self.count_refusal(refusal);
                 return None;
             }
-            Response::Taken => {
+            Response::Taken | Response::Paired => {
                 self.lose_daemon("iolited has sent another response");
                 return None;
             }
@@ -405,6 +534,18 @@ impl ClientState {
         }
     }
 
+    /// Returns an end of a socket for a channel beside a pipe.
+    fn pair(&mut self, path: Option<&Path>, pipe: BorrowedFd<'_>) -> Option<OwnedFd> {
+        let connection = self.connect(path)?;
+        match connection.request(&Request::Pair, &[pipe]) {
+            Ok((Response::Paired, sockets)) => return sockets.into_iter().next(),
+            Ok((Response::Refused(refusal), _)) => self.count_refusal(refusal),
+            Ok(_) => self.lose_daemon("iolited has sent another response"),
+            Err(reason) => self.lose_daemon(&reason),
+        }
+        None
+    }
+
     /// Returns the connection, which it opens if there is none.
     fn connect(&mut self, path: Option<&Path>) -> Option<&mut DaemonConnection> {
         let path = path?;
@@ -445,6 +586,33 @@ fn slice_of(piece: PieceRange, memory: OwnedFd) -> Result<Slice, String> {
     let memory = SealedMemory::of_trusted(memory, piece.length)
         .map_err(|refused| wrong(refused.to_string()))?;
     memory.into_slice().map_err(|error| error.to_string())
+}
+
+/// Writes as much of an aggregate as write(2) takes, and returns the number of bytes.
+fn write_bytes(file: BorrowedFd<'_>, bytes: &Aggregate) -> Result<u64, Errno> {
+    let parts: Vec<IoSlice<'_>> = bytes.slices().map(|slice| IoSlice::new(slice)).collect();
+    if parts.is_empty() {
+        return millrace_sys::write_next(file, &[IoSlice::new(&[])]).map(|count| count as u64);
+    }
+    let mut written = 0;
+    for parts in parts.chunks(WRITE_PARTS_MAX) {
+        let expected: usize = parts.iter().map(|part| part.len()).sum();
+        match millrace_sys::write_next(file, parts) {
+            Ok(count) => {
+                written += count as u64;
+                if count < expected {
+                    break;
+                }
+            }
+            Err(error) if written == 0 => return Err(error),
+            Err(_) => break,
+        }
+    }
+    Ok(written)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().expect("no holder of this lock panics")
 }
 
 fn errno(error: Error) -> Errno {

@@ -37,6 +37,9 @@ pub enum Request {
         /// The length of each, in bytes.
         lengths: Vec<u64>,
     },
+    /// The descriptor is an end of a pipe. The response has the end of a socket whose other end the
+    /// process at the other end of the pipe gets by the same request, now or later.
+    Pair,
 }
 
 /// A part of a file, and the memory that has it, from the memory's start on.
@@ -48,7 +51,7 @@ pub struct PieceRange {
     pub length: u64,
 }
 
-/// The response to a request.
+/// The response to a request. Each kind of request has its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Response {
     /// Memory that has bytes of the file, one descriptor for each piece. The pieces follow each
@@ -63,6 +66,8 @@ pub enum Response {
     },
     /// The memory of [`Request::Written`] was taken.
     Taken,
+    /// One descriptor: an end of a socket for a channel ([`Request::Pair`]).
+    Paired,
     /// The client has to read the file itself, or its memory was not taken.
     Refused(Refusal),
 }
@@ -76,6 +81,10 @@ pub enum Refusal {
     NotWritable,
     /// It is no regular file.
     NotRegular,
+    /// It is no end of a pipe, or it is open for reading and writing.
+    NotPipe,
+    /// A process has passed this end of the pipe already, or too many others.
+    Taken,
     /// The file system may show its readers different bytes, or keep a reader waiting.
     FileSystem,
     /// The file was changed again and again while it was read.
@@ -94,6 +103,8 @@ pub enum Refusal {
 
 /// The code of [`Response::Taken`]; 0 is that of pieces, and lower ones are refusals.
 const TAKEN: u32 = 1000;
+/// The code of [`Response::Paired`].
+const PAIRED: u32 = 1001;
 
 impl Refusal {
     fn code(self) -> (u32, u32) {
@@ -108,6 +119,8 @@ impl Refusal {
             Self::NotWritable => (8, 0),
             Self::Kernel(error) => (9, error.raw_os_error().unsigned_abs()),
             Self::Unsealed => (10, 0),
+            Self::NotPipe => (11, 0),
+            Self::Taken => (12, 0),
         }
     }
 
@@ -125,6 +138,8 @@ impl Refusal {
                 Self::Kernel(Errno::from_raw_os_error(error.cast_signed()))
             }
             10 => Self::Unsealed,
+            11 => Self::NotPipe,
+            12 => Self::Taken,
             _ => return None,
         })
     }
@@ -136,6 +151,8 @@ impl fmt::Display for Refusal {
             Self::NotReadable => "the descriptor was not opened for reading",
             Self::NotWritable => "the descriptor was not opened for writing",
             Self::NotRegular => "it is no regular file",
+            Self::NotPipe => "it is no end of a pipe",
+            Self::Taken => "a process has passed this end of the pipe before",
             Self::FileSystem => "files of its file system are not shared",
             Self::Changing => "the file was changed again and again while it was read",
             Self::Memory => "all memory of the cache is in use",
@@ -156,6 +173,7 @@ impl Request {
         let (kind, offset, length, lengths) = match self {
             Self::Read { offset, length } => (1_u32, offset, length, &[][..]),
             Self::Written { offset, lengths } => (2, offset, &0, &lengths[..]),
+            Self::Pair => (3, &0, &0, &[][..]),
         };
         assert!(lengths.len() <= WRITTEN_MAX, "{} pieces", lengths.len());
         bytes.extend_from_slice(&MAGIC.to_le_bytes());
@@ -182,6 +200,7 @@ impl Request {
                 })?;
                 Self::Written { offset, lengths }
             }
+            3 if descriptors == 1 && (offset, length) == (0, 0) => Self::Pair,
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -194,9 +213,10 @@ impl Response {
         bytes.extend_from_slice(&MAGIC.to_le_bytes());
         let (version, is_settled, pieces) = match self {
             Self::Pieces { version, is_settled, pieces } => (version, *is_settled, pieces),
-            Self::Taken | Self::Refused(_) => {
+            Self::Taken | Self::Paired | Self::Refused(_) => {
                 let (code, error) = match self {
                     Self::Refused(refusal) => refusal.code(),
+                    Self::Paired => (PAIRED, 0),
                     _ => (TAKEN, 0),
                 };
                 bytes.extend_from_slice(&code.to_le_bytes());
@@ -226,11 +246,13 @@ impl Response {
         (fields.u32()? == MAGIC).then_some(())?;
         let (code, detail) = (fields.u32()?, fields.u32()?);
         if code != 0 {
-            let response = match (code, detail) {
-                (TAKEN, 0) => Self::Taken,
-                _ => Self::Refused(Refusal::from_code(code, detail)?),
+            let response = match (code, detail, descriptors) {
+                (TAKEN, 0, 0) => Self::Taken,
+                (PAIRED, 0, 1) => Self::Paired,
+                (_, _, 0) => Self::Refused(Refusal::from_code(code, detail)?),
+                _ => return None,
             };
-            return (fields.0.is_empty() && descriptors == 0).then_some(response);
+            return fields.0.is_empty().then_some(response);
         }
         let is_settled = match detail {
             0 => false,
@@ -305,6 +327,7 @@ mod tests {
         let write = Request::Written { offset: 7, lengths };
         assert_eq!(Request::read(&written(&write), 4), Some(write.clone()));
         assert_eq!(written(&write).len(), REQUEST_BYTES_MAX);
+        assert_eq!(Request::read(&written(&Request::Pair), 1), Some(Request::Pair));
     }
 
     #[test]
@@ -358,11 +381,14 @@ mod tests {
         }
         assert_eq!(read_back(&Response::Taken, 0), Some(Response::Taken));
         assert_eq!(read_back(&Response::Taken, 1), None);
+        assert_eq!(read_back(&Response::Paired, 1), Some(Response::Paired));
+        assert_eq!(read_back(&Response::Paired, 0), None);
         use Refusal::{Changing, Clients, FileSystem, Kernel, Memory, NotReadable, NotRegular};
         let refusals = [NotReadable, NotRegular, FileSystem, Changing, Memory, Clients];
         let more =
             [Refusal::UserMemory, Refusal::NotWritable, Refusal::Unsealed, Kernel(Errno::IO)];
-        for refusal in refusals.into_iter().chain(more) {
+        let pipes = [Refusal::NotPipe, Refusal::Taken];
+        for refusal in refusals.into_iter().chain(more).chain(pipes) {
             let response = Response::Refused(refusal);
             assert_eq!(read_back(&response, 0), Some(response.clone()));
             assert_eq!(read_back(&response, 1), None, "a descriptor without a piece");

@@ -16,6 +16,9 @@ mod client;
 mod connection;
 mod kept;
 mod message;
+mod pipe_reader;
+mod pipe_writer;
+mod pipes;
 mod version;
 
 pub use client::{ClientStats, FileClient};

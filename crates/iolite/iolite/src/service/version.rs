@@ -41,10 +41,14 @@ impl FileVersion {
     /// # Errors
     /// Those of fstat(2).
     pub fn of(file: BorrowedFd<'_>) -> Result<Option<Self>> {
-        let InodeStatus { kind, device, inode, bytes, modified, changed } =
-            millrace_sys::inode_status(file)?;
+        Ok(Self::from_status(&millrace_sys::inode_status(file)?))
+    }
+
+    /// Returns the version that a status shows; `None` for another kind of file.
+    pub(super) fn from_status(status: &InodeStatus) -> Option<Self> {
+        let InodeStatus { kind, device, inode, bytes, modified, changed } = *status;
         let version = Self { key: FileKey { device, inode }, bytes, modified, changed };
-        Ok((kind == InodeKind::Regular).then_some(version))
+        (kind == InodeKind::Regular).then_some(version)
     }
 
     /// Returns whether a later change certainly has another version, on a file system whose times
