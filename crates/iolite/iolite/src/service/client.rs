@@ -527,6 +527,10 @@ impl ClientState {
     fn count_refusal(&mut self, refusal: Refusal) {
         self.stats.refused += 1;
         self.stats.last_refusal = Some(refusal);
+        if matches!(refusal, Refusal::UserMemory | Refusal::Memory) {
+            // The kept pieces of other files may be all of that memory.
+            self.kept = KeptFiles::new(KEPT_BYTES_MAX);
+        }
         if refusal == Refusal::Clients {
             // The daemon has closed the connection.
             self.connection = None;
