@@ -65,7 +65,15 @@ impl DaemonConnection {
             Err(error) => return Err(failure(error)),
         }
         let (mut packet, mut memory) = ([0; RESPONSE_BYTES_MAX], Vec::new());
-        match millrace_sys::await_packet(self.socket.as_fd(), &mut packet, &mut memory) {
+        let mut receive =
+            || millrace_sys::await_packet(self.socket.as_fd(), &mut packet, &mut memory);
+        // The kernel reports once that the daemon has closed the connection without reading the
+        // request, before it returns the response that the daemon sent earlier.
+        let received = match receive() {
+            Err(Errno::CONNRESET) => receive(),
+            received => received,
+        };
+        match received {
             Ok(0) | Err(Errno::CONNRESET) => Err("iolited has ended".to_owned()),
             Ok(length) => {
                 let response = Response::read(&packet[..length], memory.len());
