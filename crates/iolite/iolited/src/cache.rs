@@ -163,7 +163,10 @@ impl Cache {
                 }
                 self.state().remove(version.key, piece.offset);
             }
-            pieces.push(self.load_gap(file, version, position)?);
+            let piece = self.load_gap(file, version, position)?;
+            // It may replace the piece before it.
+            pieces.retain(|before| before.offset < piece.offset);
+            pieces.push(piece);
         }
         Ok(pieces)
     }
@@ -276,9 +279,13 @@ impl CacheState {
         Some((piece, entry.confirmed))
     }
 
-    /// Returns the range around a position that no entry has, within one piece of the file.
+    /// Returns the range around a position that no entry has, within one piece of the file. Removes
+    /// the entry of a writer that was added there meanwhile.
     fn gap(&mut self, version: &FileVersion, position: u64) -> PieceRange {
         let key = version.key;
+        if let Some((piece, _)) = self.find(key, position) {
+            self.remove(key, piece.offset);
+        }
         let begin = position - position % PIECE_BYTES;
         let mut before = self.entries.range((key, begin)..=(key, position));
         let last = before.next_back().map(|((_, offset), entry)| (*offset, entry.memory.length()));
