@@ -112,6 +112,8 @@ impl Cache {
             let lock = self.state().loading.entry(version.key).or_default().clone();
             let pieces = {
                 let _one_at_a_time = lock.lock().expect("no holder of this lock panics");
+                // A write that the version includes may not have copied all of its bytes yet.
+                millrace_sys::await_writers(file);
                 let pieces = self.load(user, file, &version, offset, end);
                 // Another thread may wait for the lock, and needs it in the table.
                 let mut state = self.state();

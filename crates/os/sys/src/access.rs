@@ -2,7 +2,7 @@
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-use rustix::fs::OFlags;
+use rustix::fs::{OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::{Result, last_error};
@@ -37,6 +37,17 @@ pub fn file_access(file: BorrowedFd<'_>) -> Result<FileAccess> {
 pub fn file_system(file: BorrowedFd<'_>) -> Result<u64> {
     // The type is an int whose sign is extended.
     rustix::fs::fstatfs(file).map(|status| u64::from(status.f_type as u32))
+}
+
+/// Waits until the write(2) calls that are copying bytes to a regular file now have returned. The
+/// kernel sets the times of a file before it copies the bytes.
+///
+/// lseek(2) with SEEK_HOLE takes the lock of the inode on ext4 and tmpfs; behind the end it fails,
+/// and does not move the position. On XFS read(2) takes that lock itself. Btrfs checks the end
+/// before it takes the lock, and direct writes may share it (O_DIRECT): those are not waited for.
+pub fn await_writers(file: BorrowedFd<'_>) {
+    // ENXIO: no file has a byte there.
+    let _ = rustix::fs::seek(file, SeekFrom::Hole(i64::MAX.unsigned_abs()));
 }
 
 /// Ignores SIGIO, which the kernel sends to the holder of a lease. It would end the process.

@@ -34,7 +34,9 @@ mod signals;
 mod socket;
 mod wait;
 
-pub use access::{FileAccess, file_access, file_system, has_other_openers, ignore_lease_signal};
+pub use access::{
+    FileAccess, await_writers, file_access, file_system, has_other_openers, ignore_lease_signal,
+};
 pub use append::open_to_append;
 pub use beneath::{
     BeneathRules, BeneathUse, InodeKind, InodeStatus, InodeTime, entry_status, inode_status,
