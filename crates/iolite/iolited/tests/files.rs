@@ -6,18 +6,11 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 
-use common::{Daemon, Folder, by_kernel, memory_of, path, pattern, whole};
+use common::{Daemon, Folder, by_kernel, memory_of, path, pattern, sealed, whole};
 use iolite::service::PIECE_BYTES;
-use iolite::{Aggregate, UnsealedMemory};
 use millrace_sys::Errno;
 
 const MEGABYTE: usize = 1 << 20;
-
-fn sealed(bytes: &[u8]) -> Aggregate {
-    let mut memory = UnsealedMemory::new(bytes.len()).expect("memory");
-    memory.write(bytes);
-    memory.seal().expect("no mapping").into_slice().expect("a mapping").into()
-}
 
 #[test]
 fn clients_read_one_copy() {

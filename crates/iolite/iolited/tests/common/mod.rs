@@ -1,16 +1,18 @@
 //! A running iolited, and files for it.
 #![allow(dead_code, reason = "each test uses a part")]
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use iolite::Aggregate;
 use iolite::service::FileClient;
+use iolite::{Aggregate, UnsealedMemory};
 
 /// A folder that is removed at the end.
 pub(crate) struct Folder(pub(crate) PathBuf);
@@ -83,6 +85,23 @@ impl Daemon {
     pub(crate) fn descriptors(&self) -> usize {
         std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("proc(5)").count()
     }
+
+    /// Returns the memory that the daemon has open, in bytes, and the number of its other
+    /// descriptors.
+    pub(crate) fn memory(&self) -> (u64, usize) {
+        let folder = std::fs::read_dir(format!("/proc/{}/fd", self.pid())).expect("proc(5)");
+        let (mut memory, mut others) = (BTreeMap::new(), 0);
+        for entry in folder {
+            let path = entry.expect("a descriptor").path();
+            let Ok(target) = std::fs::read_link(&path) else { continue };
+            if !target.as_os_str().as_bytes().starts_with(b"/memfd:") {
+                others += 1;
+            } else if let Ok(status) = std::fs::metadata(&path) {
+                memory.insert(status.ino(), status.blocks() * 512);
+            }
+        }
+        (memory.values().sum(), others)
+    }
 }
 
 impl Drop for Daemon {
@@ -135,4 +154,54 @@ pub(crate) fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
 /// Returns the path of a file in a folder.
 pub(crate) fn path(folder: &Folder, name: &str) -> PathBuf {
     Path::new(&folder.0).join(name)
+}
+
+/// Returns sealed memory with these bytes.
+pub(crate) fn sealed(bytes: &[u8]) -> Aggregate {
+    let mut memory = UnsealedMemory::new(bytes.len()).expect("memory");
+    memory.write(bytes);
+    memory.seal().expect("no mapping").into_slice().expect("a mapping").into()
+}
+
+/// Returns the number in an environment variable, or a default.
+pub(crate) fn number(variable: &str, default: u64) -> u64 {
+    std::env::var(variable).ok().map_or(default, |number| number.parse().expect("a number"))
+}
+
+/// The variables of a process that plays a role: the role, its socket and its folder.
+const VARIABLES: [&str; 3] = ["IOLITED_TEST_ROLE", "IOLITED_TEST_SOCKET", "IOLITED_TEST_FOLDER"];
+
+/// A process that runs the test `plays_a_role` of this program. It ends with the test.
+pub(crate) struct Actor(pub(crate) Child);
+
+impl Actor {
+    /// Returns the command for a role; `program` is a copy of this program.
+    pub(crate) fn command(program: &Path, role: &str, socket: &Path, folder: &Folder) -> Command {
+        let mut command = Command::new(program);
+        command.args(["plays_a_role", "--exact", "--nocapture"]).current_dir("/");
+        command.env(VARIABLES[0], role).env(VARIABLES[1], socket).env(VARIABLES[2], &folder.0);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        command
+    }
+
+    pub(crate) fn start(role: &str, socket: &Path, folder: &Folder) -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let mut command = Self::command(&program, role, socket, folder);
+        Self(command.spawn().expect("this program"))
+    }
+}
+
+impl Drop for Actor {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Returns the role of this process with its client and its folder; `None` in a test.
+pub(crate) fn role() -> Option<(String, FileClient, PathBuf)> {
+    let [role, socket, folder] = VARIABLES.map(std::env::var_os);
+    let client = FileClient::new(Some(Path::new(&socket?))).expect("memory");
+    Some((role?.into_string().expect("a name"), client, folder?.into()))
 }
