@@ -125,6 +125,9 @@ impl Refusal {
     }
 
     fn from_code(code: u32, error: u32) -> Option<Self> {
+        if code != 9 && error != 0 {
+            return None;
+        }
         Some(match code {
             1 => Self::NotReadable,
             2 => Self::NotRegular,
@@ -308,6 +311,27 @@ impl Fields<'_> {
     }
 }
 
+/// The body of the fuzz target `file_messages`: a packet that is read is written as the same
+/// bytes. The first byte of `data` is the number of descriptors.
+///
+/// # Panics
+/// If it is not.
+#[doc(hidden)]
+pub fn fuzz_file_messages(data: &[u8]) {
+    let Some((descriptors, packet)) = data.split_first() else { return };
+    let descriptors = usize::from(*descriptors);
+    let mut written = Vec::new();
+    if let Some(request) = Request::read(packet, descriptors) {
+        request.write(&mut written);
+        assert!(written == packet && packet.len() <= REQUEST_BYTES_MAX, "{request:?}");
+    }
+    written.clear();
+    if let Some(response) = Response::read(packet, descriptors) {
+        response.write(&mut written);
+        assert!(written == packet && packet.len() <= RESPONSE_BYTES_MAX, "{response:?}");
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -406,5 +430,25 @@ mod tests {
         let mut packet = Vec::new();
         pieces(&[(0, 10)]).write(&mut packet);
         assert_eq!(Response::read(&packet, 0), None, "a piece without a descriptor");
+    }
+
+    #[test]
+    fn any_packet_is_written_as_it_was_read() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/file_messages");
+        let files = std::fs::read_dir(folder).unwrap();
+        let inputs: Vec<Vec<u8>> =
+            files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
+        assert!(inputs.len() >= 5, "the corpus is there");
+        for input in inputs {
+            fuzz_file_messages(&input);
+            for at in 0..input.len() {
+                fuzz_file_messages(&input[..at]);
+                for bit in 0..8 {
+                    let mut changed = input.clone();
+                    changed[at] ^= 1 << bit;
+                    fuzz_file_messages(&changed);
+                }
+            }
+        }
     }
 }

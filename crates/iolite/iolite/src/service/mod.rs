@@ -24,7 +24,7 @@ mod version;
 pub use client::{ClientStats, FileClient};
 pub use message::{
     PIECES_PER_PACKET_MAX, PieceRange, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX, Refusal, Request,
-    Response,
+    Response, fuzz_file_messages,
 };
 pub use version::{FileKey, FileVersion};
 
