@@ -6,19 +6,16 @@ use std::sync::LazyLock;
 
 use iolite::service::{FileVersion, Refusal};
 
-/// File systems whose regular files have the same bytes for each reader, and that never wait for
-/// another process. Each with whether its times are exact since Linux 6.13 (multigrain timestamps).
-/// The numbers are those of statfs(2).
-const SHARED_FILE_SYSTEMS: [(u64, bool); 9] = [
+/// File systems whose regular files have the same bytes for each reader, that never wait for
+/// another process, and on which `millrace_sys::await_writers` waits for writes or reading does.
+/// Each with whether its times are exact since Linux 6.13 (multigrain timestamps). The numbers are
+/// those of statfs(2).
+const SHARED_FILE_SYSTEMS: [(u64, bool); 5] = [
     (0xef53, true),       // ext2, ext3, ext4
     (0x5846_5342, true),  // XFS
-    (0x9123_683e, true),  // Btrfs
     (0x0102_1994, true),  // tmpfs
-    (0xf2f5_2010, false), // F2FS
-    (0x2fc1_2fc1, false), // ZFS
-    (0xca45_1a4e, false), // bcachefs
-    (0x794c_7630, false), // overlayfs
     (0xe0f5_e1e2, false), // EROFS
+    (0x7371_7368, false), // squashfs
 ];
 
 /// The kernel never gives two changes the same time if the first one was noticed.

@@ -1,8 +1,8 @@
 //! The cache: which memory has which bytes of which file.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashSet};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use iolite::service::{
     FileKey, FileVersion, PIECE_BYTES, PIECES_PER_PACKET_MAX, PieceRange, Refusal,
@@ -11,7 +11,7 @@ use iolite::service::{
 
 use crate::access::{SharedFile, readable_file, writable_file};
 use crate::bytes::{are_equal, read_exactly};
-use crate::limits::{ATTEMPTS_MAX, PROBES_MAX};
+use crate::limits::{ATTEMPTS_MAX, LOAD_WAIT_MAX, PROBES_MAX};
 use crate::memory::{Budget, Memory, Reserved, memory_for};
 use crate::users::MemoryOfUsers;
 
@@ -21,6 +21,21 @@ use crate::users::MemoryOfUsers;
 pub(crate) struct Cache {
     budget: Budget,
     state: Mutex<CacheState>,
+    /// A file is no longer being read.
+    loaded: Condvar,
+}
+
+/// A file that this thread reads, until this is dropped.
+struct Loading<'a> {
+    cache: &'a Cache,
+    key: FileKey,
+}
+
+impl Drop for Loading<'_> {
+    fn drop(&mut self) {
+        self.cache.state().loading.remove(&self.key);
+        self.cache.loaded.notify_all();
+    }
 }
 
 #[derive(Debug)]
@@ -34,8 +49,8 @@ struct CacheState {
     /// Memory that is no entry any more, but that clients hold.
     dropped: Vec<Arc<Memory>>,
     users: MemoryOfUsers,
-    /// The locks of the files that are being read.
-    loading: HashMap<FileKey, Arc<Mutex<()>>>,
+    /// The files that are being read, each by one thread.
+    loading: HashSet<FileKey>,
 }
 
 #[derive(Debug)]
@@ -82,8 +97,9 @@ impl Cache {
                 clock: 0,
                 dropped: Vec::new(),
                 users: MemoryOfUsers::new(user_bytes_max),
-                loading: HashMap::new(),
+                loading: HashSet::new(),
             }),
+            loaded: Condvar::new(),
         }
     }
 
@@ -109,19 +125,11 @@ impl Cache {
             if is_complete(&pieces, offset, end) {
                 return Ok(contents(pieces));
             }
-            let lock = self.state().loading.entry(version.key).or_default().clone();
-            let pieces = {
-                let _one_at_a_time = lock.lock().expect("no holder of this lock panics");
-                // A write that the version includes may not have copied all of its bytes yet.
-                millrace_sys::await_writers(file);
-                let pieces = self.load(user, file, &version, offset, end);
-                // Another thread may wait for the lock, and needs it in the table.
-                let mut state = self.state();
-                if Arc::strong_count(&lock) <= 2 {
-                    state.loading.remove(&version.key);
-                }
-                pieces
-            };
+            let loading = self.begin_loading(version.key)?;
+            // A write that the version includes may not have copied all of its bytes yet.
+            millrace_sys::await_writers(file);
+            let pieces = self.load(user, file, &version, offset, end);
+            drop(loading);
             // A change meanwhile may be in none or some of the pieces.
             match (pieces, readable_file(file)?.version == version) {
                 (Ok(pieces), true) => {
@@ -135,6 +143,15 @@ impl Cache {
             }
         }
         Err(Refusal::Changing)
+    }
+
+    /// Waits until no other thread reads a file, but not for one that waits for a stalled writer.
+    fn begin_loading(&self, key: FileKey) -> Result<Loading<'_>, Refusal> {
+        let is_loading = |state: &mut CacheState| state.loading.contains(&key);
+        let waited = self.loaded.wait_timeout_while(self.state(), LOAD_WAIT_MAX, is_loading);
+        let (mut state, _) = waited.expect("no holder of this lock panics");
+        let is_free = state.loading.insert(key);
+        is_free.then(|| Loading { cache: self, key }).ok_or(Refusal::Busy)
     }
 
     /// Returns pieces from `offset` to `end`, as many as fit into a response. They are not
@@ -247,6 +264,11 @@ fn is_complete(pieces: &[Piece], offset: u64, end: u64) -> bool {
     pieces.len() == PIECES_PER_PACKET_MAX || pieces.last().map_or(offset, Piece::end) >= end
 }
 
+/// Returns whether a client holds memory, or a thread is about to pass it to one.
+fn is_in_use(memory: &Arc<Memory>) -> bool {
+    Arc::strong_count(memory) > 1 || memory.is_held()
+}
+
 impl CacheState {
     /// Returns the confirmed pieces for a user that follow each other from `offset` to `end`.
     fn confirmed(&mut self, user: u32, version: &FileVersion, offset: u64, end: u64) -> Vec<Piece> {
@@ -331,7 +353,7 @@ impl CacheState {
     fn remove(&mut self, key: FileKey, offset: u64) {
         if let Some(entry) = self.entries.remove(&(key, offset)) {
             self.uses.remove(&entry.last_use);
-            if entry.memory.is_held() {
+            if is_in_use(&entry.memory) {
                 self.dropped.push(entry.memory);
             }
         }
@@ -351,14 +373,14 @@ impl CacheState {
     /// Frees some memory that no client holds, and returns whether there was any.
     fn evict(&mut self) -> bool {
         let before = self.dropped.len();
-        self.dropped.retain(|memory| memory.is_held());
+        self.dropped.retain(is_in_use);
         if self.dropped.len() < before {
             return true;
         }
         for _ in 0..PROBES_MAX {
             let Some((_, (key, offset))) = self.uses.pop_first() else { return false };
             let entry = self.entries.get_mut(&(key, offset)).expect("each use has its entry");
-            if !entry.memory.is_held() {
+            if !is_in_use(&entry.memory) {
                 self.entries.remove(&(key, offset));
                 return true;
             }

@@ -1,5 +1,7 @@
 //! All bounds of the daemon.
 
+use std::time::Duration;
+
 /// The memory of the cache unless an option says otherwise, in bytes.
 pub(crate) const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 /// The least memory of the cache: a few pieces.
@@ -8,6 +10,8 @@ pub(crate) const CACHE_BYTES_MIN: u64 = 16 << 20;
 pub(crate) const CLIENTS_PER_USER_DEFAULT: usize = 128;
 /// The connections of all users. Each has a thread.
 pub(crate) const CLIENTS_MAX: usize = 1024;
+/// How long a thread waits for another one that reads the same file.
+pub(crate) const LOAD_WAIT_MAX: Duration = Duration::from_secs(2);
 /// The ends of pipes of one connection that wait for their other ends.
 pub(crate) const PAIRS_PER_CLIENT_MAX: usize = 16;
 /// How often a file is read again that changes meanwhile.

@@ -43,8 +43,9 @@ pub fn file_system(file: BorrowedFd<'_>) -> Result<u64> {
 /// kernel sets the times of a file before it copies the bytes.
 ///
 /// lseek(2) with SEEK_HOLE takes the lock of the inode on ext4 and tmpfs; behind the end it fails,
-/// and does not move the position. On XFS read(2) takes that lock itself. Btrfs checks the end
-/// before it takes the lock, and direct writes may share it (O_DIRECT): those are not waited for.
+/// and does not move the position. On XFS read(2) takes that lock itself. Writes are not waited for
+/// on Btrfs, which checks the end before it takes the lock, and if they are direct (O_DIRECT), as
+/// these may share the lock.
 pub fn await_writers(file: BorrowedFd<'_>) {
     // ENXIO: no file has a byte there.
     let _ = rustix::fs::seek(file, SeekFrom::Hole(i64::MAX.unsigned_abs()));

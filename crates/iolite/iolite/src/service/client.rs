@@ -100,8 +100,9 @@ impl FileClient {
     }
 
     /// Reads from the position of a descriptor, and moves it, as read(2) does: up to `length`
-    /// bytes, and none at the end. A file is read as it was at one moment of the call: later
-    /// changes do not show in the aggregate.
+    /// bytes, and none at the end. Later changes of a file do not show in the aggregate. Memory of
+    /// the daemon has the file as it was at one moment of the call; the kernel may copy some bytes
+    /// before another process's write and some after it.
     ///
     /// Two threads that read from one descriptor at the same time may get the same bytes.
     ///
@@ -222,7 +223,7 @@ impl FileClient {
         bytes: &Aggregate,
     ) -> Result<u64, Errno> {
         if bytes.is_empty() {
-            return Ok(0);
+            return write_bytes(pipe, bytes);
         }
         let end = self.pipe_end(pipe, status);
         let mut end = lock(&end);

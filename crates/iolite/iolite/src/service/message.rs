@@ -89,6 +89,8 @@ pub enum Refusal {
     FileSystem,
     /// The file was changed again and again while it was read.
     Changing,
+    /// Another process has had the file read for long, or writes to it for long.
+    Busy,
     /// All memory is in use by clients.
     Memory,
     /// The processes of this user hold all that one user may.
@@ -121,6 +123,7 @@ impl Refusal {
             Self::Unsealed => (10, 0),
             Self::NotPipe => (11, 0),
             Self::Taken => (12, 0),
+            Self::Busy => (13, 0),
         }
     }
 
@@ -143,6 +146,7 @@ impl Refusal {
             10 => Self::Unsealed,
             11 => Self::NotPipe,
             12 => Self::Taken,
+            13 => Self::Busy,
             _ => return None,
         })
     }
@@ -158,6 +162,7 @@ impl fmt::Display for Refusal {
             Self::Taken => "a process has passed this end of the pipe before",
             Self::FileSystem => "files of its file system are not shared",
             Self::Changing => "the file was changed again and again while it was read",
+            Self::Busy => "the file is being read or written for long",
             Self::Memory => "all memory of the cache is in use",
             Self::UserMemory => "the processes of this user hold all that one user may",
             Self::Clients => "too many processes are connected",
@@ -411,7 +416,7 @@ mod tests {
         let refusals = [NotReadable, NotRegular, FileSystem, Changing, Memory, Clients];
         let more =
             [Refusal::UserMemory, Refusal::NotWritable, Refusal::Unsealed, Kernel(Errno::IO)];
-        let pipes = [Refusal::NotPipe, Refusal::Taken];
+        let pipes = [Refusal::NotPipe, Refusal::Taken, Refusal::Busy];
         for refusal in refusals.into_iter().chain(more).chain(pipes) {
             let response = Response::Refused(refusal);
             assert_eq!(read_back(&response, 0), Some(response.clone()));
