@@ -307,7 +307,7 @@ mod tests {
         let (path, root) = folder("beneath-pipe");
         mknodat(CWD, path.join("pipe"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
         let found = open_beneath(root.as_fd(), b"pipe", BeneathUse::Find, FOLLOW).unwrap();
-        assert_eq!(inode_status(found.as_fd()).unwrap().kind, InodeKind::Other);
+        assert_eq!(inode_status(found.as_fd()).unwrap().kind, InodeKind::Pipe);
         // A writer that does not wait finds no reader.
         let write = OFlags::WRONLY | OFlags::NONBLOCK;
         let write = || rustix::fs::openat(&root, "pipe", write, Mode::empty()).map(drop);
