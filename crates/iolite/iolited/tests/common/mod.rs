@@ -17,9 +17,20 @@ use iolite::{Aggregate, UnsealedMemory};
 /// A folder that is removed at the end.
 pub(crate) struct Folder(pub(crate) PathBuf);
 
+/// ext4, XFS and tmpfs, as numbered by statfs(2).
+const SHARED_FILE_SYSTEMS: [u64; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
+
 impl Folder {
     pub(crate) fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("iolited-{name}-{}", std::process::id()));
+        // Containers often have an overlay file system, which the daemon does not share.
+        let bases = [std::env::temp_dir(), PathBuf::from("/dev/shm")];
+        let is_shared = |base: &&PathBuf| {
+            let folder = File::open(base).expect("a folder");
+            let kind = millrace_sys::file_system(folder.as_fd()).expect("fstatfs");
+            SHARED_FILE_SYSTEMS.contains(&kind)
+        };
+        let base = bases.iter().find(is_shared).expect("a folder in ext4, XFS or tmpfs");
+        let path = base.join(format!("iolited-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&path).expect("a folder");
         Self(path)
     }
