@@ -134,11 +134,7 @@ impl SealedMemory {
     /// The reason why it is not accepted. The descriptor is closed then, which may block for as
     /// long as the sender has chosen, if it is a socket (socket(7), SO_LINGER).
     pub fn accept(file: OwnedFd, sender: &Account) -> Result<Self, RefusedMemory> {
-        match millrace_sys::has_sealed_contents(file.as_fd()) {
-            Ok(true) => {}
-            Ok(false) => return Err(RefusedMemory::Unsealed),
-            Err(_) => return Err(RefusedMemory::OtherFile),
-        }
+        check_seals(file.as_fd())?;
         let file = millrace_sys::reopen_to_read(file.as_fd()).map_err(RefusedMemory::Kernel)?;
         // Only sealed contents keep their length, their memory and their holes.
         let (length, _) =
@@ -165,11 +161,7 @@ impl SealedMemory {
     /// # Errors
     /// The reason why it is not accepted.
     pub(crate) fn of_trusted(file: OwnedFd, length: u64) -> Result<Self, RefusedMemory> {
-        match millrace_sys::has_sealed_contents(file.as_fd()) {
-            Ok(true) => {}
-            Ok(false) => return Err(RefusedMemory::Unsealed),
-            Err(_) => return Err(RefusedMemory::OtherFile),
-        }
+        check_seals(file.as_fd())?;
         let (bytes, _) =
             millrace_sys::memory_file_size(file.as_fd()).map_err(RefusedMemory::Kernel)?;
         if bytes < length {
@@ -236,6 +228,15 @@ impl SealedMemory {
         // SAFETY: the range is mapped as long as `self` lives. The file is sealed, so no process
         // writes to it or makes it shorter.
         Ok(unsafe { std::slice::from_raw_parts(start, self.length) })
+    }
+}
+
+/// Checks that no process can change the contents of a file.
+fn check_seals(file: BorrowedFd<'_>) -> Result<(), RefusedMemory> {
+    match millrace_sys::has_sealed_contents(file) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(RefusedMemory::Unsealed),
+        Err(_) => Err(RefusedMemory::OtherFile),
     }
 }
 

@@ -157,7 +157,7 @@ impl Drop for ClientPlace {
     }
 }
 
-/// Says why a connection is closed.
+/// Sends the reason before the connection is closed.
 fn refuse(socket: &OwnedFd) {
     let mut packet = Vec::new();
     Response::Refused(Refusal::Clients).write(&mut packet);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::memory::Memory;
 
-/// The memory that was passed to processes of each user, as far as a client may hold it. Which
-/// client that is, the kernel does not say: each user who was given it is charged.
+/// The memory that was passed to processes of each user, as far as a client may hold it. The kernel
+/// does not show which process holds memory, so each user that has got it is charged.
 #[derive(Debug)]
 pub(crate) struct MemoryOfUsers {
     bytes_max: u64,

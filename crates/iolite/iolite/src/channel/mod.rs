@@ -143,11 +143,6 @@ impl Channel {
         self.other.as_ref().map_or(0, PeerPage::stream)
     }
 
-    /// Passes what was received at once, instead of with the next call.
-    pub(crate) fn pass_now(&mut self) {
-        self.pass_received();
-    }
-
     /// Returns the number of frames that were sent, and of those that the other side has passed.
     pub(crate) fn positions(&self) -> (u64, u64) {
         self.sending.positions()
@@ -424,8 +419,8 @@ impl Channel {
         }
     }
 
-    /// Lets the other side know what was received before.
-    fn pass_received(&mut self) {
+    /// Lets the other side know what was received before. The next call does this, too.
+    pub(crate) fn pass_received(&mut self) {
         let position = self.receiving.settle();
         if position != self.passed {
             self.passed = position;

@@ -5,7 +5,7 @@
 //!   word 0   frames that this side has put into its ring, in all
 //!   word 1   frames of the other side that this side has passed, in all
 //!   word 2   how this side waits for frames, and the number of the wait; word 3: for room
-//!   word 4   the state of a stream beside the channel: its users' choice
+//!   word 4   a number that the user of the channel publishes
 //!   word 8   the ring: 4 words for each frame
 //!   then     the bytes of frames: another ring
 //! ```

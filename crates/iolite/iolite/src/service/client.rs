@@ -1,6 +1,6 @@
 //! The client's side: reading and writing files, with the daemon or without it.
 
-use std::io::IoSlice;
+use std::io::{IoSlice, Write};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -27,9 +27,9 @@ use crate::service::{PIECE_BYTES, SHARED_FILE_BYTES_MIN};
 use crate::slab::Slab;
 use crate::slice::Slice;
 
-/// Reads and writes files as aggregates. Bytes of long files come from iolited(8) without a copy;
-/// without the daemon, and for all else, calls of the kernel copy them. Applications see the same
-/// bytes.
+/// Reads and writes files as aggregates. Bytes of long files come from iolited(8) without a copy.
+/// System calls copy those of other files, and of all files without the daemon. Applications see
+/// the same bytes.
 ///
 /// A child that was made by fork(2) can use it, but must drop what it has read before.
 #[derive(Debug)]
@@ -174,11 +174,17 @@ impl FileClient {
                 return Ok(buffer);
             }
         }
-        let kind =
-            if bytes <= COPIED_BYTES_MAX { MemoryKind::Copied } else { MemoryKind::ZeroCopy };
-        let bytes = bytes.min(BLOCK_BYTES);
+        self.allocate_here(bytes.min(BLOCK_BYTES)).map_err(|_| Errno::NOMEM)
+    }
+
+    /// Returns memory of the slab for up to `bytes` bytes.
+    fn allocate_here(&self, bytes: usize) -> Result<Buffer, AllocError> {
+        let kind = match bytes {
+            0..=COPIED_BYTES_MAX => MemoryKind::Copied,
+            _ => MemoryKind::ZeroCopy,
+        };
         let allocate = || self.slab.allocate(kind, bytes.min(kind.unit())..=bytes, 0);
-        self.slab.with_ready_block(allocate).map_err(|_| Errno::NOMEM)
+        self.slab.with_ready_block(allocate)
     }
 
     /// From now on, bytes of pipes are read where writers of the same user have them. Such a writer
@@ -313,7 +319,7 @@ impl FileClient {
         }
     }
 
-    /// Reads once from what is no file.
+    /// Reads once from a pipe, a socket or a device.
     fn read_stream(&self, file: BorrowedFd<'_>, length: u64) -> Result<Aggregate, Errno> {
         self.state().stats.copied += 1;
         let wanted = length.min(STREAM_BYTES_MAX as u64) as usize;
@@ -331,13 +337,7 @@ impl FileClient {
         if wanted == 0 {
             return Ok(None);
         }
-        let kind = match wanted {
-            0..=COPIED_BYTES_MAX => MemoryKind::Copied,
-            _ => MemoryKind::ZeroCopy,
-        };
-        let least = wanted.min(kind.unit());
-        let allocated = self.slab.with_ready_block(|| self.slab.allocate(kind, least..=wanted, 0));
-        match allocated {
+        match self.allocate_here(wanted) {
             Ok(mut buffer) => {
                 let part = buffer.unfilled();
                 let room = part.len().min(wanted);
@@ -399,7 +399,7 @@ impl FileClient {
     }
 }
 
-/// The most bytes that one call reads from what is no file.
+/// The most bytes that one call reads from a pipe, a socket or a device.
 const STREAM_BYTES_MAX: usize = 1 << 20;
 /// A file that has had more versions during one call is copied by the kernel.
 const VERSIONS_MAX: usize = 4;
@@ -577,10 +577,14 @@ impl ClientState {
         self.report_loss(reason);
     }
 
-    /// Says once that the daemon is not used any more, or not now.
+    /// Reports once that the daemon is not used for now.
     fn report_loss(&mut self, reason: &str) {
         if !std::mem::replace(&mut self.has_lost_daemon, true) {
-            eprintln!("iolite: files are copied by the kernel from now on: {reason}");
+            // The program goes on if nothing reads its standard error.
+            let _ = writeln!(
+                std::io::stderr(),
+                "iolite: files are copied by the kernel from now on: {reason}"
+            );
         }
     }
 }

@@ -191,8 +191,8 @@ impl Request {
         }
     }
 
-    /// Reads a packet that came with a number of descriptors. Returns `None` for what no client of
-    /// this version sends.
+    /// Reads a packet that came with a number of descriptors. Returns `None` if no client of this
+    /// version sends it.
     pub fn read(packet: &[u8], descriptors: usize) -> Option<Self> {
         let mut fields = Fields(packet);
         (fields.u32()? == MAGIC).then_some(())?;
@@ -247,8 +247,8 @@ impl Response {
         }
     }
 
-    /// Reads a packet that came with a number of descriptors. Returns `None` for what no daemon of
-    /// this version sends.
+    /// Reads a packet that came with a number of descriptors. Returns `None` if no daemon of this
+    /// version sends it.
     pub fn read(packet: &[u8], descriptors: usize) -> Option<Self> {
         let mut fields = Fields(packet);
         (fields.u32()? == MAGIC).then_some(())?;
@@ -291,11 +291,6 @@ impl PieceRange {
     /// Returns where the piece ends, in bytes from the start of the file.
     pub fn end(&self) -> u64 {
         self.offset + self.length
-    }
-
-    /// Returns whether the piece has the byte at an offset of the file.
-    pub fn contains(&self, offset: u64) -> bool {
-        (self.offset..self.end()).contains(&offset)
     }
 }
 

@@ -60,7 +60,7 @@ impl PipeReader {
                     let text = channel.text().first_chunk();
                     self.rest_at = text.map_or(0, |text| u64::from_le_bytes(*text));
                     // A process that reads from the pipe after this one does not get them again.
-                    channel.pass_now();
+                    channel.pass_received();
                     self.rest = aggregate;
                 }
                 Ok(Received::Nothing) if has_waited => return Ok(ReadFrom::Pipe(length)),
