@@ -1,18 +1,20 @@
 //! The cache: which memory has which bytes of which file.
 
 use std::collections::{BTreeMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use iolite::service::{
     FileKey, FileVersion, PIECE_BYTES, PIECES_PER_PACKET_MAX, PieceRange, Refusal,
     SHARED_FILE_BYTES_MIN,
 };
+use millrace_sys::Errno;
 
 use crate::access::{SharedFile, readable_file, writable_file};
+use crate::budget::{Budget, Reserved, Unfreed, memory_for};
 use crate::bytes::{are_equal, read_exactly};
 use crate::limits::{ATTEMPTS_MAX, LOAD_WAIT_MAX, PROBES_MAX};
-use crate::memory::{Budget, Memory, Reserved, memory_for};
+use crate::memory::Memory;
 use crate::users::MemoryOfUsers;
 
 /// Maps (file, offset) to memory. No lock is held while a file is read, except that one thread at a
@@ -20,6 +22,7 @@ use crate::users::MemoryOfUsers;
 #[derive(Debug)]
 pub(crate) struct Cache {
     budget: Budget,
+    unfreed: Unfreed,
     state: Mutex<CacheState>,
     /// A file is no longer being read.
     loaded: Condvar,
@@ -46,8 +49,6 @@ struct CacheState {
     uses: BTreeMap<u64, (FileKey, u64)>,
     /// The number of the last use.
     clock: u64,
-    /// Memory that is no entry any more, but that clients hold.
-    dropped: Vec<Arc<Memory>>,
     users: MemoryOfUsers,
     /// The files that are being read, each by one thread.
     loading: HashSet<FileKey>,
@@ -88,19 +89,23 @@ impl Piece {
 }
 
 impl Cache {
-    pub(crate) fn new(budget: Budget, user_bytes_max: u64) -> Self {
-        Self {
+    /// Creates an empty cache, of whose memory each user may hold `user_bytes_max` bytes.
+    ///
+    /// # Errors
+    /// Those of inotify_init1(2).
+    pub(crate) fn new(budget: Budget, user_bytes_max: u64) -> Result<Self, Errno> {
+        Ok(Self {
             budget,
+            unfreed: Unfreed::new()?,
             state: Mutex::new(CacheState {
                 entries: BTreeMap::new(),
                 uses: BTreeMap::new(),
                 clock: 0,
-                dropped: Vec::new(),
                 users: MemoryOfUsers::new(user_bytes_max),
                 loading: HashSet::new(),
             }),
             loaded: Condvar::new(),
-        }
+        })
     }
 
     /// Returns memory with the bytes of a file from `offset` on, up to `length` of them or a few
@@ -200,7 +205,7 @@ impl Cache {
         let PieceRange { offset, length } = self.state().gap(version, position);
         let reserved = self.make_room(memory_for(length))?;
         let fill = |bytes: &mut [u8]| read_exactly(file, offset, bytes);
-        let memory = Arc::new(Memory::filled(length, reserved, fill)?);
+        let memory = Arc::new(Memory::filled(length, reserved, &self.unfreed, fill)?);
         let piece = Piece { offset, memory };
         self.state().add(version.key, &piece);
         Ok(piece)
@@ -221,10 +226,8 @@ impl Cache {
         let key = writable_file(file)?.version.key;
         let mut offset = offset;
         for (memory, length) in memories {
-            let (bytes, occupied) =
-                millrace_sys::memory_file_size(memory.as_fd()).map_err(Refusal::Kernel)?;
-            let reserved = self.make_room(memory_for(bytes.max(occupied)))?;
-            let memory = Memory::accept(memory, length, user, reserved)?;
+            let make_room = |bytes| self.make_room(bytes);
+            let memory = Memory::accept(memory, length, user, &self.budget, make_room)?;
             self.state().add(key, &Piece { offset, memory: Arc::new(memory) });
             offset += length;
         }
@@ -238,19 +241,23 @@ impl Cache {
     pub(crate) fn open_for(&self, user: u32, memory: &Arc<Memory>) -> Result<OwnedFd, Refusal> {
         // It is opened first: a charge for memory that no client holds is soon removed.
         let file = memory.open()?;
+        self.unfreed.collect();
         let may_have = self.state().users.charge(user, memory);
         may_have.then_some(file).ok_or(Refusal::UserMemory)
     }
 
     /// Reserves memory. Evicts what no client holds, beginning with what was not used for longest.
     fn make_room(&self, bytes: u64) -> Result<Reserved, Refusal> {
+        if bytes > self.budget.bytes_max() {
+            return Err(Refusal::Memory);
+        }
         loop {
+            self.unfreed.collect();
             if let Some(reserved) = self.budget.reserve(bytes) {
                 return Ok(reserved);
             }
-            if !self.state().evict() {
-                return Err(Refusal::Memory);
-            }
+            // The kernel frees it when it is dropped, unless a client refers to it (O_PATH).
+            drop(self.state().evict().ok_or(Refusal::Memory)?);
         }
     }
 
@@ -349,13 +356,9 @@ impl CacheState {
         self.entries.insert((key, piece.offset), Entry { memory, confirmed: None, last_use });
     }
 
-    /// Removes an entry. Memory that a client holds is counted until it does not any more.
     fn remove(&mut self, key: FileKey, offset: u64) {
         if let Some(entry) = self.entries.remove(&(key, offset)) {
             self.uses.remove(&entry.last_use);
-            if is_in_use(&entry.memory) {
-                self.dropped.push(entry.memory);
-            }
         }
     }
 
@@ -370,25 +373,19 @@ impl CacheState {
         }
     }
 
-    /// Frees some memory that no client holds, and returns whether there was any.
-    fn evict(&mut self) -> bool {
-        let before = self.dropped.len();
-        self.dropped.retain(is_in_use);
-        if self.dropped.len() < before {
-            return true;
-        }
+    /// Removes an entry whose memory no client holds; `None` if there is none.
+    fn evict(&mut self) -> Option<Arc<Memory>> {
         for _ in 0..PROBES_MAX {
-            let Some((_, (key, offset))) = self.uses.pop_first() else { return false };
+            let (_, (key, offset)) = self.uses.pop_first()?;
             let entry = self.entries.get_mut(&(key, offset)).expect("each use has its entry");
             if !is_in_use(&entry.memory) {
-                self.entries.remove(&(key, offset));
-                return true;
+                return self.entries.remove(&(key, offset)).map(|entry| entry.memory);
             }
             // Memory that a client holds is in use.
             self.clock += 1;
             entry.last_use = self.clock;
             self.uses.insert(self.clock, (key, offset));
         }
-        false
+        None
     }
 }

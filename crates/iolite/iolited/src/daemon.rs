@@ -11,9 +11,9 @@ use std::time::Duration;
 use iolite::service::{Refusal, Response};
 use millrace_sys::Errno;
 
+use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::limits::{CLIENTS_MAX, RESERVED_DESCRIPTORS};
-use crate::memory::Budget;
 use crate::options::DaemonOptions;
 use crate::pairs::Pairs;
 use crate::session::{End, Session};
@@ -53,12 +53,15 @@ impl Daemon {
             format!("cannot listen at {}: {reason}", path.display())
         })?;
         let pieces_max = millrace_sys::descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
-        let budget = Budget::new(options.cache_bytes, pieces_max.max(16));
+        let pieces_max = pieces_max.clamp(16, millrace_sys::watched_files_max());
+        let budget = Budget::new(options.cache_bytes, pieces_max);
+        let cache = Cache::new(budget, options.user_bytes())
+            .map_err(|error| format!("cannot watch memory (inotify): {error}"))?;
         millrace_sys::set_blocking(listener.as_fd()).map_err(|error| error.to_string())?;
         let shared = Arc::new(Shared {
             listener,
             idle_threads: AtomicUsize::new(0),
-            cache: Cache::new(budget, options.user_bytes()),
+            cache,
             pairs: Pairs::default(),
             last_client: AtomicU64::new(0),
             clients_per_user: options.clients_per_user,

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod budget;
 mod bytes;
 mod cache;
 mod daemon;

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::budget::Reserved;
 use crate::memory::Memory;
 
 /// The memory that was passed to processes of each user, as far as a client may hold it. The kernel
@@ -12,15 +13,26 @@ use crate::memory::Memory;
 pub(crate) struct MemoryOfUsers {
     bytes_max: u64,
     /// By user id.
-    holdings: HashMap<u32, Holdings>,
+    users: HashMap<u32, Holdings>,
 }
 
 #[derive(Debug, Default)]
 struct Holdings {
-    /// By their ids.
-    memories: HashMap<u64, (Weak<Memory>, u64)>,
+    /// By the ids of memory.
+    memories: HashMap<u64, Holding>,
+    /// Those of the holdings that are charged.
     bytes: u64,
     examined_at: Option<Instant>,
+}
+
+/// Memory that a user has got and that the kernel has not freed.
+#[derive(Debug)]
+struct Holding {
+    memory: Weak<Memory>,
+    /// It ends when the kernel has freed the memory.
+    reserved: Weak<Reserved>,
+    bytes: u64,
+    is_charged: bool,
 }
 
 /// Examining all memory of a user takes some microseconds each.
@@ -29,41 +41,46 @@ const EXAMINE_AFTER: Duration = Duration::from_millis(100);
 impl MemoryOfUsers {
     /// Creates the table; each user may hold `bytes_max` bytes.
     pub(crate) fn new(bytes_max: u64) -> Self {
-        Self { bytes_max, holdings: HashMap::new() }
+        Self { bytes_max, users: HashMap::new() }
     }
 
-    /// Charges memory to a user, unless it was already. Returns whether the user may have it.
+    /// Charges memory of the daemon to a user, unless it was already. Returns whether the user may
+    /// have it.
     pub(crate) fn charge(&mut self, user: u32, memory: &Arc<Memory>) -> bool {
-        let holdings = self.holdings.entry(user).or_default();
-        if holdings.memories.contains_key(&memory.id()) {
+        let holdings = self.users.entry(user).or_default();
+        let id = memory.id();
+        if !memory.is_of_daemon() || holdings.memories.get(&id).is_some_and(|of| of.is_charged) {
             return true;
         }
-        let fits = |held: &Holdings| held.bytes + memory.bytes() <= self.bytes_max;
+        let bytes = memory.reserved().bytes();
+        let fits = |held: &Holdings| held.bytes + bytes <= self.bytes_max;
         if !fits(holdings) {
             holdings.examine();
         }
-        if fits(holdings) {
-            holdings.bytes += memory.bytes();
-            holdings.memories.insert(memory.id(), (Arc::downgrade(memory), memory.bytes()));
-            return true;
+        if !fits(holdings) {
+            return false;
         }
-        false
+        holdings.bytes += bytes;
+        let (memory, reserved) = (Arc::downgrade(memory), Arc::downgrade(memory.reserved()));
+        let holding = Holding { memory, reserved, bytes, is_charged: true };
+        holdings.memories.insert(id, holding);
+        true
     }
 }
 
 impl Holdings {
-    /// Removes the memory that no client holds.
+    /// Stops charging the memory that no client holds. Memory that the daemon has dropped is held
+    /// until the kernel has freed it.
     fn examine(&mut self) {
         if self.examined_at.is_some_and(|at| at.elapsed() < EXAMINE_AFTER) {
             return;
         }
-        self.memories.retain(|_, (memory, bytes)| {
-            let is_held = memory.upgrade().is_some_and(|memory| memory.is_held());
-            if !is_held {
-                self.bytes -= *bytes;
-            }
-            is_held
-        });
+        self.memories.retain(|_, holding| holding.reserved.strong_count() > 0);
+        for holding in self.memories.values_mut() {
+            holding.is_charged = holding.memory.upgrade().is_none_or(|memory| memory.is_held());
+        }
+        let charged = self.memories.values().filter(|holding| holding.is_charged);
+        self.bytes = charged.map(|holding| holding.bytes).sum();
         self.examined_at = Some(Instant::now());
     }
 }

@@ -5,7 +5,7 @@ mod common;
 
 use std::fs::File;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -305,6 +305,46 @@ fn a_user_who_keeps_memory_gets_no_more() {
     wait_until("memory is shared again", || {
         read_counted(&client, &files[2]) == (0, by_kernel(&files[2]))
     });
+}
+
+#[test]
+fn memory_that_a_client_refers_to_counts() {
+    let folder = Folder::new("references");
+    let daemon = Daemon::start(&folder, &["--cache-memory", "16M", "--user-memory", "4M"]);
+    let peer = Peer::connect(&daemon.socket);
+    let mut references = Vec::new();
+    for number in 0..30 {
+        let file = folder.file("file", &pattern(2 * MEGABYTE, number));
+        let (_, memory) = peer.exchange(&READ, &[file.as_fd()]);
+        // It is no open file for the kernel, but keeps the memory.
+        let path = |file: &OwnedFd| format!("/proc/self/fd/{}", file.as_raw_fd());
+        let open = |file| rustix::fs::open(path(file), OFlags::PATH, Mode::empty()).expect("it");
+        references.extend(memory.iter().map(open));
+    }
+    assert!((2..=8).contains(&references.len()), "{} pieces of 2 MB", references.len());
+    let (file, client) = (folder.file("file", &pattern(2 * MEGABYTE, 9)), daemon.client());
+    assert_eq!(read_counted(&client, &file), (1, by_kernel(&file)));
+    drop(references);
+    wait_until("memory is shared again", || read_counted(&client, &file) == (0, by_kernel(&file)));
+}
+
+#[test]
+fn memory_without_contents_takes_no_place() {
+    let folder = Folder::new("sparse");
+    let daemon = Daemon::start(&folder, &["--cache-memory", "16M"]);
+    let (file, client) = (folder.file("file", &pattern(MEGABYTE, 1)), daemon.client());
+    let before = memory_of(&whole(&client, &file));
+    let other = folder.file("other", b"");
+    let peer = Peer::connect(&daemon.socket);
+    for length in [20 << 20, 1 << 40] {
+        let sparse = millrace_sys::create_memory_file("test", length).expect("memory");
+        millrace_sys::seal_contents(sparse.as_fd()).expect("no mapping");
+        let written = Request::Written { offset: 0, lengths: vec![length] };
+        let refusal = peer.refusal(&written, &[other.as_fd(), sparse.as_fd()]);
+        assert_eq!(refusal, Some(Refusal::Memory));
+    }
+    let after = daemon.client();
+    assert_eq!(memory_of(&whole(&after, &file)), before);
 }
 
 #[test]

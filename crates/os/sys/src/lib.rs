@@ -33,6 +33,7 @@ mod seals;
 mod signals;
 mod socket;
 mod wait;
+mod watch;
 
 pub use access::{
     FileAccess, await_writers, file_access, file_system, has_other_openers, ignore_lease_signal,
@@ -70,7 +71,8 @@ pub use memory::{
 };
 pub use packet::{
     DESCRIPTORS_PER_PACKET_MAX, await_connection, await_packet, connect_and_wait, connect_packets,
-    packet_pair, receive_packet, send_packet, send_packet_and_wait, set_blocking, wait_for_packet,
+    packet_pair, receive_packet, send_packet, send_packet_and_wait, set_blocking,
+    set_descriptor_passing, wait_for_packet,
 };
 pub use pidfd::{has_ended, is_process, open_process};
 pub use pipe::{pipe, read_pipe, splice, tee};
@@ -96,6 +98,7 @@ pub use socket::{
     tcp_state, unacknowledged_bytes,
 };
 pub use wait::{DescriptorState, PacketEvents, wait_for_two, waiting_bytes};
+pub use watch::{FreedFiles, WatchNumber, watched_files_max};
 
 /// The result of a system call: a value, or the kernel's error number (errno(3)).
 pub type Result<T> = std::result::Result<T, Errno>;

@@ -3,7 +3,7 @@
 
 use std::io::{IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use rustix::net::{
 
 use crate::listen::open_socket;
 use crate::wait::{PacketEvents, flags};
-use crate::{PARTS_MAX, Result};
+use crate::{PARTS_MAX, Result, last_error};
 
 /// The most descriptors with one packet.
 pub const DESCRIPTORS_PER_PACKET_MAX: usize = 4;
@@ -74,6 +74,25 @@ pub fn set_blocking(socket: BorrowedFd<'_>) -> Result<()> {
 pub fn await_connection(listener: BorrowedFd<'_>) -> Result<OwnedFd> {
     retry_on_intr(|| rustix::net::accept_with(listener, SocketFlags::CLOEXEC))
 }
+
+/// Sets whether a packet to this socket may carry descriptors (unix(7), SO_PASSRIGHTS). If not,
+/// sending one fails with EPERM. An accepted connection has the setting of its listener.
+///
+/// # Errors
+/// ENOPROTOOPT before Linux 6.16.
+pub fn set_descriptor_passing(socket: BorrowedFd<'_>, may_pass: bool) -> Result<()> {
+    let value = libc::c_int::from(may_pass);
+    let length = size_of_val(&value) as libc::socklen_t;
+    // SAFETY: `value` outlives the call, which reads `length` bytes of it.
+    let set = unsafe {
+        let value = (&raw const value).cast();
+        libc::setsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, SO_PASSRIGHTS, value, length)
+    };
+    if set == 0 { Ok(()) } else { Err(last_error()) }
+}
+
+/// Its number on all architectures but four old ones.
+const SO_PASSRIGHTS: libc::c_int = 83;
 
 /// Sends one packet that consists of `parts`, with copies of `descriptors`. It never waits,
 /// whatever the mode of the socket.
@@ -258,6 +277,24 @@ mod tests {
         assert_eq!(connect_packets(&path).unwrap_err(), Errno::PROTOTYPE);
         drop(stream);
         std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_socket_without_passing_takes_no_descriptors() {
+        let path = std::env::temp_dir().join(format!("millrace-passing-{}", std::process::id()));
+        let listener = crate::listen_packets(&path, 0o600).unwrap();
+        if set_descriptor_passing(listener.as_fd(), false) == Err(Errno::NOPROTOOPT) {
+            eprintln!("skipped: this kernel is older than Linux 6.16");
+            return;
+        }
+        let here = connect_packets(&path).unwrap();
+        std::fs::remove_file(&path).unwrap();
+        let pass = || send_packet(here.as_fd(), &[b"one"], &[here.as_fd()]);
+        assert_eq!(pass(), Err(Errno::PERM), "before it is accepted");
+        let (there, _) = crate::accept(listener.as_fd()).unwrap();
+        assert_eq!(pass(), Err(Errno::PERM), "after that");
+        set_descriptor_passing(there.as_fd(), true).unwrap();
+        assert_eq!(pass(), Ok(()));
     }
 
     #[test]
