@@ -1,17 +1,16 @@
 //! The client's side: reading and writing files, with the daemon or without it.
 
 use std::io::{IoSlice, Write};
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use millrace_sys::{Errno, InodeKind, InodeStatus, WRITE_PARTS_MAX};
+use millrace_sys::{Errno, InodeKind, WRITE_PARTS_MAX};
 
 use crate::aggregate::Aggregate;
 use crate::buffer::Buffer;
-use crate::channel::{Channel, ChannelOptions};
 use crate::error::{AllocError, Error};
 use crate::limits::BLOCK_BYTES;
 use crate::memory_kind::MemoryKind;
@@ -19,10 +18,8 @@ use crate::sealed::{SealedMemory, UnsealedMemory};
 use crate::service::connection::DaemonConnection;
 use crate::service::kept::KeptFiles;
 use crate::service::message::{PieceRange, Refusal, Request, Response};
-use crate::service::pipe_reader::ReadFrom;
-use crate::service::pipe_writer::{Sent, TEXT_BYTES};
-use crate::service::pipes::{PipeEnd, Pipes};
-use crate::service::version::{FileKey, FileVersion};
+use crate::service::pipes::Pipes;
+use crate::service::version::FileVersion;
 use crate::service::{PIECE_BYTES, SHARED_FILE_BYTES_MIN};
 use crate::slab::Slab;
 use crate::slice::Slice;
@@ -34,16 +31,16 @@ use crate::slice::Slice;
 /// A child that was made by fork(2) can use it, but must drop what it has read before.
 #[derive(Debug)]
 pub struct FileClient {
-    path: Option<PathBuf>,
-    slab: Slab,
+    pub(super) path: Option<PathBuf>,
+    pub(super) slab: Slab,
     state: Mutex<ClientState>,
-    pipes: Mutex<Pipes>,
+    pub(super) pipes: Mutex<Pipes>,
     /// Writers of the same user are trusted not to change the bytes that they have passed.
-    trusts_user: AtomicBool,
+    pub(super) trusts_user: AtomicBool,
 }
 
 #[derive(Debug)]
-struct ClientState {
+pub(super) struct ClientState {
     /// The process that this state belongs to.
     process: u32,
     connection: Option<DaemonConnection>,
@@ -51,7 +48,7 @@ struct ClientState {
     retry_at: Option<Instant>,
     has_lost_daemon: bool,
     kept: KeptFiles,
-    stats: ClientStats,
+    pub(super) stats: ClientStats,
 }
 
 /// Where the bytes came from that a [`FileClient`] has returned.
@@ -193,92 +190,6 @@ impl FileClient {
         self.trusts_user.store(true, Ordering::Relaxed);
     }
 
-    fn read_pipe(
-        &self,
-        pipe: BorrowedFd<'_>,
-        status: &InodeStatus,
-        length: u64,
-    ) -> Result<Aggregate, Errno> {
-        let end = self.pipe_end(pipe, status);
-        let mut end = lock(&end);
-        if end.begin_pairing(0)
-            && let Some(channel) = self.pair(pipe)
-        {
-            end.reader.pair(channel);
-        }
-        match end.reader.next(pipe, length)? {
-            ReadFrom::Aggregate(bytes) => {
-                self.state().stats.passed += 1;
-                Ok(bytes)
-            }
-            ReadFrom::Pipe(length) => {
-                end.reader.begin();
-                let bytes = self.read_stream(pipe, length);
-                let count = bytes.as_ref().map_or(0, Aggregate::len);
-                end.reader.end(count);
-                end.count(count);
-                bytes
-            }
-        }
-    }
-
-    fn write_pipe(
-        &self,
-        pipe: BorrowedFd<'_>,
-        status: &InodeStatus,
-        bytes: &Aggregate,
-    ) -> Result<u64, Errno> {
-        if bytes.is_empty() {
-            return write_bytes(pipe, bytes);
-        }
-        let end = self.pipe_end(pipe, status);
-        let mut end = lock(&end);
-        if end.begin_pairing(bytes.len())
-            && let Some(channel) = self.pair(pipe)
-        {
-            end.writer.pair(channel);
-        }
-        match end.writer.send(pipe, bytes)? {
-            Sent::Bytes(count) => {
-                self.state().stats.passed += 1;
-                Ok(count)
-            }
-            Sent::ToPipe(mut all) => {
-                let last = all.pop().expect("it has the new one");
-                for mut earlier in all {
-                    while !earlier.is_empty() {
-                        earlier.skip(write_bytes(pipe, &earlier)?);
-                    }
-                }
-                let written = write_bytes(pipe, &last)?;
-                end.count(written);
-                Ok(written)
-            }
-        }
-    }
-
-    fn pipe_end(&self, pipe: BorrowedFd<'_>, status: &InodeStatus) -> Arc<Mutex<PipeEnd>> {
-        let key = FileKey { device: status.device, inode: status.inode };
-        lock(&self.pipes).end(pipe.as_raw_fd(), key)
-    }
-
-    /// Returns the channel to the process at the other end of a pipe, which may come later.
-    fn pair(&self, pipe: BorrowedFd<'_>) -> Option<Channel> {
-        if millrace_sys::is_nonblocking(pipe).unwrap_or(true) {
-            // Its program waits for the pipe, and not for a channel.
-            return None;
-        }
-        let socket = self.state().pair(self.path.as_deref(), pipe)?;
-        let options = ChannelOptions {
-            joins_pools: self.trusts_user.load(Ordering::Relaxed),
-            text_max: TEXT_BYTES,
-            // Copies go through the ring, which bounds what is under way.
-            copied_max: usize::MAX,
-            ..ChannelOptions::new(self.slab.clone())
-        };
-        Channel::new(socket, options).ok()
-    }
-
     fn read_version(
         &self,
         file: BorrowedFd<'_>,
@@ -320,7 +231,11 @@ impl FileClient {
     }
 
     /// Reads once from a pipe, a socket or a device.
-    fn read_stream(&self, file: BorrowedFd<'_>, length: u64) -> Result<Aggregate, Errno> {
+    pub(super) fn read_stream(
+        &self,
+        file: BorrowedFd<'_>,
+        length: u64,
+    ) -> Result<Aggregate, Errno> {
         self.state().stats.copied += 1;
         let wanted = length.min(STREAM_BYTES_MAX as u64) as usize;
         let slice = self.filled(wanted, |part| millrace_sys::read_next(file, part))?;
@@ -388,7 +303,7 @@ impl FileClient {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, ClientState> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ClientState> {
         let mut state = lock(&self.state);
         if state.process != std::process::id() {
             // The mappings of the parent do not exist here, and its connection is not shared. To
@@ -540,7 +455,7 @@ impl ClientState {
     }
 
     /// Returns an end of a socket for a channel beside a pipe.
-    fn pair(&mut self, path: Option<&Path>, pipe: BorrowedFd<'_>) -> Option<OwnedFd> {
+    pub(super) fn pair(&mut self, path: Option<&Path>, pipe: BorrowedFd<'_>) -> Option<OwnedFd> {
         let connection = self.connect(path)?;
         match connection.request(&Request::Pair, &[pipe]) {
             Ok((Response::Paired, sockets)) => return sockets.into_iter().next(),
@@ -598,7 +513,7 @@ fn slice_of(piece: PieceRange, memory: OwnedFd) -> Result<Slice, String> {
 }
 
 /// Writes as much of an aggregate as write(2) takes, and returns the number of bytes.
-fn write_bytes(file: BorrowedFd<'_>, bytes: &Aggregate) -> Result<u64, Errno> {
+pub(super) fn write_bytes(file: BorrowedFd<'_>, bytes: &Aggregate) -> Result<u64, Errno> {
     let parts: Vec<IoSlice<'_>> = bytes.slices().map(|slice| IoSlice::new(slice)).collect();
     if parts.is_empty() {
         return millrace_sys::write_next(file, &[IoSlice::new(&[])]).map(|count| count as u64);
@@ -620,7 +535,7 @@ fn write_bytes(file: BorrowedFd<'_>, bytes: &Aggregate) -> Result<u64, Errno> {
     Ok(written)
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("no holder of this lock panics")
 }
 

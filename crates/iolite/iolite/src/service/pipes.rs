@@ -1,10 +1,17 @@
 //! The ends of pipes that this process uses, by their descriptors.
 
 use std::collections::HashMap;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use crate::service::pipe_reader::PipeReader;
-use crate::service::pipe_writer::PipeWriter;
+use millrace_sys::{Errno, InodeStatus};
+
+use crate::aggregate::Aggregate;
+use crate::channel::{Channel, ChannelOptions};
+use crate::service::client::{FileClient, lock, write_bytes};
+use crate::service::pipe_reader::{PipeReader, ReadFrom};
+use crate::service::pipe_writer::{PipeWriter, Sent, TEXT_BYTES};
 use crate::service::version::FileKey;
 
 /// The ends of pipes of this process.
@@ -68,5 +75,97 @@ impl PipeEnd {
         let is_time = !self.is_tried && self.moved + more >= MOVED_BYTES_MIN;
         self.is_tried |= is_time;
         is_time
+    }
+}
+
+impl FileClient {
+    pub(super) fn read_pipe(
+        &self,
+        pipe: BorrowedFd<'_>,
+        status: &InodeStatus,
+        length: u64,
+    ) -> Result<Aggregate, Errno> {
+        let end = self.pipe_end(pipe, status);
+        let mut end = lock(&end);
+        if end.begin_pairing(0)
+            && let Some(channel) = self.pair(pipe)
+        {
+            end.reader.pair(channel);
+        }
+        match end.reader.next(pipe, length)? {
+            ReadFrom::Aggregate(bytes) => {
+                self.state().stats.passed += 1;
+                Ok(bytes)
+            }
+            ReadFrom::Pipe(length) => {
+                end.reader.begin();
+                let bytes = self.read_stream(pipe, length);
+                let count = bytes.as_ref().map_or(0, Aggregate::len);
+                end.reader.end(count);
+                end.count(count);
+                bytes
+            }
+        }
+    }
+
+    pub(super) fn write_pipe(
+        &self,
+        pipe: BorrowedFd<'_>,
+        status: &InodeStatus,
+        bytes: &Aggregate,
+    ) -> Result<u64, Errno> {
+        if bytes.is_empty() {
+            return write_bytes(pipe, bytes);
+        }
+        let end = self.pipe_end(pipe, status);
+        let mut end = lock(&end);
+        if end.begin_pairing(bytes.len())
+            && let Some(channel) = self.pair(pipe)
+        {
+            end.writer.pair(channel);
+        }
+        match end.writer.send(pipe, bytes)? {
+            Sent::Bytes(count) => {
+                self.state().stats.passed += 1;
+                Ok(count)
+            }
+            Sent::ToPipe(mut all) => {
+                let last = all.pop().expect("it has the new one");
+                for mut earlier in all {
+                    while !earlier.is_empty() {
+                        earlier.skip(write_bytes(pipe, &earlier)?);
+                    }
+                }
+                let written = write_bytes(pipe, &last)?;
+                end.count(written);
+                Ok(written)
+            }
+        }
+    }
+
+    pub(super) fn pipe_end(
+        &self,
+        pipe: BorrowedFd<'_>,
+        status: &InodeStatus,
+    ) -> Arc<Mutex<PipeEnd>> {
+        let key = FileKey { device: status.device, inode: status.inode };
+        lock(&self.pipes).end(pipe.as_raw_fd(), key)
+    }
+
+    /// Returns the channel to the process at the other end of a pipe, which may come later.
+    fn pair(&self, pipe: BorrowedFd<'_>) -> Option<Channel> {
+        if millrace_sys::is_nonblocking(pipe).unwrap_or(true) {
+            // Its program waits for the pipe, and not for a channel.
+            return None;
+        }
+        let socket = self.state().pair(self.path.as_deref(), pipe)?;
+        let options = ChannelOptions {
+            joins_pools: self.trusts_user.load(Ordering::Relaxed),
+            text_max: TEXT_BYTES,
+            // Copies go through the ring, which bounds what is under way.
+            copied_max: usize::MAX,
+            ..ChannelOptions::new(self.slab.clone())
+        };
+        Channel::new(socket, options).ok()
     }
 }
