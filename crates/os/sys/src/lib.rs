@@ -14,6 +14,7 @@ mod congestion;
 mod credentials;
 mod directory;
 mod futex;
+mod generation;
 mod handover;
 mod kernel;
 mod limits;
@@ -55,6 +56,7 @@ pub use directory::{
     sync_directory, sync_file, truncate_file, write_parts_at,
 };
 pub use futex::{futex_wait, futex_wake};
+pub use generation::process_generation;
 pub use handover::{
     BoundAddress, DESCRIPTORS_PER_MESSAGE_MAX, listening_address, receive_with_descriptors,
     send_with_descriptors, take_passed_descriptors,

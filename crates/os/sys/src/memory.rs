@@ -8,7 +8,7 @@ use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create}
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
-use crate::{Result, last_error};
+use crate::{Result, last_error, process_generation};
 
 /// The size of a huge page where a page has 4 KB (x86-64, and arm64 as distributions build it).
 /// A huge page begins at a multiple of it, in the file and in memory.
@@ -63,11 +63,14 @@ pub fn sendfile(
 }
 
 /// A range of address space, aligned to huge pages, into which files are mapped. It is unmapped
-/// when dropped, so the owner of pointers into it has to keep it.
+/// when dropped, so the owner of pointers into it has to keep it. A child of fork(2) that drops it
+/// unmaps nothing, because the addresses may belong to other mappings of the child.
 #[derive(Debug)]
 pub struct MappedRegion {
     start: NonNull<u8>,
     bytes: usize,
+    /// The generation of the process that has mapped it.
+    process: u64,
 }
 
 // SAFETY: the value is an address and a length. Code that dereferences pointers into the region has
@@ -103,7 +106,7 @@ impl MappedRegion {
         // page, so the length is not 0.
         unsafe { munmap(end, whole - before - bytes) }?;
         let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
-        Ok(Self { start, bytes })
+        Ok(Self { start, bytes, process: process_generation() })
     }
 
     /// Maps the first `bytes` of `file` for reading and writing, `at` bytes from the start of the
@@ -137,12 +140,15 @@ impl MappedRegion {
     }
 
     /// Unmaps the files of a range, which stays reserved. Pointers into it must not be used any
-    /// more.
+    /// more. In a child of the process that has mapped them it does nothing.
     ///
     /// # Errors
     /// ENOMEM if the process has too many mappings.
     pub fn unmap(&mut self, at: usize, bytes: usize) -> Result<()> {
         let place = self.place(at, bytes);
+        if self.process != process_generation() {
+            return Ok(());
+        }
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
         // SAFETY: the range is inside the address space of this region, and nothing refers to it.
         unsafe { mmap_anonymous(place.as_ptr().cast(), bytes, ProtFlags::empty(), flags) }?;
@@ -210,17 +216,23 @@ impl MappedRegion {
 
 impl Drop for MappedRegion {
     fn drop(&mut self) {
+        if self.process != process_generation() {
+            return;
+        }
         // SAFETY: the owners of pointers into the region have kept it until the pointers were gone.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
 /// The beginning of a file in memory, mapped by itself. Children of the process do not inherit the
-/// mapping. It is unmapped when dropped, so the owner of pointers into it has to keep it.
+/// mapping. It is unmapped when dropped, so the owner of pointers into it has to keep it. A child
+/// that drops it unmaps nothing.
 #[derive(Debug)]
 pub struct MappedFile {
     start: NonNull<u8>,
     bytes: usize,
+    /// The generation of the process that has mapped it.
+    process: u64,
 }
 
 // SAFETY: the value is an address and a length, as a `MappedRegion` is.
@@ -289,9 +301,9 @@ impl MappedFile {
         }
         let _ = region.collapse(0, bytes);
         let _ = region.populate(0, bytes);
-        let start = region.start();
+        let (start, process) = (region.start(), region.process);
         std::mem::forget(region);
-        Ok(Self { start, bytes })
+        Ok(Self { start, bytes, process })
     }
 
     fn new(
@@ -303,7 +315,7 @@ impl MappedFile {
         // SAFETY: the kernel picks an address where nothing is mapped.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
-        let mapped = Self { start, bytes };
+        let mapped = Self { start, bytes, process: process_generation() };
         // SAFETY: the range was mapped just now; the advice changes no byte.
         unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
         Ok(mapped)
@@ -323,6 +335,9 @@ impl MappedFile {
 
 impl Drop for MappedFile {
     fn drop(&mut self) {
+        if self.process != process_generation() {
+            return;
+        }
         // SAFETY: the owners of pointers into the mapping have kept it until the pointers were
         // gone.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
