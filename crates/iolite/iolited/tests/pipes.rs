@@ -2,11 +2,12 @@
 
 mod common;
 
-use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::AsFd;
+use std::process::ChildStdout;
 use std::thread;
 
-use common::{Daemon, Folder, memory_of, pattern, whole};
+use common::{Actor, Daemon, Folder, memory_of, pattern, whole};
 use iolite::service::FileClient;
 use iolite::{Aggregate, UnsealedMemory};
 use millrace_sys::Errno;
@@ -181,11 +182,22 @@ fn an_ordinary_program_writes_bytes() {
     assert!(received == expected && reader.stats().passed == 0);
 }
 
+/// The bytes after which both ends of a pipe are paired by the next call.
+const PAIRING_BYTES: usize = 40_000;
+
 /// Pairs both ends, and returns them with their clients.
 fn paired(daemon: &Daemon) -> (FileClient, PipeReader, FileClient, PipeWriter) {
+    paired_with(daemon, false)
+}
+
+/// Likewise; `trusts`: the reader trusts the writer.
+fn paired_with(daemon: &Daemon, trusts: bool) -> (FileClient, PipeReader, FileClient, PipeWriter) {
     let (reader, writer) = (daemon.client(), daemon.client());
+    if trusts {
+        reader.trust_user();
+    }
     let (from, to) = std::io::pipe().expect("a pipe");
-    let bytes = pattern(40_000, 1);
+    let bytes = pattern(PAIRING_BYTES, 1);
     write_all(&writer, &to, &bytes);
     let mut received = Vec::new();
     while received.len() < bytes.len() {
@@ -261,4 +273,124 @@ fn a_writer_waits_for_its_reader() {
         assert!(read_all(&reader, &from) == expected);
         written.join().expect("the writer");
     });
+}
+
+/// Makes a child by fork(2) that runs `run`, and ends with success if that returns `true`.
+fn fork(run: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child uses only what this thread has, and memory, which glibc makes usable.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        // SAFETY: the call does not return, and runs no code of the parent.
+        unsafe { libc::_exit(i32::from(!is_right.unwrap_or(false))) };
+    }
+    assert!(child > 0, "fork(2)");
+    child
+}
+
+/// Waits for the end of a child, and returns whether it has ended with success.
+fn succeeds(child: i32) -> bool {
+    let mut status = 0;
+    // SAFETY: the kernel stores the status of the child to `status`.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+#[test]
+fn a_child_drops_what_its_parent_has_read() {
+    let folder = Folder::new("fork");
+    let daemon = Daemon::start(&folder, &[]);
+    for trusts in [false, true] {
+        let (reader, from, writer, to) = paired_with(&daemon, trusts);
+        let mut kept = Vec::new();
+        for round in 0..4 {
+            write_all(&writer, &to, &round_bytes(round));
+            let bytes = sealed(&round_bytes(round));
+            assert_eq!(writer.write(to.as_fd(), &bytes), Ok(bytes.len()));
+            for _ in 0..2 {
+                kept.push(reader.read(from.as_fd(), u64::MAX).expect("bytes"));
+            }
+        }
+        let child_has = kept.clone();
+        let child = fork(|| {
+            drop((child_has, kept.split_off(3)));
+            let (own_from, own_to) = std::io::pipe().expect("a pipe");
+            write_all(&writer, &own_to, b"bytes of the child");
+            reader.read(own_from.as_fd(), 100).expect("bytes").to_vec() == b"bytes of the child"
+        });
+        assert!(succeeds(child));
+        // The parent has everything still.
+        let expected: Vec<u8> = (0..4).flat_map(|round| round_bytes(round).repeat(2)).collect();
+        assert!(kept.iter().flat_map(Aggregate::to_vec).collect::<Vec<u8>>() == expected);
+        let passed = writer.stats().passed;
+        write_all(&writer, &to, b"bytes of the parent");
+        assert_eq!(reader.read(from.as_fd(), 100).expect("bytes").to_vec(), b"bytes of the parent");
+        assert_eq!(writer.stats().passed, passed + 1);
+    }
+}
+
+/// The standard output of an actor.
+struct Reports(BufReader<ChildStdout>);
+
+impl Reports {
+    /// Waits for a line with this word.
+    fn wait_for(&mut self, word: &str) {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            assert!(self.0.read_line(&mut line).expect("a line") > 0, "no {word}");
+        }
+    }
+}
+
+/// Starts an actor that reads from a pipe, and pairs both ends.
+fn start_reader(role: &str, daemon: &Daemon, folder: &Folder) -> (Actor, Reports, PipeWriter) {
+    let (from, to) = std::io::pipe().expect("a pipe");
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Actor::command(&program, role, &daemon.socket, folder);
+    let mut actor = Actor(command.stdin(from).spawn().expect("this program"));
+    let reports = Reports(BufReader::new(actor.0.stdout.take().expect("a pipe")));
+    (actor, reports, to)
+}
+
+/// Not a test of its own: a process that reads from its standard input.
+#[test]
+fn plays_a_role() {
+    let Some((role, client, _)) = common::role() else { return };
+    let from = std::io::stdin();
+    let read = |length| client.read(from.as_fd(), length).expect("bytes").to_vec();
+    let mut count = 0;
+    while count < PAIRING_BYTES {
+        count += read(35_000).len();
+    }
+    println!("is paired");
+    match role.as_str() {
+        "parent" => {
+            let child = fork(|| {
+                // A call in the child closes what it has of the channels of its parent.
+                let (from, _to) = std::io::pipe().expect("a pipe");
+                client.read(from.as_fd(), 0).expect("nothing");
+                println!("has forked");
+                client.read(std::io::stdin().as_fd(), 100).expect("bytes").to_vec()
+                    == b"for a child"
+            });
+            assert!(succeeds(child));
+        }
+        other => panic!("no role: {other}"),
+    }
+}
+
+#[test]
+fn the_end_of_a_parent_is_noticed() {
+    let folder = Folder::new("parent");
+    let daemon = Daemon::start(&folder, &[]);
+    let writer = daemon.client();
+    let (mut parent, mut reports, to) = start_reader("parent", &daemon, &folder);
+    write_all(&writer, &to, &pattern(PAIRING_BYTES, 1));
+    reports.wait_for("has forked");
+    parent.0.kill().expect("a signal");
+    parent.0.wait().expect("its end");
+    // The child has the pipe, but not the channel.
+    write_all(&writer, &to, b"for a child");
+    assert_eq!(writer.stats().passed, 0);
 }

@@ -68,6 +68,9 @@ pub struct Channel {
     error: Option<ChannelError>,
     /// The room for one packet.
     packet: Vec<u8>,
+    /// The generation of the process that uses this side. A child of fork(2) only closes its
+    /// descriptors.
+    process: u64,
 }
 
 /// The longest wait by futex(2), which does not notice that the other process has ended.
@@ -113,6 +116,7 @@ impl Channel {
             calls: 0,
             error: None,
             packet: vec![0; FRAME_BYTES + BYTES_PER_PACKET_MAX],
+            process: millrace_sys::process_generation(),
         })
     }
 
@@ -695,6 +699,10 @@ impl Pool {
 
 impl Drop for Channel {
     fn drop(&mut self) {
+        if self.process != millrace_sys::process_generation() {
+            // The other side has its channel with the parent of this process.
+            return;
+        }
         self.pass_received();
         self.wake();
         for pool in self.sending.pools.iter().filter_map(|of| of.pool.upgrade()) {

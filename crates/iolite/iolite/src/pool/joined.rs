@@ -30,6 +30,9 @@ struct JoinedShared {
     start: NonNull<u8>,
     slots: usize,
     ledger: OwnLedger,
+    /// The generation of the process that has joined the pool. A child of fork(2) has none of its
+    /// memory, and no ledger.
+    process: u64,
     state: Mutex<JoinedState>,
 }
 
@@ -92,6 +95,7 @@ impl JoinedPool {
             start: region.start(),
             slots,
             ledger: OwnLedger::new(words, slots),
+            process: millrace_sys::process_generation(),
             state: Mutex::new(JoinedState {
                 region,
                 blocks: (0..slots).map(|_| None).collect(),
@@ -223,6 +227,9 @@ impl JoinedPool {
 
     /// Releases an extent that is being dropped: the one at this address.
     pub(crate) fn release(&self, offset: u64, address: *const ()) {
+        if self.0.process != millrace_sys::process_generation() {
+            return;
+        }
         let unit = unit_of(offset);
         let (slot, first) = (unit / UNITS_PER_SEGMENT, unit % UNITS_PER_SEGMENT);
         let mut state = self.state();

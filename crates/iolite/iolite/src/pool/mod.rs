@@ -47,6 +47,8 @@ struct PoolShared {
     quota: u64,
     /// The last generation that was assigned. Relaxed: it is ordered with no other memory.
     generation: AtomicU64,
+    /// The generation of the process that owns it.
+    process: u64,
     state: Mutex<PoolState>,
 }
 
@@ -125,6 +127,9 @@ impl WeakPool {
 
 impl Drop for PoolShared {
     fn drop(&mut self) {
+        if self.is_inherited() {
+            return;
+        }
         let ended = Frame { number: self.number, ..Frame::new(FrameKind::PoolEnded) };
         let state = self.state.get_mut().expect("no holder of this lock panics");
         for member in &state.members {
@@ -133,6 +138,14 @@ impl Drop for PoolShared {
                 member.peer.send(ended, &[]);
             }
         }
+    }
+}
+
+impl PoolShared {
+    /// Returns whether the pool is a copy in a child of its owner (fork(2)), which has none of its
+    /// memory.
+    fn is_inherited(&self) -> bool {
+        self.process != millrace_sys::process_generation()
     }
 }
 
@@ -166,6 +179,7 @@ impl Pool {
             blocks_max,
             quota,
             generation: AtomicU64::new(0),
+            process: millrace_sys::process_generation(),
             state: Mutex::new(PoolState {
                 region,
                 free_list: FreeList::new(MemoryKind::ZeroCopy, slots),
@@ -275,6 +289,9 @@ impl Pool {
 
     /// Releases the tail of an extent that was not filled.
     pub(crate) fn release_tail(&self, end: Allocation, generation: u64) {
+        if self.0.is_inherited() {
+            return;
+        }
         self.state().free_list.release_tail(end, generation);
     }
 
@@ -287,6 +304,9 @@ impl Pool {
         was_sent: bool,
         was_passed: bool,
     ) {
+        if self.0.is_inherited() {
+            return;
+        }
         let extent = PassedExtent { allocation, generation, was_sent };
         let mut state = self.state();
         if was_passed {

@@ -28,7 +28,7 @@ use crate::slice::Slice;
 /// System calls copy those of other files, and of all files without the daemon. Applications see
 /// the same bytes.
 ///
-/// A child that was made by fork(2) can use it, but must drop what it has read before.
+/// A child that was made by fork(2) can use it, but not read what its parent has read.
 #[derive(Debug)]
 pub struct FileClient {
     pub(super) path: Option<PathBuf>,

@@ -17,8 +17,8 @@ use crate::service::version::FileKey;
 /// The ends of pipes of this process.
 #[derive(Debug)]
 pub(super) struct Pipes {
-    /// The process that they belong to.
-    process: u32,
+    /// The generation of the process that they belong to.
+    process: u64,
     ends: HashMap<i32, Arc<Mutex<PipeEnd>>>,
 }
 
@@ -38,15 +38,15 @@ const MOVED_BYTES_MIN: u64 = 32 * 1024;
 
 impl Pipes {
     pub(super) fn new() -> Self {
-        Self { process: std::process::id(), ends: HashMap::new() }
+        Self { process: millrace_sys::process_generation(), ends: HashMap::new() }
     }
 
     /// Returns the end that a descriptor refers to. A program may have closed another one that had
     /// the same number.
     pub(super) fn end(&mut self, descriptor: i32, key: FileKey) -> Arc<Mutex<PipeEnd>> {
-        if self.process != std::process::id() {
+        if self.process != millrace_sys::process_generation() {
             // Channels are not shared with the parent.
-            std::mem::forget(std::mem::replace(self, Self::new()));
+            *self = Self::new();
         }
         let new = || PipeEnd {
             key,
