@@ -1,8 +1,9 @@
 //! The cache: which memory has which bytes of which file.
 
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
+use std::time::Instant;
 
 use iolite::service::{
     FileKey, FileVersion, PIECE_BYTES, PIECES_PER_PACKET_MAX, PieceRange, Refusal,
@@ -10,7 +11,7 @@ use iolite::service::{
 };
 use millrace_sys::Errno;
 
-use crate::access::{SharedFile, readable_file, writable_file};
+use crate::access::{readable_file, writable_file};
 use crate::budget::{Budget, Reserved, Unfreed, memory_for};
 use crate::bytes::{are_equal, read_exactly};
 use crate::limits::{ATTEMPTS_MAX, LOAD_WAIT_MAX, PROBES_MAX};
@@ -50,8 +51,8 @@ struct CacheState {
     /// The number of the last use.
     clock: u64,
     users: MemoryOfUsers,
-    /// The files that are being read, each by one thread.
-    loading: HashSet<FileKey>,
+    /// The files that are being read, each by one thread, since these times.
+    loading: HashMap<FileKey, Instant>,
 }
 
 #[derive(Debug)]
@@ -73,7 +74,7 @@ pub(crate) struct Piece {
 #[derive(Debug)]
 pub(crate) struct Contents {
     pub(crate) version: FileVersion,
-    /// Later changes certainly have another version.
+    /// A later change certainly has another version.
     pub(crate) is_settled: bool,
     pub(crate) pieces: Vec<Piece>,
 }
@@ -102,7 +103,7 @@ impl Cache {
                 uses: BTreeMap::new(),
                 clock: 0,
                 users: MemoryOfUsers::new(user_bytes_max),
-                loading: HashSet::new(),
+                loading: HashMap::new(),
             }),
             loaded: Condvar::new(),
         })
@@ -122,8 +123,8 @@ impl Cache {
     ) -> Result<Contents, Refusal> {
         for _ in 0..ATTEMPTS_MAX {
             let now = millrace_sys::time_of_day();
-            let SharedFile { version, has_exact_times } = readable_file(file)?;
-            let is_settled = has_exact_times || version.is_settled(now);
+            let version = readable_file(file)?;
+            let is_settled = version.is_settled(now);
             let end = version.bytes.min(offset + length);
             let contents = |pieces| Contents { version, is_settled, pieces };
             let pieces = self.state().confirmed(user, &version, offset, end);
@@ -136,7 +137,7 @@ impl Cache {
             let pieces = self.load(user, file, &version, offset, end);
             drop(loading);
             // A change meanwhile may be in none or some of the pieces.
-            match (pieces, readable_file(file)?.version == version) {
+            match (pieces, readable_file(file)? == version) {
                 (Ok(pieces), true) => {
                     if is_settled {
                         self.state().confirm(&version, &pieces);
@@ -152,11 +153,18 @@ impl Cache {
 
     /// Waits until no other thread reads a file, but not for one that waits for a stalled writer.
     fn begin_loading(&self, key: FileKey) -> Result<Loading<'_>, Refusal> {
-        let is_loading = |state: &mut CacheState| state.loading.contains(&key);
-        let waited = self.loaded.wait_timeout_while(self.state(), LOAD_WAIT_MAX, is_loading);
-        let (mut state, _) = waited.expect("no holder of this lock panics");
-        let is_free = state.loading.insert(key);
-        is_free.then(|| Loading { cache: self, key }).ok_or(Refusal::Busy)
+        let mut state = self.state();
+        let since = state.loading.get(&key).copied();
+        let left =
+            since.map_or(LOAD_WAIT_MAX, |since| LOAD_WAIT_MAX.saturating_sub(since.elapsed()));
+        let is_loading = |state: &mut CacheState| state.loading.contains_key(&key);
+        let waited = self.loaded.wait_timeout_while(state, left, is_loading);
+        (state, _) = waited.expect("no holder of this lock panics");
+        if state.loading.contains_key(&key) {
+            return Err(Refusal::Busy);
+        }
+        state.loading.insert(key, Instant::now());
+        Ok(Loading { cache: self, key })
     }
 
     /// Returns pieces from `offset` to `end`, as many as fit into a response. They are not
@@ -211,26 +219,22 @@ impl Cache {
         Ok(piece)
     }
 
-    /// Adds memory that a client of a user has written to a file at `offset`. It is compared with
-    /// the file when a reader wants it.
+    /// Adds memory of which a client of a user has written the first `length` bytes to a file at
+    /// `offset`. It is compared with the file when a reader wants it.
     ///
     /// # Errors
-    /// The reason why the memory, or what is left of it, was not taken.
+    /// The reason why the memory was not taken.
     pub(crate) fn add_written(
         &self,
         user: u32,
         file: BorrowedFd<'_>,
-        offset: u64,
-        memories: Vec<(OwnedFd, u64)>,
+        range: PieceRange,
+        memory: OwnedFd,
     ) -> Result<(), Refusal> {
-        let key = writable_file(file)?.version.key;
-        let mut offset = offset;
-        for (memory, length) in memories {
-            let make_room = |bytes| self.make_room(bytes);
-            let memory = Memory::accept(memory, length, user, &self.budget, make_room)?;
-            self.state().add(key, &Piece { offset, memory: Arc::new(memory) });
-            offset += length;
-        }
+        let key = writable_file(file)?.key;
+        let make_room = |bytes| self.make_room(bytes);
+        let memory = Memory::accept(memory, range.length, user, &self.budget, make_room)?;
+        self.state().add(key, &Piece { offset: range.offset, memory: Arc::new(memory) });
         Ok(())
     }
 

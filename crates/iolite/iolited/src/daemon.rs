@@ -1,19 +1,20 @@
 //! The daemon: its socket, and a thread for each connected process.
 
 use std::collections::HashMap;
+use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use iolite::service::{Refusal, Response};
 use millrace_sys::Errno;
 
 use crate::budget::Budget;
 use crate::cache::Cache;
-use crate::limits::{CLIENTS_MAX, RESERVED_DESCRIPTORS};
+use crate::limits::{CLIENTS_MAX, DESCRIPTORS_PER_CLIENT, PIECES_MIN, REPORT_AFTER};
 use crate::options::DaemonOptions;
 use crate::pairs::Pairs;
 use crate::session::{End, Session};
@@ -32,9 +33,12 @@ struct Shared {
     last_client: AtomicU64,
     /// The threads that wait for a connection.
     idle_threads: AtomicUsize,
+    clients_max: usize,
     clients_per_user: usize,
     /// The number of connections of each user.
     clients: Mutex<HashMap<u32, usize>>,
+    /// When a closed connection was reported last.
+    reported_at: Mutex<Option<Instant>>,
 }
 
 impl Daemon {
@@ -52,20 +56,27 @@ impl Daemon {
             };
             format!("cannot listen at {}: {reason}", path.display())
         })?;
-        let pieces_max = millrace_sys::descriptor_limit().saturating_sub(RESERVED_DESCRIPTORS);
-        let pieces_max = pieces_max.clamp(16, millrace_sys::watched_files_max());
+        let descriptors = millrace_sys::descriptor_limit();
+        let clients_max = (CLIENTS_MAX as u64).min(descriptors / 2 / DESCRIPTORS_PER_CLIENT);
+        let pieces_max = descriptors - clients_max * DESCRIPTORS_PER_CLIENT;
+        let pieces_max = pieces_max.min(millrace_sys::watched_files_max()).max(PIECES_MIN);
         let budget = Budget::new(options.cache_bytes, pieces_max);
         let cache = Cache::new(budget, options.user_bytes())
             .map_err(|error| format!("cannot watch memory (inotify): {error}"))?;
         millrace_sys::set_blocking(listener.as_fd()).map_err(|error| error.to_string())?;
+        // A connection without a place carries no descriptors: to close one may take as long as its
+        // sender has chosen (socket(7), SO_LINGER). Linux before 6.16 cannot prevent that.
+        let _ = millrace_sys::set_descriptor_passing(listener.as_fd(), false);
         let shared = Arc::new(Shared {
             listener,
             idle_threads: AtomicUsize::new(0),
             cache,
             pairs: Pairs::default(),
             last_client: AtomicU64::new(0),
+            clients_max: clients_max as usize,
             clients_per_user: options.clients_per_user,
             clients: Mutex::default(),
+            reported_at: Mutex::default(),
         });
         shared.start_thread().map_err(|error| format!("cannot start a thread: {error}"))?;
         Ok(Self { path })
@@ -117,11 +128,25 @@ impl Shared {
         let Some(place) = ClientPlace::take(self, credentials.user_id) else {
             return refuse(&socket);
         };
+        let _ = millrace_sys::set_descriptor_passing(socket.as_fd(), true);
         let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
         let Self { cache, pairs, .. } = &**self;
         let session = Session { cache, pairs, client, socket, user: place.user };
         if let End::NoRequest = session.run() {
-            eprintln!("iolited: closed a connection of user {}: no request of iolite", place.user);
+            self.report_closed(place.user);
+        }
+    }
+
+    /// Writes a message about a closed connection, unless one was written just before.
+    fn report_closed(&self, user: u32) {
+        let mut reported_at = self.reported_at.lock().expect("no holder of this lock panics");
+        if reported_at.is_none_or(|at| at.elapsed() >= REPORT_AFTER) {
+            *reported_at = Some(Instant::now());
+            // The daemon goes on if nothing reads its standard error.
+            let _ = writeln!(
+                std::io::stderr(),
+                "iolited: closed a connection of user {user}: it sent no request of iolite"
+            );
         }
     }
 
@@ -141,7 +166,7 @@ impl ClientPlace {
         let mut clients = shared.clients();
         let all: usize = clients.values().sum();
         let own = clients.entry(user).or_default();
-        if all >= CLIENTS_MAX || *own >= shared.clients_per_user {
+        if all >= shared.clients_max || *own >= shared.clients_per_user {
             return None;
         }
         *own += 1;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use iolite::service::PIECES_PER_PACKET_MAX;
+
 /// The memory of the cache unless an option says otherwise, in bytes.
 pub(crate) const CACHE_BYTES_DEFAULT: u64 = 256 << 20;
 /// The least memory of the cache: a few pieces.
@@ -18,7 +20,16 @@ pub(crate) const PAIRS_PER_CLIENT_MAX: usize = 16;
 pub(crate) const ATTEMPTS_MAX: usize = 3;
 /// The entries that are examined to find one that no client holds.
 pub(crate) const PROBES_MAX: usize = 64;
-/// Descriptors that are not used for pieces: connections, and files under way.
-pub(crate) const RESERVED_DESCRIPTORS: u64 = 4 * CLIENTS_MAX as u64;
+/// The descriptors for one connection: its socket, those of a request, those of a response, those
+/// of a pair, and the ends of pipes.
+pub(crate) const DESCRIPTORS_PER_CLIENT: u64 =
+    1 + 2 * PIECES_PER_PACKET_MAX as u64 + 2 + PAIRS_PER_CLIENT_MAX as u64;
+/// Users that have no number in the user namespace of the daemon have this one
+/// (/proc/sys/kernel/overflowuid), so any two of them may be different users.
+pub(crate) const UNKNOWN_USER: u32 = 65534;
+/// The least number of pieces, even where too few descriptors are allowed.
+pub(crate) const PIECES_MIN: u64 = 16;
+/// Messages about connections that were closed are written no more often.
+pub(crate) const REPORT_AFTER: Duration = Duration::from_secs(1);
 /// Bytes that are compared at a time.
 pub(crate) const COMPARED_BYTES: usize = 64 << 10;

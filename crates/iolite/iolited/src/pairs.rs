@@ -65,7 +65,12 @@ impl Pairs {
 
     /// Forgets the ends of a client that has left.
     pub(crate) fn leave(&self, client: u64) {
-        self.waiting().retain(|_, end| end.client != client);
+        let mut waiting = self.waiting();
+        let left: Vec<_> = waiting.extract_if(|_, end| end.client == client).collect();
+        drop(waiting);
+        // To close a socket may take as long as a client has chosen for a socket that it has sent
+        // there (socket(7), SO_LINGER).
+        drop(left);
     }
 
     fn waiting(&self) -> MutexGuard<'_, HashMap<PipeEnd, WaitingEnd>> {

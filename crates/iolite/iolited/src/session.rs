@@ -6,6 +6,7 @@ use iolite::service::{PieceRange, REQUEST_BYTES_MAX, Refusal, Request, Response}
 use millrace_sys::Errno;
 
 use crate::cache::{Cache, Contents};
+use crate::limits::UNKNOWN_USER;
 use crate::pairs::Pairs;
 
 /// A connected process. It has a thread of its own, which waits for slow disks, and for what the
@@ -24,7 +25,7 @@ pub(crate) struct Session<'a> {
 pub(crate) enum End {
     /// The process has closed it, or has ended.
     Closed,
-    /// The process has sent what is no request.
+    /// The process has sent no request, or one before it has received a response.
     NoRequest,
 }
 
@@ -37,6 +38,9 @@ impl Drop for Session<'_> {
 impl Session<'_> {
     /// Responds to requests until the process leaves.
     pub(crate) fn run(&self) -> End {
+        if self.send(&Response::Ready, &[]).is_err() {
+            return End::Closed;
+        }
         loop {
             match self.receive() {
                 Ok((request, files)) => {
@@ -55,6 +59,9 @@ impl Session<'_> {
             Ok(0) | Err(Errno::CONNRESET) => Err(End::Closed),
             Ok(length) => {
                 let request = Request::read(&packet[..length], files.len());
+                // The kernel limits the descriptors of all packets that were not received.
+                let unread = millrace_sys::unacknowledged_bytes(self.socket.as_fd());
+                let request = request.filter(|_| unread == Ok(0));
                 request.map(|request| (request, files)).ok_or(End::NoRequest)
             }
             Err(_) => Err(End::NoRequest),
@@ -63,6 +70,9 @@ impl Session<'_> {
 
     fn handle(&self, request: Request, mut files: Vec<OwnedFd>) -> Result<(), End> {
         match request {
+            Request::Pair | Request::Written { .. } if self.user == UNKNOWN_USER => {
+                self.send(&Response::Refused(Refusal::UnknownUser), &[])
+            }
             Request::Read { offset, length } => {
                 let file = files.pop().expect("the request was checked");
                 let contents = self.cache.read(self.user, file.as_fd(), offset, length);
@@ -76,9 +86,10 @@ impl Session<'_> {
                 Ok(socket) => self.send(&Response::Paired, &[socket]),
                 Err(refusal) => self.send(&Response::Refused(refusal), &[]),
             },
-            Request::Written { offset, lengths } => {
-                let memories = files.split_off(1).into_iter().zip(lengths).collect();
-                match self.cache.add_written(self.user, files[0].as_fd(), offset, memories) {
+            Request::Written { offset, length } => {
+                let memory = files.pop().expect("the request was checked");
+                let range = PieceRange { offset, length };
+                match self.cache.add_written(self.user, files[0].as_fd(), range, memory) {
                     Ok(()) => self.send(&Response::Taken, &[]),
                     Err(refusal) => self.send(&Response::Refused(refusal), &[]),
                 }
@@ -108,7 +119,12 @@ impl Session<'_> {
         let mut packet = Vec::new();
         response.write(&mut packet);
         let files: Vec<BorrowedFd<'_>> = memory.iter().map(AsFd::as_fd).collect();
-        millrace_sys::send_packet_and_wait(self.socket.as_fd(), &[&packet], &files)
-            .map_err(|_| End::Closed)
+        match millrace_sys::send_packet_and_wait(self.socket.as_fd(), &[&packet], &files) {
+            Ok(()) => Ok(()),
+            Err(error @ Errno::TOOMANYREFS) if !files.is_empty() => {
+                self.send(&Response::Refused(Refusal::Kernel(error)), &[])
+            }
+            Err(_) => Err(End::Closed),
+        }
     }
 }

@@ -28,8 +28,17 @@ struct Peer(OwnedFd);
 
 impl Peer {
     fn connect(socket: &Path) -> Self {
+        let (peer, response) = Self::connect_to_any(socket);
+        assert_eq!(response, Response::Ready);
+        peer
+    }
+
+    /// Connects, and returns the first response.
+    fn connect_to_any(socket: &Path) -> (Self, Response) {
         let wait_max = Duration::from_secs(60);
-        Self(millrace_sys::connect_and_wait(socket, wait_max).expect("it listens"))
+        let peer = Self(millrace_sys::connect_and_wait(socket, wait_max).expect("it listens"));
+        let (response, _) = peer.receive();
+        (peer, response)
     }
 
     fn send(&self, packet: &[u8], files: &[BorrowedFd<'_>]) {
@@ -38,9 +47,12 @@ impl Peer {
 
     /// Returns the response to a request, with its memory.
     fn exchange(&self, request: &Request, files: &[BorrowedFd<'_>]) -> (Response, Vec<OwnedFd>) {
-        let (mut packet, mut bytes, mut memory) = (Vec::new(), [0; RESPONSE_BYTES_MAX], Vec::new());
-        request.write(&mut packet);
-        self.send(&packet, files);
+        self.send(&packet(request), files);
+        self.receive()
+    }
+
+    fn receive(&self) -> (Response, Vec<OwnedFd>) {
+        let (mut bytes, mut memory) = ([0; RESPONSE_BYTES_MAX], Vec::new());
         let length = millrace_sys::await_packet(self.0.as_fd(), &mut bytes, &mut memory);
         let response = Response::read(&bytes[..length.expect("a response")], memory.len());
         (response.expect("a known response"), memory)
@@ -127,7 +139,7 @@ fn other_descriptors_are_refused() {
 /// Sends packets that are no requests, each on a connection of its own.
 fn send_wrong_packets(socket: &Path, file: BorrowedFd<'_>) {
     let read = packet(&READ);
-    let written = packet(&Request::Written { offset: 0, lengths: vec![5] });
+    let written = packet(&Request::Written { offset: 0, length: 5 });
     let mut other_version = read.clone();
     other_version[3] += 1;
     let long = [&read[..], &[0; 3000]].concat();
@@ -153,6 +165,14 @@ fn send_wrong_packets(socket: &Path, file: BorrowedFd<'_>) {
         drop(Peer::connect(socket));
         Peer::connect(socket).send(&read, &[file]);
     }
+    // Requests without receiving the responses: their descriptors would be limited for all users.
+    let peer = Peer::connect(socket);
+    peer.send(&read, &[file]);
+    peer.send(&read, &[file]);
+    assert!(matches!(peer.receive().0, Response::Pieces { .. }));
+    wait_until("the connection is closed", || {
+        millrace_sys::send_packet(peer.0.as_fd(), &[&read], &[file]) == Err(Errno::PIPE)
+    });
 }
 
 #[test]
@@ -180,7 +200,7 @@ fn wrong_memory_is_refused() {
     let (short, _) = short.slices().next().and_then(|it| it.sendfile_source()).expect("memory");
     let regular = folder.file("other", &pattern(50_000, 1));
     let peer = Peer::connect(&daemon.socket);
-    let written = |length| Request::Written { offset: 0, lengths: vec![length] };
+    let written = |length| Request::Written { offset: 0, length };
     for memory in [unsealed.as_fd(), sparse.as_fd(), short, regular.as_fd()] {
         let refusal = peer.refusal(&written(50_000), &[file.as_fd(), memory]);
         assert_eq!(refusal, Some(Refusal::Unsealed));
@@ -190,7 +210,7 @@ fn wrong_memory_is_refused() {
     assert_eq!(refusal, Some(Refusal::NotWritable));
     // The file has other bytes, or fewer: its readers get those.
     for offset in [0, 10_000, 99_999, 1 << 40, u64::MAX >> 1] {
-        let request = Request::Written { offset, lengths: vec![40_000] };
+        let request = Request::Written { offset, length: 40_000 };
         assert_eq!(peer.exchange(&request, &[file.as_fd(), short]).0, Response::Taken);
         assert_serves(&client, &file);
     }
@@ -269,6 +289,9 @@ fn too_many_connections_of_a_user_are_refused() {
     let file = folder.file("file", &pattern(MEGABYTE, 1));
     let clients = [daemon.client(), daemon.client()];
     clients.iter().for_each(|client| assert_serves(client, &file));
+    let (peer, response) = Peer::connect_to_any(&daemon.socket);
+    assert_eq!(response, Response::Refused(Refusal::Clients));
+    assert!(peer.is_closed());
     let late = daemon.client();
     assert!(whole(&late, &file).to_vec() == by_kernel(&file));
     assert_eq!(late.stats().last_refusal, Some(Refusal::Clients));
@@ -339,7 +362,7 @@ fn memory_without_contents_takes_no_place() {
     for length in [20 << 20, 1 << 40] {
         let sparse = millrace_sys::create_memory_file("test", length).expect("memory");
         millrace_sys::seal_contents(sparse.as_fd()).expect("no mapping");
-        let written = Request::Written { offset: 0, lengths: vec![length] };
+        let written = Request::Written { offset: 0, length };
         let refusal = peer.refusal(&written, &[other.as_fd(), sparse.as_fd()]);
         assert_eq!(refusal, Some(Refusal::Memory));
     }
@@ -408,18 +431,36 @@ fn plays_a_role() {
             assert_eq!(peer.refusal(&READ, &[named.as_fd()]), Some(Refusal::NotReadable));
             let bytes = sealed(&pattern(100_000, 5));
             let memory = bytes.slices().next().and_then(|it| it.sendfile_source()).unwrap().0;
-            let written = Request::Written { offset: 0, lengths: vec![100_000] };
+            let written = Request::Written { offset: 0, length: 100_000 };
             for file in [named.as_fd(), file.as_fd()] {
                 let refusal = peer.refusal(&written, &[file, memory]);
                 assert_eq!(refusal, Some(Refusal::NotWritable));
             }
+            let (pipe, _other_end) = std::io::pipe().unwrap();
+            assert_eq!(peer.exchange(&Request::Pair, &[pipe.as_fd()]).0, Response::Paired);
+        }
+        // The kernel may have given it to users that the daemon's user namespace does not know.
+        "unknown" => {
+            let peer = Peer::connect(&socket);
+            let (pipe, _other_end) = std::io::pipe().unwrap();
+            let refusal = peer.refusal(&Request::Pair, &[pipe.as_fd()]);
+            assert_eq!(refusal, Some(Refusal::UnknownUser));
+            let bytes = sealed(&pattern(100_000, 5));
+            let memory = bytes.slices().next().and_then(|it| it.sendfile_source()).unwrap().0;
+            let written = Request::Written { offset: 0, length: 100_000 };
+            let refusal = peer.refusal(&written, &[file.as_fd(), memory]);
+            assert_eq!(refusal, Some(Refusal::UnknownUser));
+            assert!(whole(&client, &file).to_vec() == by_kernel(&file));
         }
         other => panic!("no role: {other}"),
     }
 }
 
-/// Runs a role as a user without rights, and returns its standard output.
-fn as_other_user(role: &str, daemon: &Daemon, folder: &Folder) -> String {
+/// A user without rights.
+const OTHER_USER: u32 = 65533;
+
+/// Runs a role as another user, and returns its standard output.
+fn as_user(user: u32, role: &str, daemon: &Daemon, folder: &Folder) -> String {
     use std::os::unix::process::CommandExt;
     // The folder of this program may be closed to others.
     let program = path(folder, "program");
@@ -427,7 +468,7 @@ fn as_other_user(role: &str, daemon: &Daemon, folder: &Folder) -> String {
         std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
     }
     let mut command = Actor::command(&program, role, &daemon.socket, folder);
-    command.stdin(Stdio::null()).uid(65534).gid(65534);
+    command.stdin(Stdio::null()).uid(user).gid(user);
     let output = command.output().expect("this program");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -449,7 +490,7 @@ fn users_do_not_get_what_they_cannot_open() {
     file.set_permissions(PermissionsExt::from_mode(0o644)).unwrap();
     client.write(file.as_fd(), &bytes).unwrap();
     assert_eq!(memory_of(&whole(&client, &file)), memory_of(&bytes));
-    let output = as_other_user("read", &daemon, &folder);
+    let output = as_user(OTHER_USER, "read", &daemon, &folder);
     let inodes = output.lines().find_map(|line| line.split_once("memory ")).unwrap().1;
     for inode in memory_of(&bytes) {
         assert!(!inodes.contains(&inode.to_string()), "{inodes} has {inode}");
@@ -460,7 +501,8 @@ fn users_do_not_get_what_they_cannot_open() {
     secret.write_all_at(&pattern(MEGABYTE, 3), 0).unwrap();
     assert!(whole(&client, &secret).to_vec() == by_kernel(&secret));
     std::fs::create_dir(path(&folder, "own")).unwrap();
-    std::os::unix::fs::chown(path(&folder, "own"), Some(65534), Some(65534)).unwrap();
-    as_other_user("attack", &daemon, &folder);
+    std::os::unix::fs::chown(path(&folder, "own"), Some(OTHER_USER), Some(OTHER_USER)).unwrap();
+    as_user(OTHER_USER, "attack", &daemon, &folder);
+    as_user(65534, "unknown", &daemon, &folder);
     assert_serves(&client, &file);
 }

@@ -16,7 +16,6 @@ mod directory;
 mod futex;
 mod generation;
 mod handover;
-mod kernel;
 mod limits;
 mod listen;
 mod memory;
@@ -61,7 +60,6 @@ pub use handover::{
     BoundAddress, DESCRIPTORS_PER_MESSAGE_MAX, listening_address, receive_with_descriptors,
     send_with_descriptors, take_passed_descriptors,
 };
-pub use kernel::kernel_is_since;
 pub use limits::{
     descriptor_limit, locked_memory_limit, lower_descriptor_limit, raise_descriptor_limit,
 };

@@ -1,11 +1,10 @@
 //! The client's side: reading and writing files, with the daemon or without it.
 
-use std::io::{IoSlice, Write};
+use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
 
 use millrace_sys::{Errno, InodeKind, WRITE_PARTS_MAX};
 
@@ -15,8 +14,9 @@ use crate::error::{AllocError, Error};
 use crate::limits::BLOCK_BYTES;
 use crate::memory_kind::MemoryKind;
 use crate::sealed::{SealedMemory, UnsealedMemory};
-use crate::service::connection::DaemonConnection;
+use crate::service::counters::{ClientStats, Count, Counters};
 use crate::service::kept::KeptFiles;
+use crate::service::link::DaemonLink;
 use crate::service::message::{PieceRange, Refusal, Request, Response};
 use crate::service::pipes::Pipes;
 use crate::service::version::FileVersion;
@@ -31,50 +31,21 @@ use crate::slice::Slice;
 /// A child that was made by fork(2) can use it, but not read what its parent has read.
 #[derive(Debug)]
 pub struct FileClient {
-    pub(super) path: Option<PathBuf>,
+    pub(super) link: DaemonLink,
     pub(super) slab: Slab,
-    state: Mutex<ClientState>,
+    kept: Mutex<KeptFiles>,
     pub(super) pipes: Mutex<Pipes>,
     /// Writers of the same user are trusted not to change the bytes that they have passed.
     pub(super) trusts_user: AtomicBool,
-}
-
-#[derive(Debug)]
-pub(super) struct ClientState {
-    /// The process that this state belongs to.
-    process: u32,
-    connection: Option<DaemonConnection>,
-    /// When the daemon is tried next.
-    retry_at: Option<Instant>,
-    has_lost_daemon: bool,
-    kept: KeptFiles,
-    pub(super) stats: ClientStats,
-}
-
-/// Where the bytes came from that a [`FileClient`] has returned.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct ClientStats {
-    /// Calls whose bytes were all here already.
-    pub kept: u64,
-    /// Responses of the daemon with memory.
-    pub received: u64,
-    /// Responses of the daemon without memory.
-    pub refused: u64,
-    /// Calls whose bytes were copied by the kernel.
-    pub copied: u64,
-    /// Calls whose bytes went from one process to the other through a channel.
-    pub passed: u64,
-    /// The last refusal.
-    pub last_refusal: Option<Refusal>,
+    pub(super) counters: Counters,
 }
 
 /// The memory for bytes that the kernel copies; more is taken from the kernel as it is needed.
 const SLAB_BYTES: usize = 64 << 20;
 /// The memory of files that is kept for further calls, in bytes.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
-/// The time before the daemon is tried again.
-const RETRY_AFTER: Duration = Duration::from_secs(1);
-
+/// The most pieces of files that are kept.
+const KEPT_PIECES_MAX: u64 = 1024;
 impl FileClient {
     /// Creates a client of the daemon that listens at `path`; without a path, of none. The daemon
     /// does not have to run yet.
@@ -83,17 +54,18 @@ impl FileClient {
     /// [`Error::Kernel`] without memory.
     pub fn new(path: Option<&Path>) -> Result<Self, Error> {
         Ok(Self {
-            path: path.map(Path::to_owned),
+            link: DaemonLink::new(path),
             slab: Slab::on_heap(SLAB_BYTES)?,
-            state: Mutex::new(ClientState::new()),
+            kept: Mutex::new(no_kept_files()),
             pipes: Mutex::new(Pipes::new()),
             trusts_user: AtomicBool::new(false),
+            counters: Counters::default(),
         })
     }
 
     /// Returns the counters.
     pub fn stats(&self) -> ClientStats {
-        self.state().stats
+        self.counters.stats()
     }
 
     /// Reads from the position of a descriptor, and moves it, as read(2) does: up to `length`
@@ -133,7 +105,7 @@ impl FileClient {
     ) -> Result<Aggregate, Errno> {
         match FileVersion::of(file)? {
             Some(version) => self.read_version(file, version, offset, length),
-            None => self.copy_at(file, offset, length),
+            None => self.copy_at(file, offset, length, UNKNOWN_BYTES_MAX),
         }
     }
 
@@ -200,26 +172,106 @@ impl FileClient {
         if !millrace_sys::file_access(file)?.reads {
             return Err(Errno::BADF);
         }
+        if version.bytes == 0 {
+            // Files of proc(5) and others have bytes beyond their length.
+            return self.copy_at(file, offset, length, UNKNOWN_BYTES_MAX);
+        }
         let length = length.min(version.bytes.saturating_sub(offset));
         if length == 0 {
             return Ok(Aggregate::new());
         }
-        if version.bytes >= SHARED_FILE_BYTES_MIN {
-            let shared = self.state().read(self.path.as_deref(), file, version, offset, length);
-            if let Some(bytes) = shared {
-                return Ok(bytes);
-            }
+        if version.bytes >= SHARED_FILE_BYTES_MIN
+            && let Some(bytes) = self.read_shared(file, version, offset, length)
+        {
+            return Ok(bytes);
         }
-        self.copy_at(file, offset, length)
+        self.copy_at(file, offset, length, BLOCK_BYTES)
     }
 
-    /// Has the kernel copy bytes of a file.
-    fn copy_at(&self, file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<Aggregate, Errno> {
-        self.state().stats.copied += 1;
+    /// Returns bytes of a file from memory of the daemon; `None` if the file has to be read.
+    fn read_shared(
+        &self,
+        file: BorrowedFd<'_>,
+        version: FileVersion,
+        offset: u64,
+        length: u64,
+    ) -> Option<Aggregate> {
+        let (mut version, mut end) = (version, offset + length);
+        let mut bytes = self.kept().read(&version, offset, length);
+        if bytes.len() == length {
+            self.counters.count(Count::Kept);
+            return Some(bytes);
+        }
+        let mut versions = 1;
+        while offset + bytes.len() < end {
+            let position = offset + bytes.len();
+            let (received, more) = self.receive(file, position, end - position)?;
+            if received != version {
+                // All bytes are those of one moment, so the others are received again.
+                bytes = Aggregate::new();
+                (version, versions) = (received, versions + 1);
+                end = end.min(version.bytes);
+                if versions > VERSIONS_MAX {
+                    return None;
+                }
+                if position > offset {
+                    continue;
+                }
+            }
+            if more.is_empty() {
+                break;
+            }
+            bytes.concatenate(more);
+        }
+        Some(bytes)
+    }
+
+    /// Requests bytes of a file. Returns the version that has them, and as many as came.
+    fn receive(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+    ) -> Option<(FileVersion, Aggregate)> {
+        let request = Request::Read { offset, length };
+        let received = self.link.request(request, &[file], |response, memory| match response {
+            Response::Pieces { version, is_settled, pieces } => {
+                Some((version, is_settled, pieces, memory))
+            }
+            _ => None,
+        });
+        let (version, is_settled, pieces, memory) =
+            received.map_err(|refusal| self.count_refusal(refusal)).ok()?;
+        self.counters.count(Count::Received);
+        let mut bytes = Aggregate::new();
+        for (piece, memory) in pieces.into_iter().zip(memory) {
+            let slice = slice_of(piece, memory).map_err(|reason| self.link.lose(reason)).ok()?;
+            if is_settled {
+                self.kept().add(&version, piece.offset, slice.clone());
+            }
+            let begin = offset.max(piece.offset);
+            let end = piece.end().min(offset + length);
+            if begin < end {
+                let range = (begin - piece.offset) as usize..(end - piece.offset) as usize;
+                bytes.append(slice.slice(range));
+            }
+        }
+        Some((version, bytes))
+    }
+
+    /// Has the kernel copy bytes of a file, up to `part_max` at a time.
+    fn copy_at(
+        &self,
+        file: BorrowedFd<'_>,
+        offset: u64,
+        length: u64,
+        part_max: usize,
+    ) -> Result<Aggregate, Errno> {
+        self.counters.count(Count::Copied);
         let mut copy = Aggregate::new();
         loop {
             let position = offset + copy.len();
-            let wanted = (length - copy.len()).min(BLOCK_BYTES as u64) as usize;
+            let wanted = (length - copy.len()).min(part_max as u64) as usize;
             let slice = self.filled(wanted, |part| millrace_sys::read_at(file, part, position));
             match slice {
                 Ok(None) => return Ok(copy),
@@ -236,7 +288,7 @@ impl FileClient {
         file: BorrowedFd<'_>,
         length: u64,
     ) -> Result<Aggregate, Errno> {
-        self.state().stats.copied += 1;
+        self.counters.count(Count::Copied);
         let wanted = length.min(STREAM_BYTES_MAX as u64) as usize;
         let slice = self.filled(wanted, |part| millrace_sys::read_next(file, part))?;
         Ok(slice.map_or_else(Aggregate::new, Aggregate::from))
@@ -281,7 +333,7 @@ impl FileClient {
         let shared = |slice: &'_ Slice| {
             slice.len() as u64 >= SHARED_FILE_BYTES_MIN && slice.whole_file().is_some()
         };
-        if self.path.is_none() || !bytes.slices().any(shared) {
+        if !self.link.has_path() || !bytes.slices().any(shared) {
             return;
         }
         let Ok(end) = millrace_sys::position(file) else { return };
@@ -297,211 +349,56 @@ impl FileClient {
             if shared(slice)
                 && let Some(memory) = slice.whole_file()
             {
-                self.state().report(self.path.as_deref(), file, offset, memory);
+                self.report(file, offset, memory);
             }
             offset = slice_end;
         }
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, ClientState> {
-        let mut state = lock(&self.state);
-        if state.process != std::process::id() {
-            // The mappings of the parent do not exist here, and its connection is not shared. To
-            // drop them would unmap what has their addresses now.
-            std::mem::forget(std::mem::replace(&mut *state, ClientState::new()));
+    /// Reports memory that was written to a file. If the daemon refuses it, it reads the file.
+    fn report(&self, file: BorrowedFd<'_>, offset: u64, memory: &SealedMemory) {
+        let request = Request::Written { offset, length: memory.len() as u64 };
+        let files = [file, memory.file()];
+        let taken = self.link.request(request, &files, |response, _| {
+            matches!(response, Response::Taken).then_some(())
+        });
+        if let Err(refusal) = taken {
+            self.count_refusal(refusal);
         }
-        state
+    }
+
+    pub(super) fn count_refusal(&self, refusal: Option<Refusal>) {
+        let Some(refusal) = refusal else { return };
+        self.counters.count_refusal(refusal);
+        if matches!(refusal, Refusal::UserMemory | Refusal::Memory) {
+            // The kept pieces of other files may be all of that memory.
+            *self.kept() = no_kept_files();
+        }
+    }
+
+    fn kept(&self) -> MutexGuard<'_, KeptFiles> {
+        let mut kept = lock(&self.kept);
+        if !kept.is_of_this_process() {
+            // The mappings of the parent do not exist here.
+            *kept = no_kept_files();
+        }
+        kept
     }
 }
 
 /// The most bytes that one call reads from a pipe, a socket or a device.
 const STREAM_BYTES_MAX: usize = 1 << 20;
+/// The bytes that are read at a time from a file whose length is not known.
+const UNKNOWN_BYTES_MAX: usize = 64 << 10;
 /// A file that has had more versions during one call is copied by the kernel.
 const VERSIONS_MAX: usize = 4;
 /// Longer memory is allocated in pages.
 const COPIED_BYTES_MAX: usize = MemoryKind::Copied.bytes_max();
 
-impl ClientState {
-    fn new() -> Self {
-        Self {
-            process: std::process::id(),
-            connection: None,
-            retry_at: None,
-            has_lost_daemon: false,
-            kept: KeptFiles::new(KEPT_BYTES_MAX),
-            stats: ClientStats::default(),
-        }
-    }
-
-    /// Returns bytes of a file from memory of the daemon; `None` if the file has to be read.
-    fn read(
-        &mut self,
-        path: Option<&Path>,
-        file: BorrowedFd<'_>,
-        version: FileVersion,
-        offset: u64,
-        length: u64,
-    ) -> Option<Aggregate> {
-        let (mut version, mut end) = (version, offset + length);
-        let mut bytes = self.kept.read(&version, offset, length);
-        if bytes.len() == length {
-            self.stats.kept += 1;
-            return Some(bytes);
-        }
-        let mut versions = 1;
-        while offset + bytes.len() < end {
-            let position = offset + bytes.len();
-            let (received, more) = self.request(path, file, position, end - position)?;
-            if received != version {
-                // All bytes are those of one moment, so the others are received again.
-                bytes = Aggregate::new();
-                (version, versions) = (received, versions + 1);
-                end = end.min(version.bytes);
-                if versions > VERSIONS_MAX {
-                    return None;
-                }
-                if position > offset {
-                    continue;
-                }
-            }
-            if more.is_empty() {
-                break;
-            }
-            bytes.concatenate(more);
-        }
-        Some(bytes)
-    }
-
-    /// Requests bytes of a file. Returns the version that has them, and as many as came.
-    fn request(
-        &mut self,
-        path: Option<&Path>,
-        file: BorrowedFd<'_>,
-        offset: u64,
-        length: u64,
-    ) -> Option<(FileVersion, Aggregate)> {
-        let connection = self.connect(path)?;
-        let response = connection.request(&Request::Read { offset, length }, &[file]);
-        let (response, memory) = match response {
-            Ok(response) => response,
-            Err(reason) => {
-                self.lose_daemon(&reason);
-                return None;
-            }
-        };
-        let (version, is_settled, pieces) = match response {
-            Response::Pieces { version, is_settled, pieces } => (version, is_settled, pieces),
-            Response::Refused(refusal) => {
-                self.count_refusal(refusal);
-                return None;
-            }
-            Response::Taken | Response::Paired => {
-                self.lose_daemon("iolited has sent another response");
-                return None;
-            }
-        };
-        self.stats.received += 1;
-        let mut bytes = Aggregate::new();
-        for (piece, memory) in pieces.into_iter().zip(memory) {
-            let slice = match slice_of(piece, memory) {
-                Ok(slice) => slice,
-                Err(reason) => {
-                    self.lose_daemon(&reason);
-                    return None;
-                }
-            };
-            if is_settled {
-                self.kept.add(&version, piece.offset, slice.clone());
-            }
-            let begin = offset.max(piece.offset);
-            let end = piece.end().min(offset + length);
-            if begin < end {
-                let range = (begin - piece.offset) as usize..(end - piece.offset) as usize;
-                bytes.append(slice.slice(range));
-            }
-        }
-        Some((version, bytes))
-    }
-
-    /// Reports memory that was written to a file. If the daemon refuses it, it reads the file.
-    fn report(
-        &mut self,
-        path: Option<&Path>,
-        file: BorrowedFd<'_>,
-        offset: u64,
-        memory: &SealedMemory,
-    ) {
-        let Some(connection) = self.connect(path) else { return };
-        let request = Request::Written { offset, lengths: vec![memory.len() as u64] };
-        match connection.request(&request, &[file, memory.file()]) {
-            Ok((Response::Refused(refusal), _)) => self.count_refusal(refusal),
-            Ok(_) => {}
-            Err(reason) => self.lose_daemon(&reason),
-        }
-    }
-
-    fn count_refusal(&mut self, refusal: Refusal) {
-        self.stats.refused += 1;
-        self.stats.last_refusal = Some(refusal);
-        if matches!(refusal, Refusal::UserMemory | Refusal::Memory) {
-            // The kept pieces of other files may be all of that memory.
-            self.kept = KeptFiles::new(KEPT_BYTES_MAX);
-        }
-        if refusal == Refusal::Clients {
-            // The daemon has closed the connection.
-            self.connection = None;
-            self.retry_at = Some(Instant::now() + RETRY_AFTER);
-        }
-    }
-
-    /// Returns an end of a socket for a channel beside a pipe.
-    pub(super) fn pair(&mut self, path: Option<&Path>, pipe: BorrowedFd<'_>) -> Option<OwnedFd> {
-        let connection = self.connect(path)?;
-        match connection.request(&Request::Pair, &[pipe]) {
-            Ok((Response::Paired, sockets)) => return sockets.into_iter().next(),
-            Ok((Response::Refused(refusal), _)) => self.count_refusal(refusal),
-            Ok(_) => self.lose_daemon("iolited has sent another response"),
-            Err(reason) => self.lose_daemon(&reason),
-        }
-        None
-    }
-
-    /// Returns the connection, which it opens if there is none.
-    fn connect(&mut self, path: Option<&Path>) -> Option<&mut DaemonConnection> {
-        let path = path?;
-        if self.connection.is_none() {
-            if self.retry_at.is_some_and(|at| Instant::now() < at) {
-                return None;
-            }
-            match DaemonConnection::open(path) {
-                Ok(connection) => self.connection = Some(connection),
-                Err(reason) => {
-                    if let Some(reason) = reason {
-                        self.report_loss(&reason);
-                    }
-                    self.retry_at = Some(Instant::now() + RETRY_AFTER);
-                }
-            }
-        }
-        self.connection.as_mut()
-    }
-
-    fn lose_daemon(&mut self, reason: &str) {
-        self.connection = None;
-        self.retry_at = Some(Instant::now() + RETRY_AFTER);
-        self.report_loss(reason);
-    }
-
-    /// Reports once that the daemon is not used for now.
-    fn report_loss(&mut self, reason: &str) {
-        if !std::mem::replace(&mut self.has_lost_daemon, true) {
-            // The program goes on if nothing reads its standard error.
-            let _ = writeln!(
-                std::io::stderr(),
-                "iolite: files are copied by the kernel from now on: {reason}"
-            );
-        }
-    }
+/// Returns a table without files. Each piece has a descriptor, of which the program needs others.
+fn no_kept_files() -> KeptFiles {
+    let pieces_max = (millrace_sys::descriptor_limit() / 4).min(KEPT_PIECES_MAX);
+    KeptFiles::new(KEPT_BYTES_MAX, pieces_max as usize)
 }
 
 /// Returns the bytes of a piece.

@@ -10,9 +10,13 @@ use crate::slice::Slice;
 /// were used last.
 #[derive(Debug)]
 pub(super) struct KeptFiles {
+    /// The generation of the process that has received them.
+    process: u64,
     files: HashMap<FileKey, KeptFile>,
     bytes: u64,
     bytes_max: u64,
+    pieces: usize,
+    pieces_max: usize,
     /// Counts the uses.
     clock: u64,
 }
@@ -37,8 +41,15 @@ impl KeptPiece {
 }
 
 impl KeptFiles {
-    pub(super) fn new(bytes_max: u64) -> Self {
-        Self { files: HashMap::new(), bytes: 0, bytes_max, clock: 0 }
+    pub(super) fn new(bytes_max: u64, pieces_max: usize) -> Self {
+        let process = millrace_sys::process_generation();
+        let files = HashMap::new();
+        Self { process, files, bytes: 0, bytes_max, pieces: 0, pieces_max, clock: 0 }
+    }
+
+    /// Returns whether this process has received them, and not its parent.
+    pub(super) fn is_of_this_process(&self) -> bool {
+        self.process == millrace_sys::process_generation()
     }
 
     /// Returns the bytes of a version from `offset` on, up to `length` of them: as many as are
@@ -78,11 +89,13 @@ impl KeptFiles {
             && before.end(begin) > offset
         {
             self.bytes -= before.slice.len() as u64;
+            self.pieces -= 1;
             pieces.remove(&begin);
         }
         pieces.insert(offset, piece);
         self.bytes += length;
-        while self.bytes > self.bytes_max {
+        self.pieces += 1;
+        while self.bytes > self.bytes_max || self.pieces > self.pieces_max {
             self.drop_oldest();
         }
     }
@@ -96,6 +109,7 @@ impl KeptFiles {
         let file = self.files.get_mut(&key).expect("its key was just found");
         let piece = file.pieces.remove(&offset).expect("its offset was just found");
         self.bytes -= piece.slice.len() as u64;
+        self.pieces -= 1;
         if file.pieces.is_empty() {
             self.files.remove(&key);
         }
@@ -105,6 +119,7 @@ impl KeptFiles {
         if self.files.get(&version.key).is_some_and(|file| file.version != *version) {
             let file = self.files.remove(&version.key).expect("it was just found");
             self.bytes -= file.pieces.values().map(|piece| piece.slice.len() as u64).sum::<u64>();
+            self.pieces -= file.pieces.len();
         }
     }
 }
@@ -123,8 +138,10 @@ mod tests {
         FileVersion { key: FileKey { device: 1, inode }, bytes: 30, modified: time, changed: time }
     }
 
+    const PIECES_MAX: usize = 7;
+
     fn kept(bytes_max: u64) -> (KeptFiles, Slab) {
-        (KeptFiles::new(bytes_max), Slab::on_heap(SLAB_BYTES_MIN).unwrap())
+        (KeptFiles::new(bytes_max, PIECES_MAX), Slab::on_heap(SLAB_BYTES_MIN).unwrap())
     }
 
     #[test]
@@ -166,6 +183,19 @@ mod tests {
         assert_eq!(files.read(&one, 0, 30).len(), 0);
         assert_eq!(files.read(&one, 9, 30).to_vec(), b"abcdef");
         assert_eq!(files.read(&one, 20, 30).to_vec(), b"0123456789");
+    }
+
+    #[test]
+    fn the_number_of_pieces_is_limited() {
+        let (mut files, slab) = kept(1000);
+        for number in 0..2 * PIECES_MAX as u64 {
+            files.add(&version(number % 3, 5), 10 * number, slice(&slab, b"0123456789"));
+        }
+        assert_eq!((files.pieces, files.bytes), (PIECES_MAX, 10 * PIECES_MAX as u64));
+        files.read(&version(0, 6), 0, 1);
+        files.read(&version(1, 6), 0, 1);
+        files.read(&version(2, 6), 0, 1);
+        assert_eq!((files.pieces, files.bytes), (0, 0));
     }
 
     #[test]

@@ -9,18 +9,15 @@ use crate::service::version::{FileKey, FileVersion};
 /// The most pieces in a response.
 pub const PIECES_PER_PACKET_MAX: usize = DESCRIPTORS_PER_PACKET_MAX;
 /// The length of the longest request, in bytes.
-pub const REQUEST_BYTES_MAX: usize = 24 + 8 * WRITTEN_MAX;
+pub const REQUEST_BYTES_MAX: usize = 24;
 /// The length of the longest response, in bytes.
 pub const RESPONSE_BYTES_MAX: usize = 60 + 16 * PIECES_PER_PACKET_MAX;
-
-/// A request has the descriptor of the file, and one for each piece of memory.
-const WRITTEN_MAX: usize = DESCRIPTORS_PER_PACKET_MAX - 1;
 
 /// The first word of each message: "IOL" and the version of the protocol.
 const MAGIC: u32 = u32::from_le_bytes(*b"IOL\x01");
 
 /// A request of a client, with the descriptor of a file.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Request {
     /// The client wants the bytes from `offset` on, up to `length` of them. There is one response.
     Read {
@@ -29,13 +26,13 @@ pub enum Request {
         /// In bytes.
         length: u64,
     },
-    /// The client has written sealed memory files, whose descriptors follow, to the file. The
-    /// daemon may keep them instead of reading the file again. There is one response.
+    /// The client has written a sealed memory file, whose descriptor follows, to the file. The
+    /// daemon may keep it instead of reading the file again. There is one response.
     Written {
-        /// Where the first one begins, in bytes from the start of the file.
+        /// Where it begins, in bytes from the start of the file.
         offset: u64,
-        /// The length of each, in bytes.
-        lengths: Vec<u64>,
+        /// In bytes; at least one.
+        length: u64,
     },
     /// The descriptor is an end of a pipe. The response has the end of a socket whose other end the
     /// process at the other end of the pipe gets by the same request, now or later.
@@ -51,9 +48,12 @@ pub struct PieceRange {
     pub length: u64,
 }
 
-/// The response to a request. Each kind of request has its own.
+/// The response to a request. Each kind of request has its own. A client sends no request before it
+/// has received the response to the last one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Response {
+    /// The daemon sends this when it has accepted a connection, before the first request.
+    Ready,
     /// Memory that has bytes of the file, one descriptor for each piece. The pieces follow each
     /// other, and the first one contains the requested offset. There is none behind the end.
     Pieces {
@@ -69,6 +69,7 @@ pub enum Response {
     /// One descriptor: an end of a socket for a channel ([`Request::Pair`]).
     Paired,
     /// The client has to read the file itself, or its memory was not taken.
+    /// [`Refusal::Clients`] comes instead of [`Response::Ready`], and the connection ends.
     Refused(Refusal),
 }
 
@@ -101,12 +102,16 @@ pub enum Refusal {
     Kernel(Errno),
     /// The memory is not sealed, has holes, or is too short.
     Unsealed,
+    /// The user has no number in the daemon's user namespace, so it may be any user.
+    UnknownUser,
 }
 
 /// The code of [`Response::Taken`]; 0 is that of pieces, and lower ones are refusals.
 const TAKEN: u32 = 1000;
 /// The code of [`Response::Paired`].
 const PAIRED: u32 = 1001;
+/// The code of [`Response::Ready`].
+const READY: u32 = 1002;
 
 impl Refusal {
     fn code(self) -> (u32, u32) {
@@ -124,6 +129,7 @@ impl Refusal {
             Self::NotPipe => (11, 0),
             Self::Taken => (12, 0),
             Self::Busy => (13, 0),
+            Self::UnknownUser => (14, 0),
         }
     }
 
@@ -147,6 +153,7 @@ impl Refusal {
             11 => Self::NotPipe,
             12 => Self::Taken,
             13 => Self::Busy,
+            14 => Self::UnknownUser,
             _ => return None,
         })
     }
@@ -166,6 +173,7 @@ impl fmt::Display for Refusal {
             Self::Memory => "all memory of the cache is in use",
             Self::UserMemory => "the processes of this user hold all that one user may",
             Self::Clients => "too many processes are connected",
+            Self::UnknownUser => "the user is not known in the user namespace of iolited",
             Self::Unsealed => "the memory is not sealed, has holes, or is too short",
             Self::Kernel(error) => return write!(f, "the file cannot be read: {error}"),
         })
@@ -174,21 +182,16 @@ impl fmt::Display for Refusal {
 
 impl Request {
     /// Appends the packet to `bytes`.
-    ///
-    /// # Panics
-    /// If there are more lengths than descriptors in a packet.
     pub fn write(&self, bytes: &mut Vec<u8>) {
-        let (kind, offset, length, lengths) = match self {
-            Self::Read { offset, length } => (1_u32, offset, length, &[][..]),
-            Self::Written { offset, lengths } => (2, offset, &0, &lengths[..]),
-            Self::Pair => (3, &0, &0, &[][..]),
+        let (kind, offset, length) = match *self {
+            Self::Read { offset, length } => (1_u32, offset, length),
+            Self::Written { offset, length } => (2, offset, length),
+            Self::Pair => (3, 0, 0),
         };
-        assert!(lengths.len() <= WRITTEN_MAX, "{} pieces", lengths.len());
         bytes.extend_from_slice(&MAGIC.to_le_bytes());
         bytes.extend_from_slice(&kind.to_le_bytes());
-        for number in [offset, length].into_iter().chain(lengths) {
-            bytes.extend_from_slice(&number.to_le_bytes());
-        }
+        bytes.extend_from_slice(&offset.to_le_bytes());
+        bytes.extend_from_slice(&length.to_le_bytes());
     }
 
     /// Reads a packet that came with a number of descriptors. Returns `None` if no client of this
@@ -200,14 +203,7 @@ impl Request {
         offset.checked_add(length)?;
         let request = match kind {
             1 if descriptors == 1 => Self::Read { offset, length },
-            2 if (2..=1 + WRITTEN_MAX).contains(&descriptors) && length == 0 => {
-                let lengths: Option<Vec<u64>> = (1..descriptors).map(|_| fields.u64()).collect();
-                let lengths = lengths?;
-                lengths.iter().try_fold(offset, |end, length| {
-                    end.checked_add(*length).filter(|_| *length > 0)
-                })?;
-                Self::Written { offset, lengths }
-            }
+            2 if descriptors == 2 && length > 0 => Self::Written { offset, length },
             3 if descriptors == 1 && (offset, length) == (0, 0) => Self::Pair,
             _ => return None,
         };
@@ -221,10 +217,11 @@ impl Response {
         bytes.extend_from_slice(&MAGIC.to_le_bytes());
         let (version, is_settled, pieces) = match self {
             Self::Pieces { version, is_settled, pieces } => (version, *is_settled, pieces),
-            Self::Taken | Self::Paired | Self::Refused(_) => {
+            Self::Taken | Self::Paired | Self::Ready | Self::Refused(_) => {
                 let (code, error) = match self {
                     Self::Refused(refusal) => refusal.code(),
                     Self::Paired => (PAIRED, 0),
+                    Self::Ready => (READY, 0),
                     _ => (TAKEN, 0),
                 };
                 bytes.extend_from_slice(&code.to_le_bytes());
@@ -257,6 +254,7 @@ impl Response {
             let response = match (code, detail, descriptors) {
                 (TAKEN, 0, 0) => Self::Taken,
                 (PAIRED, 0, 1) => Self::Paired,
+                (READY, 0, 0) => Self::Ready,
                 (_, _, 0) => Self::Refused(Refusal::from_code(code, detail)?),
                 _ => return None,
             };
@@ -347,9 +345,8 @@ mod tests {
     fn requests_are_read_as_they_were_written() {
         let read = Request::Read { offset: 5, length: u64::MAX - 5 };
         assert_eq!(Request::read(&written(&read), 1), Some(read));
-        let lengths = vec![1, 2, u64::MAX - 10];
-        let write = Request::Written { offset: 7, lengths };
-        assert_eq!(Request::read(&written(&write), 4), Some(write.clone()));
+        let write = Request::Written { offset: 7, length: u64::MAX - 7 };
+        assert_eq!(Request::read(&written(&write), 2), Some(write));
         assert_eq!(written(&write).len(), REQUEST_BYTES_MAX);
         assert_eq!(Request::read(&written(&Request::Pair), 1), Some(Request::Pair));
     }
@@ -362,9 +359,8 @@ mod tests {
         assert_eq!(Request::read(&read[..23], 1), None, "too short");
         let endless = written(&Request::Read { offset: 5, length: u64::MAX });
         assert_eq!(Request::read(&endless, 1), None, "no offset has its end");
-        for lengths in [vec![0], vec![u64::MAX], vec![1, u64::MAX - 7]] {
-            let descriptors = 1 + lengths.len();
-            let packet = written(&Request::Written { offset: 7, lengths });
+        for (length, descriptors) in [(0, 2), (u64::MAX, 2), (1, 1), (1, 3)] {
+            let packet = written(&Request::Written { offset: 7, length });
             assert_eq!(Request::read(&packet, descriptors), None);
         }
         for at in 0..8 {
@@ -407,11 +403,12 @@ mod tests {
         assert_eq!(read_back(&Response::Taken, 1), None);
         assert_eq!(read_back(&Response::Paired, 1), Some(Response::Paired));
         assert_eq!(read_back(&Response::Paired, 0), None);
+        assert_eq!(read_back(&Response::Ready, 0), Some(Response::Ready));
         use Refusal::{Changing, Clients, FileSystem, Kernel, Memory, NotReadable, NotRegular};
         let refusals = [NotReadable, NotRegular, FileSystem, Changing, Memory, Clients];
         let more =
             [Refusal::UserMemory, Refusal::NotWritable, Refusal::Unsealed, Kernel(Errno::IO)];
-        let pipes = [Refusal::NotPipe, Refusal::Taken, Refusal::Busy];
+        let pipes = [Refusal::NotPipe, Refusal::Taken, Refusal::Busy, Refusal::UnknownUser];
         for refusal in refusals.into_iter().chain(more).chain(pipes) {
             let response = Response::Refused(refusal);
             assert_eq!(read_back(&response, 0), Some(response.clone()));

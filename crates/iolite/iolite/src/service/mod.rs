@@ -14,14 +14,17 @@
 
 mod client;
 mod connection;
+mod counters;
 mod kept;
+mod link;
 mod message;
 mod pipe_reader;
 mod pipe_writer;
 mod pipes;
 mod version;
 
-pub use client::{ClientStats, FileClient};
+pub use client::FileClient;
+pub use counters::ClientStats;
 pub use message::{
     PIECES_PER_PACKET_MAX, PieceRange, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX, Refusal, Request,
     Response, fuzz_file_messages,

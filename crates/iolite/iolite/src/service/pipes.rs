@@ -10,6 +10,8 @@ use millrace_sys::{Errno, InodeStatus};
 use crate::aggregate::Aggregate;
 use crate::channel::{Channel, ChannelOptions};
 use crate::service::client::{FileClient, lock, write_bytes};
+use crate::service::counters::Count;
+use crate::service::message::{Request, Response};
 use crate::service::pipe_reader::{PipeReader, ReadFrom};
 use crate::service::pipe_writer::{PipeWriter, Sent, TEXT_BYTES};
 use crate::service::version::FileKey;
@@ -94,7 +96,7 @@ impl FileClient {
         }
         match end.reader.next(pipe, length)? {
             ReadFrom::Aggregate(bytes) => {
-                self.state().stats.passed += 1;
+                self.counters.count(Count::Passed);
                 Ok(bytes)
             }
             ReadFrom::Pipe(length) => {
@@ -126,7 +128,7 @@ impl FileClient {
         }
         match end.writer.send(pipe, bytes)? {
             Sent::Bytes(count) => {
-                self.state().stats.passed += 1;
+                self.counters.count(Count::Passed);
                 Ok(count)
             }
             Sent::ToPipe(mut all) => {
@@ -158,7 +160,12 @@ impl FileClient {
             // Its program waits for the pipe, and not for a channel.
             return None;
         }
-        let socket = self.state().pair(self.path.as_deref(), pipe)?;
+        let paired =
+            self.link.request(Request::Pair, &[pipe], |response, sockets| match response {
+                Response::Paired => sockets.into_iter().next(),
+                _ => None,
+            });
+        let socket = paired.map_err(|refusal| self.count_refusal(refusal)).ok()?;
         let options = ChannelOptions {
             joins_pools: self.trusts_user.load(Ordering::Relaxed),
             text_max: TEXT_BYTES,

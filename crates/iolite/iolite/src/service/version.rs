@@ -15,11 +15,8 @@ pub struct FileKey {
 }
 
 /// The identity of a file's contents: every write(2), truncation, and change of owner, mode, name
-/// or access list gives the file another `st_ctime`.
-///
-/// Since Linux 6.13 this is exact on ext4, XFS, Btrfs and tmpfs: a change after a fstat(2) always
-/// has another time. Elsewhere times are as coarse as the kernel's clock: see
-/// [`FileVersion::is_settled`].
+/// or access list gives the file another `st_ctime`, if it comes late enough
+/// ([`FileVersion::is_settled`]).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct FileVersion {
     /// The file.
@@ -32,8 +29,11 @@ pub struct FileVersion {
     pub changed: InodeTime,
 }
 
-/// Longer than a tick of any kernel's clock: 10 ms at 100 Hz.
+/// Longer than a tick of any kernel's clock: 10 ms at 100 Hz. Times are as coarse as that before
+/// Linux 6.13 and on some file systems.
 const TICK_MAX: Duration = Duration::from_millis(20);
+/// Longer than a tick where times are whole seconds: on ext4 with inodes of 128 bytes.
+const LONG_TICK_MAX: Duration = Duration::from_secs(2);
 
 impl FileVersion {
     /// Returns the present version of a regular file; `None` for another kind of file.
@@ -51,12 +51,12 @@ impl FileVersion {
         (kind == InodeKind::Regular).then_some(version)
     }
 
-    /// Returns whether a later change certainly has another version, on a file system whose times
-    /// are those of the kernel's clock. `now` is the time since 1970 at which it was determined.
+    /// Returns whether a later change certainly has another version. `now` is a time since 1970 at
+    /// which the file had this one.
     pub fn is_settled(&self, now: Duration) -> bool {
         let InodeTime { seconds, nanoseconds } = self.changed;
         let changed = Duration::new(seconds.try_into().unwrap_or(0), nanoseconds);
-        changed + TICK_MAX < now
+        changed + if nanoseconds == 0 { LONG_TICK_MAX } else { TICK_MAX } < now
     }
 }
 
@@ -101,10 +101,13 @@ mod tests {
 
     #[test]
     fn a_version_is_settled_after_a_tick() {
-        let time = |nanoseconds| InodeTime { seconds: 10, nanoseconds };
         let key = FileKey { device: 1, inode: 2 };
-        let version = FileVersion { key, bytes: 0, modified: time(0), changed: time(5) };
-        assert!(!version.is_settled(Duration::from_millis(10_020)));
-        assert!(version.is_settled(Duration::from_millis(10_021)));
+        let is_settled = |nanoseconds, now_ms| {
+            let changed = InodeTime { seconds: 10, nanoseconds };
+            let version = FileVersion { key, bytes: 0, modified: changed, changed };
+            version.is_settled(Duration::from_millis(now_ms))
+        };
+        assert!(!is_settled(5, 10_020) && is_settled(5, 10_021));
+        assert!(!is_settled(0, 12_000) && is_settled(0, 12_001), "whole seconds");
     }
 }
