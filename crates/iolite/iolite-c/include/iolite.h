@@ -286,6 +286,18 @@ int iol_channel_prepare_to_wait(struct iol_channel *channel);
 // iol_channel_receive(3): return how many files of pools of the other process were mapped.
 int64_t iol_channel_maps(const struct iol_channel *channel);
 
+// iol_read(3): read up to `length` bytes from the position of a descriptor, and return their number.
+// 0 at the end.
+ssize_t iol_read(int fd, size_t length, struct iol_aggregate **aggregate);
+// iol_read(3): read from an offset of a file.
+ssize_t iol_pread(int fd, size_t length, off_t offset, struct iol_aggregate **aggregate);
+// iol_read(3): from now on, read the bytes of pipes where writers of the same user have them.
+int iol_trust_user(void);
+// iol_write(3): write an aggregate to a descriptor, and return the number of bytes written.
+ssize_t iol_write(int fd, const struct iol_aggregate *aggregate);
+// iol_write(3): allocate memory for bytes that are written to a descriptor later.
+int iol_allocate(int fd, size_t bytes, struct iol_buffer **buffer);
+
 // iol_program_create(3): listen for servers on a Unix socket at `path` with the permission bits
 // `mode`.
 int iol_program_create(struct iol_program **program, const char *path, unsigned mode);

@@ -11,6 +11,7 @@ pub mod account;
 pub mod aggregate;
 pub mod buffer;
 pub mod channel;
+pub mod descriptor;
 pub mod editing;
 pub mod error;
 pub mod layout;

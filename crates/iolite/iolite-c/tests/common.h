@@ -112,21 +112,30 @@ struct test_case {
   void (*run)(void);
 };
 
-// Runs the cases, each with a slab of its own. A case leaves no object and no descriptor.
-static inline void run_cases(const struct test_case *cases, size_t count) {
+static inline void prepare(void) {
   signal(SIGPIPE, SIG_IGN);
   alarm(240); // No case takes a second: a longer wait is a failure.
   for (size_t at = 0, state = 1; at < sizeof pattern; at++)
     pattern[at] = (state = state * 6364136223846793005 + 1442695040888963407) >> 56;
+}
+
+// Runs a case with a slab of its own. It leaves no object.
+static inline void run_case(const struct test_case *test) {
+  struct iol_slab_stats stats;
+  CHECK(iol_slab_create(&slab, SLAB_BYTES) == 0);
+  test->run();
+  CHECK(iol_slab_stats(slab, &stats) == 0 && stats.extents == 0);
+  iol_slab_destroy(slab);
+  printf("%s: as the man pages say\n", test->name);
+}
+
+// Runs the cases. They leave no descriptor.
+static inline void run_cases(const struct test_case *cases, size_t count) {
+  prepare();
   int before = descriptors();
   for (size_t at = 0; at < count; at++) {
-    struct iol_slab_stats stats;
-    CHECK(iol_slab_create(&slab, SLAB_BYTES) == 0);
-    cases[at].run();
-    CHECK(iol_slab_stats(slab, &stats) == 0 && stats.extents == 0);
-    iol_slab_destroy(slab);
+    run_case(&cases[at]);
     CHECK(descriptors() == before);
-    printf("%s: as the man pages say\n", cases[at].name);
   }
 }
 

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use std::path::PathBuf;
 
+use iolite::service::DEFAULT_SOCKET;
 use lexopt::{Arg, Parser, ValueExt};
 
 use crate::limits::{CACHE_BYTES_DEFAULT, CACHE_BYTES_MIN, CLIENTS_MAX, CLIENTS_PER_USER_DEFAULT};
@@ -103,7 +104,7 @@ impl DaemonOptions {
         arguments: impl IntoIterator<Item = OsString>,
     ) -> Result<Invocation, String> {
         let mut options = Self {
-            socket: "/run/iolited.sock".into(),
+            socket: DEFAULT_SOCKET.into(),
             cache_bytes: CACHE_BYTES_DEFAULT,
             user_bytes: None,
             clients_per_user: CLIENTS_PER_USER_DEFAULT,

@@ -79,7 +79,7 @@ pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
 pub use position::{position, read_next, set_position, write_next};
-pub use process::{descriptor_count, resident_bytes};
+pub use process::{descriptor_count, has_started_privileged, resident_bytes};
 pub use program::{
     ProgramStart, kill_group, open_child, set_nonblocking, start_program, write_pipe,
 };

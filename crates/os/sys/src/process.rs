@@ -25,6 +25,13 @@ pub fn resident_bytes() -> std::result::Result<u64, Error> {
         .ok_or_else(|| Error::other("no VmRSS in /proc/self/status"))
 }
 
+/// Returns whether this process has got privileges by being started: its user does not control it
+/// (getauxval(3), AT_SECURE).
+pub fn has_started_privileged() -> bool {
+    // SAFETY: the call takes and returns only numbers.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
+}
+
 #[cfg(test)]
 mod tests {
     #[test]

@@ -1,11 +1,12 @@
 //! C programs that are linked with the libraries that cargo built for the test.
+#![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::c::{ROOT, compile};
 
-pub(crate) const CRATE: &str = env!("CARGO_MANIFEST_DIR");
+pub(crate) const CRATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../iolite-c");
 
 /// Returns the folder of this package's libraries, in which cargo also puts its tests.
 pub(crate) fn libraries() -> PathBuf {
@@ -23,6 +24,11 @@ fn flags() -> Vec<String> {
 /// Compiles a program of this folder.
 pub(crate) fn compile_test(name: &str) -> PathBuf {
     compile(&format!("crates/iolite/iolite-c/tests/{name}.c"), name, &flags())
+}
+
+/// Compiles a program of examples/iolite.
+pub(crate) fn compile_program(name: &str) -> PathBuf {
+    compile(&format!("examples/iolite/{name}.c"), &format!("example-{name}"), &flags())
 }
 
 /// Compiles the program in the last section EXAMPLES of a man page.

@@ -23,6 +23,8 @@ mod pipe_writer;
 mod pipes;
 mod version;
 
+use std::path::PathBuf;
+
 pub use client::FileClient;
 pub use counters::ClientStats;
 pub use message::{
@@ -36,3 +38,13 @@ pub use version::{FileKey, FileVersion};
 pub const PIECE_BYTES: u64 = crate::limits::BLOCK_BYTES as u64;
 /// Shorter files are read with ordinary calls: copying them costs less than mapping them.
 pub const SHARED_FILE_BYTES_MIN: u64 = 32 * 1024;
+/// The path of the daemon's socket, unless an option or a variable says otherwise.
+pub const DEFAULT_SOCKET: &str = "/run/iolited.sock";
+
+/// Returns the path of the daemon's socket: the value of `IOLITED_SOCKET`, or [`DEFAULT_SOCKET`].
+/// A process that has got privileges by being started (set-user-id) ignores the variable.
+pub fn socket_path() -> PathBuf {
+    let chosen = std::env::var_os("IOLITED_SOCKET").filter(|path| !path.is_empty());
+    let chosen = chosen.filter(|_| !millrace_sys::has_started_privileged());
+    chosen.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from)
+}
