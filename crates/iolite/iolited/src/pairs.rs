@@ -42,7 +42,7 @@ impl Pairs {
         client: u64,
         file: BorrowedFd<'_>,
     ) -> Result<OwnedFd, Refusal> {
-        let FileAccess { reads, writes } =
+        let FileAccess { reads, writes, .. } =
             millrace_sys::file_access(file).map_err(Refusal::Kernel)?;
         let status = millrace_sys::inode_status(file).map_err(Refusal::Kernel)?;
         if status.kind != InodeKind::Pipe || reads == writes {

@@ -14,6 +14,8 @@ pub struct FileAccess {
     pub reads: bool,
     /// Bytes can be written.
     pub writes: bool,
+    /// It never waits (O_NONBLOCK).
+    pub is_nonblocking: bool,
 }
 
 /// Returns the operations for which a descriptor was opened; none for one that only names a file
@@ -27,7 +29,8 @@ pub fn file_access(file: BorrowedFd<'_>) -> Result<FileAccess> {
     let is_open = !flags.contains(OFlags::PATH);
     let reads = is_open && (mode == OFlags::RDONLY || mode == OFlags::RDWR);
     let writes = is_open && (mode == OFlags::WRONLY || mode == OFlags::RDWR);
-    Ok(FileAccess { reads, writes })
+    let is_nonblocking = flags.contains(OFlags::NONBLOCK);
+    Ok(FileAccess { reads, writes, is_nonblocking })
 }
 
 /// Returns the type of the file system that has a file (statfs(2), `f_type`).
@@ -104,7 +107,7 @@ mod tests {
         let reference = open_reference(&path).unwrap();
         std::fs::remove_file(&path).unwrap();
         let access = |file: BorrowedFd<'_>| {
-            let FileAccess { reads, writes } = file_access(file).unwrap();
+            let FileAccess { reads, writes, .. } = file_access(file).unwrap();
             (reads, writes)
         };
         assert_eq!(access(write_only.as_fd()), (false, true));

@@ -27,10 +27,10 @@ pub struct DescriptorState {
 }
 
 /// Waits until an event of one of two descriptors has happened, at most for `wait_ms_max`
-/// milliseconds, and returns the state of both. EINTR ends the wait.
+/// milliseconds, and returns the state of both.
 ///
 /// # Errors
-/// Those of poll(2).
+/// Those of poll(2), with EINTR.
 pub fn wait_for_two(
     descriptors: [(BorrowedFd<'_>, PacketEvents); 2],
     wait_ms_max: u32,
@@ -40,10 +40,7 @@ pub fn wait_for_two(
         tv_sec: i64::from(wait_ms_max / 1000),
         tv_nsec: i64::from(wait_ms_max % 1000) * 1_000_000,
     };
-    match poll(&mut fds, Some(&timeout)) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error),
-    }
+    poll(&mut fds, Some(&timeout))?;
     Ok(fds.map(|fd| DescriptorState {
         is_ready: fd.revents().intersects(PollFlags::IN | PollFlags::OUT),
         is_gone: fd.revents().intersects(PollFlags::HUP | PollFlags::ERR),
