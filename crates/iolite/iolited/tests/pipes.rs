@@ -2,14 +2,18 @@
 
 mod common;
 
+use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::thread::JoinHandleExt;
 use std::process::ChildStdout;
+use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use common::{Actor, Daemon, Folder, memory_of, pattern, whole};
-use iolite::service::FileClient;
-use iolite::{Aggregate, UnsealedMemory};
+use iolite::service::{FileClient, RESPONSE_BYTES_MAX, Request, Response};
+use iolite::{Aggregate, Channel, ChannelOptions, UnsealedMemory};
 use millrace_sys::Errno;
 
 const MEGABYTE: usize = 1 << 20;
@@ -233,11 +237,12 @@ fn the_end_of_the_reader_is_an_error() {
     let bytes = bytes.expect("memory");
     let (reader, from, writer, to) = paired(&daemon);
     drop(from);
-    assert_eq!(writer.write(to.as_fd(), &bytes), Err(Errno::PIPE));
+    // A child of another test may have a copy for a moment.
+    common::wait_until("an error", || writer.write(to.as_fd(), &bytes) == Err(Errno::PIPE));
     drop(reader);
     let (reader, from, writer, to) = paired(&daemon);
     drop((reader, from));
-    assert_eq!(writer.write(to.as_fd(), &bytes), Err(Errno::PIPE));
+    common::wait_until("an error", || writer.write(to.as_fd(), &bytes) == Err(Errno::PIPE));
 }
 
 #[test]
@@ -368,13 +373,22 @@ fn plays_a_role() {
         "parent" => {
             let child = fork(|| {
                 // A call in the child closes what it has of the channels of its parent.
-                let (from, _to) = std::io::pipe().expect("a pipe");
-                client.read(from.as_fd(), 0).expect("nothing");
+                let (from, mut to) = std::io::pipe().expect("a pipe");
+                to.write_all(b"x").expect("written");
+                client.read(from.as_fd(), 1).expect("a byte");
                 println!("has forked");
                 client.read(std::io::stdin().as_fd(), 100).expect("bytes").to_vec()
                     == b"for a child"
             });
             assert!(succeeds(child));
+        }
+        "reads four bytes" => {
+            assert_eq!(read(4), b"0123");
+            println!("has read");
+            // Until the end of this process.
+            loop {
+                thread::park();
+            }
         }
         other => panic!("no role: {other}"),
     }
@@ -393,4 +407,314 @@ fn the_end_of_a_parent_is_noticed() {
     // The child has the pipe, but not the channel.
     write_all(&writer, &to, b"for a child");
     assert_eq!(writer.stats().passed, 0);
+}
+
+/// Runs `run` on a thread, and returns its result. It fails if that takes a minute.
+fn finishes<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
+    let thread = thread::spawn(run);
+    common::wait_until(what, || thread.is_finished());
+    thread.join().expect("no panic")
+}
+
+#[test]
+fn another_descriptor_is_the_same_end() {
+    let folder = Folder::new("dup");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    let (from_too, to_too) = (from.try_clone().expect("dup"), to.try_clone().expect("dup"));
+    drop(to);
+    write_all(&writer, &to_too, b"bytes");
+    assert_eq!(writer.stats().passed, 2);
+    drop(from);
+    assert_eq!(reader.read(from_too.as_fd(), 100).expect("bytes").to_vec(), b"bytes");
+    assert_eq!(reader.stats().passed, 2);
+}
+
+#[test]
+fn a_pipe_with_a_name_carries_bytes() {
+    let folder = Folder::new("fifo");
+    let daemon = Daemon::start(&folder, &[]);
+    let path = common::path(&folder, "fifo");
+    let mode = rustix::fs::Mode::from_raw_mode(0o600);
+    rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0)
+        .expect("mkfifo");
+    let both = File::options().read(true).write(true).open(&path).expect("the pipe");
+    let from = PipeReader::from(OwnedFd::from(File::open(&path).expect("the pipe")));
+    let to = File::options().write(true).open(&path).expect("the pipe");
+    let to = PipeWriter::from(OwnedFd::from(to));
+    drop(both);
+    let (reader, writer) = (daemon.client(), daemon.client());
+    for round in 0..20 {
+        let bytes = pattern(10_000, round);
+        write_all(&writer, &to, &bytes);
+        assert!(reader.read(from.as_fd(), 10_000).expect("bytes").to_vec() == bytes);
+    }
+    assert_eq!((reader.stats().passed, writer.stats().passed), (0, 0));
+}
+
+#[test]
+fn bytes_that_were_not_returned_are_written_to_the_pipe() {
+    let folder = Folder::new("unreturned");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, mut from, writer, to) = paired(&daemon);
+    write_all(&writer, &to, b"0123456789");
+    write_all(&writer, &to, b"abc");
+    assert_eq!(reader.read(from.as_fd(), 4).expect("bytes").to_vec(), b"0123");
+    drop(reader);
+    write_all(&writer, &to, b"end");
+    drop(to);
+    let mut rest = String::new();
+    from.read_to_string(&mut rest).expect("bytes");
+    assert_eq!(rest, "456789abcend");
+}
+
+#[test]
+fn the_end_of_a_reading_process_loses_nothing() {
+    let folder = Folder::new("killed");
+    let daemon = Daemon::start(&folder, &[]);
+    let writer = daemon.client();
+    let (mut actor, mut reports, to) = start_reader("reads four bytes", &daemon, &folder);
+    let mut from = File::open(format!("/proc/self/fd/{}", to.as_raw_fd())).expect("the pipe");
+    write_all(&writer, &to, &pattern(PAIRING_BYTES, 1));
+    reports.wait_for("is paired");
+    write_all(&writer, &to, b"0123456789");
+    assert_eq!(writer.stats().passed, 1);
+    reports.wait_for("has read");
+    actor.0.kill().expect("a signal");
+    actor.0.wait().expect("its end");
+    write_all(&writer, &to, b"end");
+    drop(to);
+    let mut rest = String::new();
+    from.read_to_string(&mut rest).expect("bytes");
+    assert_eq!(rest, "456789end");
+}
+
+#[test]
+fn short_writes_keep_their_order() {
+    const WRITES: u32 = 30_000;
+    let folder = Folder::new("short");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    let received = thread::scope(|scope| {
+        let received = scope.spawn(|| read_all(&reader, &from));
+        for number in 0..WRITES {
+            let bytes = number.to_le_bytes();
+            // Another program that has the pipe, such as a child of the writer, takes turns.
+            match number.wrapping_mul(0x9e37_79b9) >> 31 {
+                0 => write_all(&writer, &to, &bytes),
+                _ => (&to).write_all(&bytes).expect("written"),
+            }
+        }
+        drop(to);
+        received.join().expect("the reader")
+    });
+    assert_eq!(received.len(), 4 * WRITES as usize);
+    for (number, bytes) in (0u32..).zip(received.chunks(4)) {
+        assert!(bytes == number.to_le_bytes(), "{number} is {bytes:?}");
+    }
+}
+
+#[test]
+fn many_short_writes_do_not_wait() {
+    let folder = Folder::new("many");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    let expected: Vec<u8> = (0..2000).flat_map(u32::to_le_bytes).collect();
+    let bytes = expected.clone();
+    finishes("the writes", move || {
+        for number in bytes.chunks(4) {
+            write_all(&writer, &to, number);
+        }
+    });
+    assert!(read_all(&reader, &from) == expected);
+}
+
+#[test]
+fn a_pipe_without_room_loses_nothing() {
+    let folder = Folder::new("nonblocking");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, mut from, writer, to) = paired(&daemon);
+    let expected = pattern(300_000, 1);
+    write_all(&writer, &to, &expected);
+    drop(reader);
+    // The reader has returned nothing, and the pipe has no room for so many bytes.
+    millrace_sys::set_nonblocking(to.as_fd()).expect("a pipe");
+    let end = sealed(b"end");
+    let (writer, to, end) = (Arc::new(writer), Arc::new(to), Arc::new(end));
+    let write = || {
+        let (writer, to, end) = (writer.clone(), to.clone(), end.clone());
+        finishes("a write", move || writer.write(to.as_fd(), &end))
+    };
+    assert!(matches!(write(), Err(Errno::AGAIN | Errno::INTR)));
+    let mut received = Vec::new();
+    loop {
+        let mut bytes = [0; 50_000];
+        let count = from.read(&mut bytes).expect("bytes");
+        received.extend(&bytes[..count]);
+        match write() {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            written => break assert_eq!(written, Ok(3)),
+        }
+    }
+    drop(to);
+    from.read_to_end(&mut received).expect("bytes");
+    assert!(received == [&expected[..], b"end"].concat());
+}
+
+#[test]
+fn later_flags_of_the_pipe_count() {
+    let folder = Folder::new("flags");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    millrace_sys::set_nonblocking(from.as_fd()).expect("a pipe");
+    millrace_sys::set_nonblocking(to.as_fd()).expect("a pipe");
+    assert_eq!(reader.read(from.as_fd(), 100).map(drop), Err(Errno::AGAIN));
+    let bytes = sealed(&pattern(50_000, 1));
+    let written = finishes("the writes", move || {
+        let mut written = 0;
+        loop {
+            match writer.write(to.as_fd(), &bytes) {
+                Ok(count) => written += count,
+                Err(error) => break (writer, to, written, error),
+            }
+        }
+    });
+    assert_eq!(written.3, Errno::AGAIN);
+    let mut received = 0;
+    let error = loop {
+        match reader.read(from.as_fd(), u64::MAX) {
+            Ok(bytes) => received += bytes.len(),
+            Err(error) => break error,
+        }
+    };
+    assert_eq!((received, error), (written.2, Errno::AGAIN));
+}
+
+#[test]
+fn nothing_is_read_at_once() {
+    let folder = Folder::new("nothing");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, _writer, _to) = paired(&daemon);
+    let read = finishes("a read", move || reader.read(from.as_fd(), 0).map(|bytes| bytes.len()));
+    assert_eq!(read, Ok(0));
+}
+
+#[test]
+fn a_reader_that_breaks_the_protocol_is_left() {
+    let folder = Folder::new("broken");
+    let daemon = Daemon::start(&folder, &[]);
+    let (mut from, to) = std::io::pipe().expect("a pipe");
+    let socket = pair_by_hand(&daemon, from.as_fd());
+    let copy = socket.try_clone().expect("dup");
+    let slab = iolite::Slab::on_heap(4 << 20).expect("memory");
+    let reader = Channel::new(socket, ChannelOptions::new(slab)).expect("a channel");
+    let writer = daemon.client();
+    let written = thread::spawn(move || {
+        write_all(&writer, &to, &pattern(3 * MEGABYTE, 1));
+        writer.stats().passed
+    });
+    // The channel is full now, as nothing is received.
+    common::wait_until("bytes", || millrace_sys::waiting_bytes(from.as_fd()) != Ok(0));
+    millrace_sys::send_packet(copy.as_fd(), &[b"no frame"], &[]).expect("room");
+    let received = thread::spawn(move || {
+        let mut all = Vec::new();
+        from.read_to_end(&mut all).expect("bytes");
+    });
+    common::wait_until("the writer", || written.is_finished());
+    assert!(written.join().expect("no panic") > 0);
+    received.join().expect("no panic");
+    drop(reader);
+}
+
+/// Passes an end of a pipe to the daemon, and returns the socket for a channel.
+fn pair_by_hand(daemon: &Daemon, pipe: BorrowedFd<'_>) -> OwnedFd {
+    let connection = millrace_sys::connect_and_wait(&daemon.socket, Duration::from_secs(60));
+    let connection = connection.expect("the daemon");
+    let mut packet = Vec::new();
+    Request::Pair.write(&mut packet);
+    millrace_sys::send_packet_and_wait(connection.as_fd(), &[&packet], &[pipe]).expect("sent");
+    let (mut response, mut files) = ([0; RESPONSE_BYTES_MAX], Vec::new());
+    let length = millrace_sys::await_packet(connection.as_fd(), &mut response, &mut files);
+    let response = Response::read(&response[..length.expect("a response")], files.len());
+    assert!(matches!(response, Some(Response::Paired)), "{response:?}");
+    // The other end finds this one even if the connection has ended.
+    std::mem::forget(connection);
+    files.pop().expect("a socket")
+}
+
+/// Sends a signal to a thread until it has ended. The signal runs a handler that does nothing.
+fn interrupt<T: Send + 'static>(run: impl FnOnce() -> T + Send + 'static) -> T {
+    extern "C" fn ignore(_: libc::c_int) {}
+    // SAFETY: zeros are a valid sigaction: no flags, an empty mask.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    action.sa_sigaction = ignore as extern "C" fn(libc::c_int) as usize;
+    // SAFETY: the handler does nothing, and no other test uses this signal.
+    let set = unsafe { libc::sigaction(libc::SIGUSR1, &raw const action, std::ptr::null_mut()) };
+    assert_eq!(set, 0);
+    let thread = thread::spawn(run);
+    common::wait_until("a signal", || {
+        // SAFETY: the thread has not been joined, so its number is valid.
+        unsafe { libc::pthread_kill(thread.as_pthread_t(), libc::SIGUSR1) };
+        thread.is_finished()
+    });
+    thread.join().expect("no panic")
+}
+
+#[test]
+fn a_signal_ends_a_wait() {
+    let folder = Folder::new("signal");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    let (reader, from, error) = interrupt(move || {
+        let read = reader.read(from.as_fd(), 100).map(drop);
+        (reader, from, read)
+    });
+    assert_eq!(error, Err(Errno::INTR));
+    let (written, bytes, writer) = interrupt(move || {
+        let bytes = sealed(&pattern(100, 1));
+        let mut all = 0;
+        // The ring and the pipe take some.
+        let error = loop {
+            match writer.write(to.as_fd(), &bytes) {
+                Ok(count) => all += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error, Errno::INTR);
+        (all, bytes, writer)
+    });
+    let received = read_all(&reader, &from);
+    assert_eq!(received.len() as u64, written);
+    let whole = bytes.to_vec();
+    assert!(received.chunks(whole.len()).all(|chunk| whole.starts_with(chunk)));
+    drop(writer);
+}
+
+#[test]
+fn a_program_can_use_many_pipes() {
+    let folder = Folder::new("many-pipes");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, writer) = (daemon.client(), daemon.client());
+    let bytes = pattern(PAIRING_BYTES, 1);
+    for number in 0..300 {
+        let (from, to) = std::io::pipe().expect("a pipe");
+        for part in 0..4 {
+            write_all(&writer, &to, &bytes);
+            let mut received = Vec::new();
+            while received.len() < bytes.len() {
+                received.extend(reader.read(from.as_fd(), 35_000).expect("bytes").to_vec());
+            }
+            assert!(received == bytes, "{number} {part}");
+        }
+        let passed = writer.stats().passed;
+        assert!(passed > number, "{passed} at {number}");
+    }
+    // Channels of this test and others.
+    let is_socket = |entry: std::io::Result<std::fs::DirEntry>| {
+        let target = std::fs::read_link(entry.expect("proc(5)").path());
+        target.is_ok_and(|target| target.to_string_lossy().starts_with("socket:"))
+    };
+    let descriptors = std::fs::read_dir("/proc/self/fd").expect("proc(5)");
+    let sockets = descriptors.map(is_socket).filter(|is_socket| *is_socket).count();
+    assert!(sockets < 200, "{sockets}");
 }

@@ -147,9 +147,41 @@ impl Channel {
         self.other.as_ref().map_or(0, PeerPage::stream)
     }
 
-    /// Returns the number of frames that were sent, and of those that the other side has passed.
-    pub(crate) fn positions(&self) -> (u64, u64) {
-        self.sending.positions()
+    /// Publishes how many bytes of aggregates this side has returned to its program.
+    pub(crate) fn set_returned(&self, bytes: u64) {
+        self.own.set_returned(bytes);
+    }
+
+    /// Returns the number of bytes that the other side has returned to its program, as it says.
+    pub(crate) fn returned(&self) -> u64 {
+        self.other.as_ref().map_or(0, PeerPage::returned)
+    }
+
+    /// Returns whether the other side has announced a frame in its ring, or packets were left in the
+    /// socket.
+    pub(crate) fn has_frame(&self) -> bool {
+        self.receiving.has_frame(self.other.as_ref()) || self.has_more_packets
+    }
+
+    /// Returns how many of the first bytes of an aggregate have room now, after a text of
+    /// `text_bytes`.
+    ///
+    /// # Errors
+    /// As [`Channel::send`].
+    pub(crate) fn room_for(
+        &mut self,
+        text_bytes: usize,
+        aggregate: &Aggregate,
+    ) -> Result<u64, ChannelError> {
+        Ok(match self.check_room()? {
+            true => self.sending.room_for(&self.own, text_bytes, aggregate),
+            false => 0,
+        })
+    }
+
+    /// Returns whether nothing of an aggregate waits for room.
+    pub(crate) fn is_flushed(&self) -> bool {
+        self.sending.is_flushed()
     }
 
     /// Returns the number of files of pools of the other process that were mapped here.
@@ -357,8 +389,7 @@ impl Channel {
         }
         let has_room = needs_room && self.check_room()?;
         self.check_error()?;
-        let has_frame = self.receiving.has_frame(self.other.as_ref()) || self.has_more_packets;
-        Ok(has_frame || has_room || self.receiving.has_ended || self.is_gone)
+        Ok(self.has_frame() || has_room || self.receiving.has_ended || self.is_gone)
     }
 
     /// Does not wake the other process any more before [`Channel::wake`]. So one wake is enough for

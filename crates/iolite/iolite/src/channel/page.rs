@@ -5,7 +5,8 @@
 //!   word 0   frames that this side has put into its ring, in all
 //!   word 1   frames of the other side that this side has passed, in all
 //!   word 2   how this side waits for frames, and the number of the wait; word 3: for room
-//!   word 4   a number that the user of the channel publishes
+//!   word 4   the position in a stream beside the channel, as its user numbers it
+//!   word 5   the bytes that were returned to the program
 //!   word 8   the ring: 4 words for each frame
 //!   then     the bytes of frames: another ring
 //! ```
@@ -27,6 +28,7 @@ const PASSED: usize = 1;
 const WAITS_FOR_FRAMES: usize = 2;
 const WAITS_FOR_ROOM: usize = 3;
 const STREAM: usize = 4;
+const RETURNED: usize = 5;
 const RING: usize = 8;
 
 /// The size of a side's ring.
@@ -129,6 +131,12 @@ impl OwnPage {
         self.words.word(STREAM).store(number, Ordering::SeqCst);
     }
 
+    /// Publishes how many bytes were returned to the program. Release: it pairs with the load in
+    /// [`PeerPage::returned`].
+    pub(super) fn set_returned(&self, bytes: u64) {
+        self.words.word(RETURNED).store(bytes, Ordering::Release);
+    }
+
     /// Begins or ends a wait. Each one has another number, so that the other side wakes it once.
     pub(super) fn set_waiting(&self, wait_for: WaitFor, waiting: Waiting) {
         let word = self.words.word(wait_for.waits_word());
@@ -165,6 +173,11 @@ impl PeerPage {
 
     pub(super) fn stream(&self) -> u64 {
         self.words.word(STREAM).load(Ordering::SeqCst)
+    }
+
+    /// Acquire: it pairs with the store in [`OwnPage::set_returned`].
+    pub(super) fn returned(&self) -> u64 {
+        self.words.word(RETURNED).load(Ordering::Acquire)
     }
 
     /// Reads a frame of the ring. The other side may change it any time; only this copy counts.

@@ -99,6 +99,40 @@ impl Sending {
         self.is_flushed() && self.in_flight_bytes < in_flight_max
     }
 
+    /// Returns how many of the first bytes of an aggregate the rings have room for after a text, if
+    /// all copies go through them.
+    pub(super) fn room_for(&self, own: &OwnPage, text_bytes: usize, aggregate: &Aggregate) -> u64 {
+        let (mut bytes, all) = (self.byte_ring, own.ring.words);
+        let forgotten = self.files.iter().filter(|file| is_forgotten(file)).count();
+        let under_way = (self.position - self.passed) as usize + forgotten;
+        let mut frames = own.ring.frames.saturating_sub(under_way);
+        let mut take = |copied: usize| {
+            let has_room = frames > 0 && (copied == 0 || bytes.place(copied, all).is_some());
+            frames = frames.saturating_sub(1);
+            has_room
+        };
+        let mut room = 0;
+        if text_bytes > 0 && !take(text_bytes) {
+            return room;
+        }
+        for slice in aggregate.slices().take(PARTS_SENT_MAX) {
+            let is_passed = match &slice.extent.source {
+                Source::Pool(pool) => self.can_pass(pool),
+                Source::Sealed(file) => file.can_pass(slice.len()),
+                _ => false,
+            };
+            let step = if is_passed { slice.len() } else { BYTES_PER_PACKET_MAX };
+            for start in (0..slice.len()).step_by(step) {
+                let length = step.min(slice.len() - start);
+                if !take(if is_passed { 0 } else { length }) {
+                    return room;
+                }
+                room += length as u64;
+            }
+        }
+        room
+    }
+
     /// Turns the text and an aggregate into frames. Slices shorter than `copied_max` are copied.
     pub(super) fn enqueue(
         &mut self,
@@ -144,7 +178,7 @@ impl Sending {
     /// Lets the peer forget the files that this process does not hold any more.
     fn forget_files(&mut self) {
         for (number, file) in self.files.iter_mut().enumerate() {
-            if file.strong_count() == 0 && file.as_ptr() != Weak::new().as_ptr() {
+            if is_forgotten(file) {
                 *file = Weak::new();
                 let frame = Frame { number: number as u32, ..Frame::new(FrameKind::Forget) };
                 self.outgoing.push_back(Outgoing { frame, needs: Needs::Nothing });
@@ -242,12 +276,6 @@ impl Sending {
         self.passed == self.position
     }
 
-    /// Returns the number of frames that were sent or are about to be, and that the peer had passed
-    /// when it was last read.
-    pub(super) fn positions(&self) -> (u64, u64) {
-        (self.position + self.outgoing.len() as u64, self.passed)
-    }
-
     /// Returns the number of frames that the peer had passed when it was last read.
     pub(super) fn passed(&self) -> u64 {
         self.passed
@@ -295,6 +323,11 @@ impl Sending {
     }
 }
 
+/// Returns whether this process does not hold a file any more that the peer keeps.
+fn is_forgotten(file: &Weak<SealedMemory>) -> bool {
+    file.strong_count() == 0 && file.as_ptr() != Weak::new().as_ptr()
+}
+
 /// Where a frame goes.
 enum FramePlace {
     /// Into the ring of frames.
@@ -311,7 +344,7 @@ enum FramePlace {
 }
 
 /// The ring of the bytes of frames, in words. The bytes of a frame are contiguous.
-#[derive(Debug, Default)]
+#[derive(Clone, Copy, Debug, Default)]
 struct ByteRing {
     /// Where the next bytes begin, unless they reach beyond the end.
     next: usize,
@@ -322,24 +355,31 @@ struct ByteRing {
 impl ByteRing {
     /// Writes bytes into the ring of this side's page, if they can be there.
     fn allocate(&mut self, own: &OwnPage, bytes: &[u8]) -> FramePlace {
-        let (words, all) = (bytes.len().div_ceil(WORD_BYTES), own.ring.words);
-        if words > all {
+        if bytes.len().div_ceil(WORD_BYTES) > own.ring.words {
             return FramePlace::Packet;
         }
-        let skipped = if self.next + words > all { all - self.next } else { 0 };
-        if self.used == 0 {
-            self.next = 0;
-        } else if self.used + skipped + words > all {
+        let Some((start, used)) = self.place(bytes.len(), own.ring.words) else {
             return FramePlace::None;
-        }
-        let (start, used) = match self.used {
-            0 => (0, words),
-            _ => ((self.next + skipped) % all, skipped + words),
         };
         own.write_bytes(start, bytes);
+        FramePlace::Words { start, used }
+    }
+
+    /// Takes room for bytes in a ring of `all` words. Returns the word where they begin, and the
+    /// number of words that are used from now on.
+    fn place(&mut self, bytes: usize, all: usize) -> Option<(usize, usize)> {
+        let words = bytes.div_ceil(WORD_BYTES);
+        let skipped = if self.next + words > all { all.saturating_sub(self.next) } else { 0 };
+        let (start, used) = match self.used {
+            0 => (0, words),
+            _ => ((self.next + skipped) % all.max(1), skipped + words),
+        };
+        if self.used + used > all {
+            return None;
+        }
         self.next = start + words;
         self.used += used;
-        FramePlace::Words { start, used }
+        Some((start, used))
     }
 }
 

@@ -137,11 +137,10 @@ impl FileClient {
     /// If `bytes` is 0.
     pub fn allocate(&self, file: BorrowedFd<'_>, bytes: usize) -> Result<Buffer, Errno> {
         let status = millrace_sys::inode_status(file)?;
-        if status.kind == InodeKind::Pipe {
-            let end = self.pipe_end(file, &status);
-            if let Some(buffer) = lock(&end).writer.allocate(bytes) {
-                return Ok(buffer);
-            }
+        if status.kind == InodeKind::Pipe
+            && let Some(buffer) = self.allocate_for_pipe(file, &status, bytes)
+        {
+            return Ok(buffer);
         }
         self.allocate_here(bytes.min(BLOCK_BYTES)).map_err(|_| Errno::NOMEM)
     }

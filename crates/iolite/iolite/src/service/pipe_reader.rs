@@ -17,14 +17,18 @@ pub(super) struct PipeReader {
     consumed: u64,
     /// Those of them after which `rest` follows.
     rest_at: u64,
-    /// Received bytes that were not returned yet.
+    /// Received bytes that were not returned to the program yet. If this process ends before, the
+    /// writer writes them to the pipe.
     rest: Aggregate,
+    /// The bytes of aggregates that were returned to the program.
+    returned: u64,
 }
 
 /// The result of looking for bytes.
 pub(super) enum ReadFrom {
     Aggregate(Aggregate),
-    /// The pipe itself, up to this many bytes.
+    /// The pipe itself, up to this many bytes. It has these, or has ended, or its writer is no
+    /// client.
     Pipe(u64),
 }
 
@@ -37,51 +41,85 @@ impl PipeReader {
         self.channel = Some(channel);
     }
 
-    /// Waits for up to `length` bytes, and returns where they are.
+    /// Waits for up to `length` bytes, at least one, and returns where they are. The wait ends at
+    /// once if `is_nonblocking`.
     ///
     /// # Errors
-    /// EAGAIN if the pipe does not block; EIO if the writer breaks the protocol; ENOMEM.
-    pub(super) fn next(&mut self, pipe: BorrowedFd<'_>, length: u64) -> Result<ReadFrom, Errno> {
-        let mut has_waited = false;
+    /// EAGAIN if the pipe does not block; EINTR; EIO if the writer breaks the protocol; ENOMEM.
+    pub(super) fn next(
+        &mut self,
+        pipe: BorrowedFd<'_>,
+        length: u64,
+        is_nonblocking: bool,
+    ) -> Result<ReadFrom, Errno> {
+        let wait_ms = if is_nonblocking { 0 } else { WAIT_MS };
+        let mut has_ended = false;
         loop {
             if !self.rest.is_empty() {
-                let before = self.rest_at.saturating_sub(self.consumed);
-                // Another process may have read them.
-                let before = if before > 0 { before.min(waiting_bytes(pipe)?) } else { 0 };
-                if before > 0 {
-                    return Ok(ReadFrom::Pipe(length.min(before)));
-                }
-                let later = self.rest.split_off(length.min(self.rest.len()));
-                return Ok(ReadFrom::Aggregate(std::mem::replace(&mut self.rest, later)));
+                return self.next_of_rest(pipe, length);
             }
-            let Some(channel) = &mut self.channel else { return Ok(ReadFrom::Pipe(length)) };
-            match channel.try_receive() {
-                Ok(Received::Aggregate(aggregate)) => {
-                    let text = channel.text().first_chunk();
-                    self.rest_at = text.map_or(0, |text| u64::from_le_bytes(*text));
-                    // A process that reads from the pipe after this one does not get them again.
-                    channel.pass_received();
-                    self.rest = aggregate;
-                }
-                Ok(Received::Nothing) if has_waited => return Ok(ReadFrom::Pipe(length)),
-                Ok(Received::Nothing) => has_waited = self.wait(pipe)?,
-                Ok(Received::Ended) | Err(ChannelError::Closed) => self.channel = None,
-                Err(ChannelError::NoMemory(_) | ChannelError::Memory(_)) => {
-                    return Err(Errno::NOMEM);
-                }
-                Err(_) => {
-                    self.channel = None;
-                    return Err(Errno::IO);
-                }
+            if self.channel.is_none() {
+                return Ok(ReadFrom::Pipe(length));
+            }
+            // The aggregates that were sent before these bytes are in the channel now.
+            let waiting = waiting_bytes(pipe)?;
+            if self.receive()? {
+                continue;
+            }
+            if waiting > 0 {
+                return Ok(ReadFrom::Pipe(length.min(waiting)));
+            }
+            if has_ended {
+                return Ok(ReadFrom::Pipe(length));
+            }
+            has_ended = self.wait(pipe, wait_ms)?;
+        }
+    }
+
+    /// Returns received bytes, or the bytes of the pipe that they follow.
+    fn next_of_rest(&mut self, pipe: BorrowedFd<'_>, length: u64) -> Result<ReadFrom, Errno> {
+        let before = self.rest_at.saturating_sub(self.consumed);
+        // Another process may have read them.
+        let before = if before > 0 { before.min(waiting_bytes(pipe)?) } else { 0 };
+        if before > 0 {
+            return Ok(ReadFrom::Pipe(length.min(before)));
+        }
+        let later = self.rest.split_off(length.min(self.rest.len()));
+        let bytes = std::mem::replace(&mut self.rest, later);
+        self.returned += bytes.len();
+        if let Some(channel) = &self.channel {
+            channel.set_returned(self.returned);
+        }
+        Ok(ReadFrom::Aggregate(bytes))
+    }
+
+    /// Receives an aggregate, or the end of the channel. Returns whether there was anything.
+    fn receive(&mut self) -> Result<bool, Errno> {
+        let Some(channel) = &mut self.channel else { return Ok(false) };
+        match channel.try_receive() {
+            Ok(Received::Aggregate(aggregate)) => {
+                let text = channel.text().first_chunk();
+                self.rest_at = text.map_or(0, |text| u64::from_le_bytes(*text));
+                channel.pass_received();
+                self.rest = aggregate;
+            }
+            // A packet that the ring has announced may still be behind others.
+            Ok(Received::Nothing) => return Ok(channel.has_frame()),
+            Ok(Received::Ended) | Err(ChannelError::Closed) => self.channel = None,
+            Err(ChannelError::NoMemory(_) | ChannelError::Memory(_)) => return Err(Errno::NOMEM),
+            Err(_) => {
+                self.channel = None;
+                return Err(Errno::IO);
             }
         }
+        Ok(true)
     }
 
     /// Lets the writer know that bytes are being read from the pipe.
     pub(super) fn begin(&mut self) {
         if let Some(channel) = &self.channel {
-            channel
-                .set_stream(StreamState { consumed: self.consumed, is_reading: true }.to_number());
+            let state = StreamState { consumed: self.consumed, is_reading: true };
+            channel.set_stream(state.to_number());
         }
     }
 
@@ -94,18 +132,34 @@ impl PipeReader {
         }
     }
 
-    /// Waits for the channel or the pipe. Returns whether the pipe has bytes or has ended, unless
-    /// an aggregate has come before them.
-    fn wait(&mut self, pipe: BorrowedFd<'_>) -> Result<bool, Errno> {
-        let channel = self.channel.as_mut().expect("the caller has used it");
+    /// Returns whether the writer has not passed anything that is left, and never will.
+    pub(super) fn is_over(&mut self) -> bool {
+        self.rest.is_empty() && self.channel.as_ref().is_none_or(|of| is_gone(of, None))
+    }
+
+    /// Waits for the channel or the pipe. Returns whether the pipe has ended.
+    fn wait(&mut self, pipe: BorrowedFd<'_>, wait_ms: u32) -> Result<bool, Errno> {
+        let Some(channel) = &mut self.channel else { return Ok(false) };
         if channel.prepare_to_wait().map_err(|_| Errno::IO)? {
             return Ok(false);
         }
-        let wait_ms = if millrace_sys::is_nonblocking(pipe)? { 0 } else { WAIT_MS };
         let both = [(channel.socket(), PacketEvents::Readable), (pipe, PacketEvents::Readable)];
         let [from_channel, from_pipe] = millrace_sys::wait_for_two(both, wait_ms)?;
-        let has_pipe = from_pipe.is_ready || from_pipe.is_gone;
-        let has_channel = from_channel.is_ready || from_channel.is_gone;
-        if wait_ms == 0 && !has_pipe && !has_channel { Err(Errno::AGAIN) } else { Ok(has_pipe) }
+        let has_event = [from_channel, from_pipe].iter().any(|of| of.is_ready || of.is_gone);
+        if wait_ms == 0 && !has_event { Err(Errno::AGAIN) } else { Ok(from_pipe.is_gone) }
+    }
+}
+
+/// Returns whether the process at the other end of a channel, or the other end of its pipe, is gone.
+pub(super) fn is_gone(channel: &Channel, pipe: Option<BorrowedFd<'_>>) -> bool {
+    let pipe = pipe.unwrap_or(channel.socket());
+    let both = [(channel.socket(), PacketEvents::None), (pipe, PacketEvents::None)];
+    loop {
+        match millrace_sys::wait_for_two(both, 0) {
+            Ok(states) => return states.iter().any(|of| of.is_gone),
+            Err(Errno::INTR) => {}
+            // Without memory for poll(2), the next call notices it.
+            Err(_) => return false,
+        }
     }
 }

@@ -8,8 +8,10 @@ use millrace_sys::{Errno, PacketEvents};
 use crate::aggregate::Aggregate;
 use crate::buffer::Buffer;
 use crate::channel::{Channel, ChannelError};
-use crate::limits::{BLOCK_BYTES, PARTS_SENT_MAX};
+use crate::limits::BLOCK_BYTES;
 use crate::pool::Pool;
+use crate::service::client::write_bytes;
+use crate::service::pipe_reader::is_gone;
 
 /// A pipe to which this process writes.
 #[derive(Debug, Default)]
@@ -18,16 +20,21 @@ pub(super) struct PipeWriter {
     channel: Option<Channel>,
     /// Memory that the reader reads where it is, if it trusts this process.
     pool: Option<Pool>,
-    /// The aggregates that the reader has not passed yet, with the positions after their frames.
-    unpassed: VecDeque<(u64, Aggregate)>,
+    /// The bytes of aggregates that were sent.
+    sent: u64,
+    /// The aggregates that the reader has not returned to its program as a whole, with the values
+    /// of `sent` after each. Their first bytes may have been returned.
+    unreturned: VecDeque<(u64, Aggregate)>,
+    /// What a reader that is gone has not returned. It is written to the pipe before anything else.
+    pending: Aggregate,
 }
 
-/// The result of sending an aggregate.
-pub(super) enum Sent {
-    /// This many bytes of it were sent.
-    Bytes(u64),
-    /// The channel is not used, or not any more: these have to be written to the pipe instead.
-    ToPipe(Vec<Aggregate>),
+/// The result of writing.
+pub(super) struct Written {
+    /// The number of bytes; at least one.
+    pub(super) bytes: u64,
+    /// Whether some of them were sent through the channel.
+    pub(super) was_sent: bool,
 }
 
 /// How far the reader has read the pipe. With the bytes that wait in the pipe, it says after which
@@ -56,8 +63,10 @@ pub(super) const TEXT_BYTES: usize = 8;
 const POSITION_TRIES: usize = 100;
 /// The bytes of the pool for one pipe. They take memory as they are used.
 const POOL_BYTES: usize = 8 * BLOCK_BYTES;
-/// The bytes that are sent at a time.
-const SENT_BYTES_MAX: u64 = 4 << 20;
+/// A write of so many bytes or fewer is not mixed with others (pipe(7), PIPE_BUF).
+const ATOMIC_BYTES_MAX: u64 = 4096;
+/// The bytes that are written to the pipe before the channel is tried again: what a pipe holds.
+const PIPE_BYTES: u64 = 64 * 1024;
 /// Waiting is renewed after this time.
 const WAIT_MS: u32 = 60_000;
 
@@ -80,103 +89,172 @@ impl PipeWriter {
         self.pool.as_ref()?.allocate(1..=bytes.min(BLOCK_BYTES)).ok()
     }
 
-    /// Sends an aggregate, or the first parts of a long one, and waits for room.
+    /// Writes an aggregate as a whole, like write(2): a signal, or a pipe that does not block, ends
+    /// it earlier.
     ///
     /// # Errors
-    /// Those of poll(2).
-    pub(super) fn send(
+    /// Those of write(2), if nothing was written.
+    pub(super) fn write(
         &mut self,
         pipe: BorrowedFd<'_>,
-        aggregate: &Aggregate,
-    ) -> Result<Sent, Errno> {
-        let has_peer = self.channel.as_mut().is_some_and(|of| of.find_peer().unwrap_or(false));
-        if !has_peer {
-            return Ok(Sent::ToPipe(vec![aggregate.clone()]));
-        }
-        let parts = aggregate.slices().take(PARTS_SENT_MAX / 2);
-        let bytes: u64 = parts.map(|slice| slice.len() as u64).sum();
-        let part = aggregate.slice(0..bytes.min(SENT_BYTES_MAX));
-        loop {
-            if self.is_reader_gone(pipe)? {
-                return Ok(Sent::ToPipe(self.end(Some(part))));
-            }
-            let channel = self.channel.as_ref().expect("it was just checked");
-            let follows = bytes_before(channel, pipe)?;
-            if let Follows::Unknown = follows {
-                // They are read after all that was sent before.
-                return Ok(Sent::ToPipe(vec![part]));
-            }
-            match self.try_send(follows, &part) {
-                Ok(true) => break,
-                Ok(false) => self.wait(pipe)?,
-                Err(_) => return Ok(Sent::ToPipe(self.end(Some(part)))),
+        bytes: &Aggregate,
+    ) -> Result<Written, Errno> {
+        let (mut rest, mut was_sent) = (bytes.clone(), false);
+        while !rest.is_empty() {
+            let step = self.write_some(pipe, &rest);
+            match step {
+                Ok(Step::Sent(count)) => {
+                    was_sent = true;
+                    rest.skip(count);
+                }
+                Ok(Step::Written { count, asked }) => {
+                    rest.skip(count);
+                    if count < asked {
+                        break;
+                    }
+                }
+                Err(error) if rest.len() == bytes.len() => return Err(error),
+                Err(_) => break,
             }
         }
-        // From now on it is among those that the reader has not passed.
-        while !self.flush() {
-            if self.channel.is_none() || self.is_reader_gone(pipe)? {
-                return Ok(Sent::ToPipe(self.end(None)));
-            }
-            self.wait(pipe)?;
+        // If this fails, the next call tries again.
+        let _ = self.write_pending(pipe);
+        Ok(Written { bytes: bytes.len() - rest.len(), was_sent })
+    }
+
+    /// Sends or writes the first bytes of an aggregate. Only write(2) waits for the reader, which
+    /// can take what is in the channel at any time before: a pipe never has room for less.
+    fn write_some(&mut self, pipe: BorrowedFd<'_>, bytes: &Aggregate) -> Result<Step, Errno> {
+        self.write_pending(pipe)?;
+        if let Some(count) = self.send(pipe, bytes)? {
+            return Ok(Step::Sent(count));
         }
-        Ok(Sent::Bytes(part.len()))
+        // The channel may have ended just now.
+        self.write_pending(pipe)?;
+        let asked = if self.channel.is_some() { PIPE_BYTES } else { u64::MAX };
+        let asked = asked.min(bytes.len());
+        let count = write_bytes(pipe, &bytes.slice(0..asked))?;
+        Ok(Step::Written { count, asked })
     }
 
-    /// Returns whether all frames were sent.
-    fn flush(&mut self) -> bool {
-        let flushed = self.channel.as_mut().map(Channel::flush);
-        matches!(flushed, Some(Ok(true)))
+    /// Writes what a reader that is gone has left.
+    ///
+    /// # Errors
+    /// Those of write(2), with EINTR if a signal has ended it. The rest is kept, except if no
+    /// process can read it.
+    fn write_pending(&mut self, pipe: BorrowedFd<'_>) -> Result<(), Errno> {
+        if self.pending.is_empty() {
+            return Ok(());
+        }
+        match write_bytes(pipe, &self.pending) {
+            Ok(count) => self.pending.skip(count),
+            Err(error) => {
+                if error == Errno::PIPE {
+                    self.pending = Aggregate::new();
+                }
+                return Err(error);
+            }
+        }
+        if self.pending.is_empty() { Ok(()) } else { Err(Errno::INTR) }
     }
 
-    fn is_reader_gone(&self, pipe: BorrowedFd<'_>) -> Result<bool, Errno> {
-        let channel = self.channel.as_ref().expect("the caller has checked it");
-        let both = [(channel.socket(), PacketEvents::None), (pipe, PacketEvents::None)];
-        let [channel, reader] = millrace_sys::wait_for_two(both, 0)?;
-        Ok(channel.is_gone || reader.is_gone)
-    }
-
-    /// Begins to send an aggregate if there is room.
-    fn try_send(&mut self, follows: Follows, aggregate: &Aggregate) -> Result<bool, ChannelError> {
-        let channel = self.channel.as_mut().expect("the caller has used it");
+    /// Sends the first bytes of an aggregate, as far as there is room. Returns their number, or
+    /// `None` if bytes have to be written to the pipe now. They are read after all that was sent
+    /// before.
+    fn send(&mut self, pipe: BorrowedFd<'_>, bytes: &Aggregate) -> Result<Option<u64>, Errno> {
+        let Some(channel) = &mut self.channel else { return Ok(None) };
+        let has_peer = channel.find_peer();
+        if has_peer.is_err() || is_gone(channel, Some(pipe)) {
+            self.end(pipe);
+            return Ok(None);
+        }
+        if has_peer == Ok(false) {
+            return Ok(None);
+        }
+        let Some(follows) = bytes_before(channel, pipe)? else { return Ok(None) };
+        let Ok(room) = channel.room_for(TEXT_BYTES, bytes) else {
+            self.end(pipe);
+            return Ok(None);
+        };
+        if room == 0 || (room < bytes.len() && bytes.len() <= ATOMIC_BYTES_MAX) {
+            return Ok(None);
+        }
+        let part = bytes.slice(0..room);
         let write = |to: &mut Vec<u8>| {
             if let Follows::Bytes(position) = follows {
                 to.extend_from_slice(&position.to_le_bytes());
             }
         };
-        if !channel.try_send_after_text(write, aggregate)? {
-            return Ok(false);
+        match channel.try_send_after_text(write, &part) {
+            Ok(true) => {}
+            // Nothing was sent, and the channel can be used on.
+            Ok(false) | Err(ChannelError::Parts(_) | ChannelError::Memory(_)) => return Ok(None),
+            Err(_) => {
+                self.end(pipe);
+                return Ok(None);
+            }
         }
-        let (sent, passed) = channel.positions();
-        while self.unpassed.front().is_some_and(|(end, _)| *end <= passed) {
-            self.unpassed.pop_front();
+        let returned = channel.returned();
+        while self.unreturned.front().is_some_and(|(end, _)| *end <= returned) {
+            self.unreturned.pop_front();
         }
-        self.unpassed.push_back((sent, aggregate.clone()));
-        Ok(true)
+        self.sent += room;
+        self.unreturned.push_back((self.sent, part));
+        self.flush(pipe);
+        Ok(Some(room))
     }
 
-    /// Waits for room in the channel, or for the end of the reader.
-    fn wait(&mut self, pipe: BorrowedFd<'_>) -> Result<(), Errno> {
-        let channel = self.channel.as_mut().expect("the caller has used it");
-        // The next call on the channel returns its error.
-        if let Ok(false) = channel.prepare_to_wait() {
-            let both = [(channel.socket(), PacketEvents::Readable), (pipe, PacketEvents::None)];
-            millrace_sys::wait_for_two(both, WAIT_MS)?;
+    /// Waits until the socket has taken the packets of an aggregate, which it does at once unless
+    /// this user has too many descriptors under way (unix(7), ETOOMANYREFS).
+    fn flush(&mut self, pipe: BorrowedFd<'_>) {
+        while let Some(channel) = &mut self.channel {
+            match channel.flush() {
+                Ok(true) => return,
+                Ok(false) if !is_gone(channel, Some(pipe)) => {}
+                _ => return self.end(pipe),
+            }
+            // The next call on the channel returns its error.
+            if let Ok(false) = channel.prepare_to_wait() {
+                let both = [(channel.socket(), PacketEvents::Readable), (pipe, PacketEvents::None)];
+                // A signal does not end it, as a part of the bytes was sent.
+                let _ = millrace_sys::wait_for_two(both, WAIT_MS);
+            }
         }
-        Ok(())
     }
 
-    /// Ends the use of the channel. Returns the aggregates that the reader has not passed, and a
-    /// new one.
-    fn end(&mut self, new: Option<Aggregate>) -> Vec<Aggregate> {
-        let passed = self.channel.take().map_or(0, |mut channel| {
-            // The positions are read once more.
-            let _ = channel.flush();
-            channel.positions().1
-        });
-        let unpassed = self.unpassed.drain(..);
-        let unpassed = unpassed.filter(|(end, _)| *end > passed).map(|(_, aggregate)| aggregate);
-        unpassed.chain(new).collect()
+    /// Ends the use of the channel. What the reader has not returned to its program is written to
+    /// the pipe next.
+    fn end(&mut self, pipe: BorrowedFd<'_>) {
+        let Some(channel) = self.channel.take() else { return };
+        self.pool = None;
+        let returned = channel.returned();
+        if !is_gone(&channel, Some(pipe)) {
+            // It still takes all aggregates that were sent as a whole.
+            let has_cut = !channel.is_flushed();
+            self.unreturned.drain(..self.unreturned.len() - usize::from(has_cut));
+        }
+        for (end, mut bytes) in self.unreturned.drain(..) {
+            let begin = end - bytes.len();
+            bytes.skip(returned.saturating_sub(begin).min(bytes.len()));
+            self.pending.concatenate(bytes);
+        }
     }
+
+    /// Returns whether the reader needs nothing of this end any more.
+    pub(super) fn is_over(&mut self) -> bool {
+        let Some(channel) = &self.channel else { return self.pending.is_empty() };
+        let returned = channel.returned();
+        is_gone(channel, None) && self.unreturned.iter().all(|(end, _)| *end <= returned)
+    }
+}
+
+/// A step of writing.
+enum Step {
+    /// This many bytes were sent through the channel.
+    Sent(u64),
+    /// Bytes were written to the pipe: all that was asked for, unless a signal came or the pipe
+    /// does not block.
+    Written { count: u64, asked: u64 },
 }
 
 /// The bytes of a pipe that an aggregate follows.
@@ -184,23 +262,21 @@ enum Follows {
     Nothing,
     /// Those before this position.
     Bytes(u64),
-    /// The reader reads now.
-    Unknown,
 }
 
-/// Returns the bytes that an aggregate follows which is sent now.
-fn bytes_before(channel: &Channel, pipe: BorrowedFd<'_>) -> Result<Follows, Errno> {
+/// Returns the bytes that an aggregate follows which is sent now; `None` while the reader reads.
+fn bytes_before(channel: &Channel, pipe: BorrowedFd<'_>) -> Result<Option<Follows>, Errno> {
     let state = || StreamState::from_number(channel.stream());
     for _ in 0..POSITION_TRIES {
         let before = state();
         let waiting = millrace_sys::waiting_bytes(pipe)?;
         if before == state() && !before.is_reading {
-            return Ok(match waiting {
+            return Ok(Some(match waiting {
                 0 => Follows::Nothing,
-                _ => Follows::Bytes(before.consumed + waiting),
-            });
+                _ => Follows::Bytes(before.consumed.saturating_add(waiting)),
+            }));
         }
         std::thread::yield_now();
     }
-    Ok(Follows::Unknown)
+    Ok(None)
 }
