@@ -1,7 +1,7 @@
 //! Accounts: how much memory of another process is held here.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// The memory that one sender may have this process hold. Clones are the same account.
 ///
@@ -15,6 +15,8 @@ struct AccountState {
     bytes_max: u64,
     /// Relaxed: it is ordered with no other memory.
     held: AtomicU64,
+    /// The number of charges. Relaxed, likewise.
+    charges: AtomicUsize,
 }
 
 /// A charge to an account, which is refunded when this is dropped.
@@ -27,7 +29,8 @@ pub(crate) struct Charge {
 impl Account {
     /// Creates an account of `bytes_max` bytes.
     pub fn new(bytes_max: u64) -> Self {
-        Self(Arc::new(AccountState { bytes_max, held: AtomicU64::new(0) }))
+        let (held, charges) = (AtomicU64::new(0), AtomicUsize::new(0));
+        Self(Arc::new(AccountState { bytes_max, held, charges }))
     }
 
     /// Returns the most bytes that are held at a time.
@@ -40,10 +43,16 @@ impl Account {
         self.0.held.load(Ordering::Relaxed)
     }
 
+    /// Returns the number of files that are held.
+    pub(crate) fn charges(&self) -> usize {
+        self.0.charges.load(Ordering::Relaxed)
+    }
+
     /// Charges `bytes`; returns `None` if the account has too few left.
     pub(crate) fn charge(&self, bytes: u64) -> Option<Charge> {
         let add = |held: u64| held.checked_add(bytes).filter(|held| *held <= self.0.bytes_max);
         self.0.held.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).ok()?;
+        self.0.charges.fetch_add(1, Ordering::Relaxed);
         Some(Charge { account: self.clone(), bytes })
     }
 }
@@ -56,6 +65,7 @@ impl Charge {
 
 impl Drop for Charge {
     fn drop(&mut self) {
+        self.account.0.charges.fetch_sub(1, Ordering::Relaxed);
         self.account.0.held.fetch_sub(self.bytes, Ordering::Relaxed);
     }
 }

@@ -186,6 +186,8 @@ fn an_ordinary_program_writes_bytes() {
     assert!(received == expected && reader.stats().passed == 0);
 }
 
+/// The sealed files that a reader keeps.
+const FILES: u32 = 2000;
 /// The bytes after which both ends of a pipe are paired by the next call.
 const PAIRING_BYTES: usize = 40_000;
 
@@ -390,6 +392,15 @@ fn plays_a_role() {
                 thread::park();
             }
         }
+        "keeps files" => {
+            millrace_sys::lower_descriptor_limit(512).expect("a lower limit");
+            let mut kept = Aggregate::new();
+            while kept.len() < 4 * u64::from(FILES) {
+                kept.concatenate(client.read(from.as_fd(), 100).expect("bytes"));
+            }
+            assert_eq!(kept.to_vec(), (0..FILES).flat_map(u32::to_le_bytes).collect::<Vec<_>>());
+            println!("has kept all");
+        }
         other => panic!("no role: {other}"),
     }
 }
@@ -530,6 +541,44 @@ fn many_short_writes_do_not_wait() {
 }
 
 #[test]
+fn a_reader_keeps_what_it_has_read() {
+    const ROUNDS: u64 = 40;
+    let folder = Folder::new("keeps");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    let bytes = pattern(2 * MEGABYTE, 1);
+    let mut kept = Aggregate::new();
+    for _ in 0..ROUNDS {
+        let bytes = sealed(&bytes);
+        assert_eq!(writer.write(to.as_fd(), &bytes), Ok(bytes.len()));
+        kept.concatenate(reader.read(from.as_fd(), u64::MAX).expect("bytes"));
+    }
+    let copied = bytes.len() as u64 * ROUNDS;
+    assert!(kept.len() == copied);
+    while kept.len() < 2 * copied {
+        write_all(&writer, &to, &bytes[..MEGABYTE / 2]);
+        kept.concatenate(reader.read(from.as_fd(), u64::MAX).expect("bytes"));
+    }
+    assert!(kept.slice(copied..copied + 10).to_vec() == bytes[..10]);
+}
+
+#[test]
+fn a_reader_keeps_many_sealed_files() {
+    let folder = Folder::new("files");
+    let daemon = Daemon::start(&folder, &[]);
+    let writer = daemon.client();
+    let (_actor, mut reports, to) = start_reader("keeps files", &daemon, &folder);
+    write_all(&writer, &to, &pattern(PAIRING_BYTES, 1));
+    reports.wait_for("is paired");
+    for number in 0..FILES {
+        let bytes = sealed(&number.to_le_bytes());
+        assert_eq!(writer.write(to.as_fd(), &bytes), Ok(4));
+    }
+    assert!(writer.stats().passed > 0);
+    reports.wait_for("has kept all");
+}
+
+#[test]
 fn a_pipe_without_room_loses_nothing() {
     let folder = Folder::new("nonblocking");
     let daemon = Daemon::start(&folder, &[]);
@@ -597,6 +646,25 @@ fn nothing_is_read_at_once() {
     let (reader, from, _writer, _to) = paired(&daemon);
     let read = finishes("a read", move || reader.read(from.as_fd(), 0).map(|bytes| bytes.len()));
     assert_eq!(read, Ok(0));
+}
+
+#[test]
+fn a_write_is_complete() {
+    let folder = Folder::new("complete");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    let (all, mut bytes) = (sealed(&pattern(6 * MEGABYTE, 2)), Aggregate::new());
+    for number in 0..3000 {
+        bytes.concatenate(all.slice(2000 * number..2000 * number + 1500));
+    }
+    bytes.concatenate(sealed(&pattern(7 * MEGABYTE, 1)));
+    let received = thread::scope(|scope| {
+        let received = scope.spawn(|| read_all(&reader, &from));
+        assert_eq!(writer.write(to.as_fd(), &bytes), Ok(bytes.len()));
+        drop(to);
+        received.join().expect("the reader")
+    });
+    assert!(received == bytes.to_vec());
 }
 
 #[test]

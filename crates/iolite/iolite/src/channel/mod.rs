@@ -137,6 +137,11 @@ impl Channel {
         Ok(self.other.is_some())
     }
 
+    /// Returns the options. The slab may be replaced.
+    pub(crate) fn options(&mut self) -> &mut ChannelOptions {
+        &mut self.options
+    }
+
     /// Publishes a number for the other side, whose meaning belongs to the users of the channel.
     pub(crate) fn set_stream(&self, number: u64) {
         self.own.set_stream(number);

@@ -6,7 +6,10 @@ use millrace_sys::{Errno, PacketEvents, waiting_bytes};
 
 use crate::aggregate::Aggregate;
 use crate::channel::{Channel, ChannelError, Received};
+use crate::limits::{COPIED_BYTES_MAX, PROGRAM_SLAB_BYTES};
+use crate::memory_kind::MemoryKind;
 use crate::service::pipe_writer::StreamState;
+use crate::slab::Slab;
 
 /// A pipe from which this process reads.
 #[derive(Debug, Default)]
@@ -32,6 +35,9 @@ pub(super) enum ReadFrom {
     Pipe(u64),
 }
 
+/// The received files that are held as they are; further ones are copied. Each takes a descriptor,
+/// of which a process has 1024 by default.
+const FILES_MAX: usize = 128;
 /// Waiting is renewed after this time.
 const WAIT_MS: u32 = 60_000;
 
@@ -96,12 +102,20 @@ impl PipeReader {
     /// Receives an aggregate, or the end of the channel. Returns whether there was anything.
     fn receive(&mut self) -> Result<bool, Errno> {
         let Some(channel) = &mut self.channel else { return Ok(false) };
-        match channel.try_receive() {
+        let mut received = channel.try_receive();
+        if let Err(ChannelError::NoMemory(_)) = received {
+            renew_slab(channel)?;
+            received = channel.try_receive();
+        }
+        match received {
             Ok(Received::Aggregate(aggregate)) => {
                 let text = channel.text().first_chunk();
                 self.rest_at = text.map_or(0, |text| u64::from_le_bytes(*text));
                 channel.pass_received();
                 self.rest = aggregate;
+                if channel.options().account.charges() > FILES_MAX {
+                    self.rest = copy_of(&self.rest, channel)?;
+                }
             }
             // A packet that the ring has announced may still be behind others.
             Ok(Received::Nothing) => return Ok(channel.has_frame()),
@@ -148,6 +162,25 @@ impl PipeReader {
         let has_event = [from_channel, from_pipe].iter().any(|of| of.is_ready || of.is_gone);
         if wait_ms == 0 && !has_event { Err(Errno::AGAIN) } else { Ok(from_pipe.is_gone) }
     }
+}
+
+/// Gives a channel a new slab, because the program keeps what is in the last one.
+fn renew_slab(channel: &mut Channel) -> Result<(), Errno> {
+    channel.options().slab = Slab::on_heap(PROGRAM_SLAB_BYTES).map_err(|_| Errno::NOMEM)?;
+    Ok(())
+}
+
+/// Returns a copy of an aggregate in the slab of a channel.
+fn copy_of(aggregate: &Aggregate, channel: &mut Channel) -> Result<Aggregate, Errno> {
+    let kind = match aggregate.len() as usize {
+        0..COPIED_BYTES_MAX => MemoryKind::Copied,
+        _ => MemoryKind::ZeroCopy,
+    };
+    if let Ok(copy) = aggregate.copy(&channel.options().slab, kind, 0) {
+        return Ok(copy);
+    }
+    renew_slab(channel)?;
+    aggregate.copy(&channel.options().slab, kind, 0).map_err(|_| Errno::NOMEM)
 }
 
 /// Returns whether the process at the other end of a channel, or the other end of its pipe, is gone.
