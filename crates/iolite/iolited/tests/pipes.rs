@@ -759,6 +759,24 @@ fn a_signal_ends_a_wait() {
 }
 
 #[test]
+fn trust_can_begin_later() {
+    let folder = Folder::new("later-trust");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    // The first memory is in a pool to which the reader is invited before it trusts the writer.
+    let pool_of = |round: u8| {
+        write_all(&writer, &to, &[round; 10_000]);
+        let bytes = reader.read(from.as_fd(), u64::MAX).expect("bytes");
+        assert_eq!(bytes.to_vec(), [round; 10_000]);
+        bytes.slices().next().expect("a slice").id().pool
+    };
+    // The reader has read all packets after so many aggregates.
+    assert!((1..=100).all(|round| pool_of(round) == 0));
+    reader.trust_user();
+    assert!((101..=200).any(|round| pool_of(round) != 0));
+}
+
+#[test]
 fn a_program_can_use_many_pipes() {
     let folder = Folder::new("many-pipes");
     let daemon = Daemon::start(&folder, &[]);

@@ -66,6 +66,8 @@ pub struct Channel {
     /// The calls that send or receive an aggregate, for [`Channel::look_at_socket`].
     calls: usize,
     error: Option<ChannelError>,
+    /// The last pool of the other process that was not joined.
+    invitation: Option<Frame>,
     /// The room for one packet.
     packet: Vec<u8>,
     /// The generation of the process that uses this side. A child of fork(2) only closes its
@@ -115,6 +117,7 @@ impl Channel {
             delayed: [false; 2],
             calls: 0,
             error: None,
+            invitation: None,
             packet: vec![0; FRAME_BYTES + BYTES_PER_PACKET_MAX],
             process: millrace_sys::process_generation(),
         })
@@ -140,6 +143,16 @@ impl Channel {
     /// Returns the options. The slab may be replaced.
     pub(crate) fn options(&mut self) -> &mut ChannelOptions {
         &mut self.options
+    }
+
+    /// Joins the pools of the other process from now on, also the last one that it has made before.
+    ///
+    /// # Errors
+    /// As [`Channel::receive`].
+    pub(crate) fn join_pools(&mut self) -> Result<(), ChannelError> {
+        self.options.joins_pools = true;
+        let joined = self.invitation.take().map_or(Ok(()), |frame| self.join(frame));
+        self.check(joined)
     }
 
     /// Publishes a number for the other side, whose meaning belongs to the users of the channel.
@@ -635,7 +648,7 @@ impl Channel {
                 let _ = self.peer.process.set(process);
             }
             FrameKind::Pool if self.options.joins_pools => self.join(frame)?,
-            FrameKind::Pool => {}
+            FrameKind::Pool => self.invitation = Some(frame),
             FrameKind::Ledger => {
                 let words = file()?;
                 let mut pools = self.sending.pools.iter();
@@ -662,6 +675,7 @@ impl Channel {
             }
             FrameKind::PoolEnded => {
                 self.receiving.pools.retain(|(number, _)| *number != frame.number);
+                self.invitation.take_if(|pool| pool.number == frame.number);
             }
             FrameKind::Wake => {}
             _ => return Err(PeerFault::Frame.into()),

@@ -155,8 +155,8 @@ impl FileClient {
         self.slab.with_ready_block(allocate)
     }
 
-    /// From now on, bytes of pipes are read where writers of the same user have them. Such a writer
-    /// can change them while they are read.
+    /// From now on, bytes of pipes are read where writers of the same user have them, also of pipes
+    /// that are in use already. Such a writer can change them while they are read.
     pub fn trust_user(&self) {
         self.trusts_user.store(true, Ordering::Relaxed);
     }

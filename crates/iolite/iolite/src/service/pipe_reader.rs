@@ -47,6 +47,16 @@ impl PipeReader {
         self.channel = Some(channel);
     }
 
+    /// Reads memory of the writer where it is from now on.
+    pub(super) fn trust_writer(&mut self) {
+        if let Some(channel) = &mut self.channel
+            && !channel.options().joins_pools
+        {
+            // The next call on the channel returns its error.
+            let _ = channel.join_pools();
+        }
+    }
+
     /// Waits for up to `length` bytes, at least one, and returns where they are. The wait ends at
     /// once if `is_nonblocking`.
     ///
