@@ -73,10 +73,14 @@ impl FileClient {
     /// the daemon has the file as it was at one moment of the call; the kernel may copy some bytes
     /// before another process's write and some after it.
     ///
-    /// Two threads that read from one descriptor at the same time may get the same bytes.
+    /// Two threads that read from one descriptor of a file at the same time may get the same bytes.
+    ///
+    /// As with stdio(3), a program that reads a pipe by these calls reads it only by them until its
+    /// end: read(2) and poll(2) do not show what the writer has passed, and a child or a next
+    /// program does not get what was received here.
     ///
     /// # Errors
-    /// Those of read(2); ENOMEM.
+    /// Those of read(2); ENOMEM. EINTR ends a wait for a pipe also with SA_RESTART (sigaction(2)).
     pub fn read(&self, file: BorrowedFd<'_>, length: u64) -> Result<Aggregate, Errno> {
         let status = millrace_sys::inode_status(file)?;
         let Some(version) = FileVersion::from_status(&status) else {
@@ -112,6 +116,9 @@ impl FileClient {
     /// Writes an aggregate to a descriptor, as write(2) does, and returns the number of bytes
     /// written. The daemon learns which sealed memory the file has now, so that readers get that
     /// memory.
+    ///
+    /// A pipe that blocks takes all bytes, unless a signal comes. What a reader that ends has not
+    /// returned is written to the pipe by the next call. If the writer ends before that, it is lost.
     ///
     /// # Errors
     /// Those of write(2), if nothing was written: ENOSPC, EDQUOT, EFBIG, EAGAIN.
