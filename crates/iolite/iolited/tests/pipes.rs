@@ -11,19 +11,13 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use common::{Actor, Daemon, Folder, memory_of, pattern, whole};
+use common::{Actor, Daemon, Folder, memory_of, pattern, sealed, whole};
 use iolite::service::{FileClient, RESPONSE_BYTES_MAX, Request, Response};
-use iolite::{Aggregate, Channel, ChannelOptions, UnsealedMemory};
+use iolite::{Aggregate, Channel, ChannelOptions};
 use millrace_sys::Errno;
 
 const MEGABYTE: usize = 1 << 20;
 const ROUNDS: u64 = 100;
-
-fn sealed(bytes: &[u8]) -> Aggregate {
-    let mut memory = UnsealedMemory::new(bytes.len()).expect("memory");
-    memory.write(bytes);
-    memory.seal().expect("no mapping").into_slice().expect("a mapping").into()
-}
 
 /// Writes all bytes from memory of the client.
 fn write_all(client: &FileClient, pipe: &PipeWriter, mut bytes: &[u8]) {

@@ -175,8 +175,8 @@ impl Channel {
         self.other.as_ref().map_or(0, PeerPage::returned)
     }
 
-    /// Returns whether the other side has announced a frame in its ring, or packets were left in the
-    /// socket.
+    /// Returns whether the other side has announced a frame in its ring, or packets were left in
+    /// the socket.
     pub(crate) fn has_frame(&self) -> bool {
         self.receiving.has_frame(self.other.as_ref()) || self.has_more_packets
     }

@@ -1,12 +1,11 @@
 //! The client's side: reading and writing files, with the daemon or without it.
 
-use std::io::IoSlice;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard};
 
-use millrace_sys::{Errno, InodeKind, WRITE_PARTS_MAX};
+use millrace_sys::{Errno, InodeKind};
 
 use crate::aggregate::Aggregate;
 use crate::buffer::Buffer;
@@ -20,6 +19,7 @@ use crate::service::link::DaemonLink;
 use crate::service::message::{PieceRange, Refusal, Request, Response};
 use crate::service::pipes::Pipes;
 use crate::service::version::FileVersion;
+use crate::service::write::write_bytes;
 use crate::service::{PIECE_BYTES, SHARED_FILE_BYTES_MIN};
 use crate::slab::Slab;
 use crate::slice::Slice;
@@ -117,8 +117,9 @@ impl FileClient {
     /// written. The daemon learns which sealed memory the file has now, so that readers get that
     /// memory.
     ///
-    /// A pipe that blocks takes all bytes, unless a signal comes. What a reader that ends has not
-    /// returned is written to the pipe by the next call. If the writer ends before that, it is lost.
+    /// A pipe that blocks takes all bytes, unless a signal comes. If a reader ends, the next call
+    /// writes the bytes to the pipe that the reader has not returned. They are lost if the writer
+    /// ends first.
     ///
     /// # Errors
     /// Those of write(2), if nothing was written: ENOSPC, EDQUOT, EFBIG, EAGAIN.
@@ -413,29 +414,6 @@ fn slice_of(piece: PieceRange, memory: OwnedFd) -> Result<Slice, String> {
     let memory = SealedMemory::of_trusted(memory, piece.length)
         .map_err(|refused| wrong(refused.to_string()))?;
     memory.into_slice().map_err(|error| error.to_string())
-}
-
-/// Writes as much of an aggregate as write(2) takes, and returns the number of bytes.
-pub(super) fn write_bytes(file: BorrowedFd<'_>, bytes: &Aggregate) -> Result<u64, Errno> {
-    let parts: Vec<IoSlice<'_>> = bytes.slices().map(|slice| IoSlice::new(slice)).collect();
-    if parts.is_empty() {
-        return millrace_sys::write_next(file, &[IoSlice::new(&[])]).map(|count| count as u64);
-    }
-    let mut written = 0;
-    for parts in parts.chunks(WRITE_PARTS_MAX) {
-        let expected: usize = parts.iter().map(|part| part.len()).sum();
-        match millrace_sys::write_next(file, parts) {
-            Ok(count) => {
-                written += count as u64;
-                if count < expected {
-                    break;
-                }
-            }
-            Err(error) if written == 0 => return Err(error),
-            Err(_) => break,
-        }
-    }
-    Ok(written)
 }
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -18,10 +18,13 @@ mod counters;
 mod kept;
 mod link;
 mod message;
+mod pipe_calls;
 mod pipe_reader;
+mod pipe_state;
 mod pipe_writer;
 mod pipes;
 mod version;
+mod write;
 
 use std::path::PathBuf;
 

@@ -8,7 +8,7 @@ use crate::aggregate::Aggregate;
 use crate::channel::{Channel, ChannelError, Received};
 use crate::limits::{COPIED_BYTES_MAX, PROGRAM_SLAB_BYTES};
 use crate::memory_kind::MemoryKind;
-use crate::service::pipe_writer::StreamState;
+use crate::service::pipe_state::{StreamState, is_gone};
 use crate::slab::Slab;
 
 /// A pipe from which this process reads.
@@ -157,7 +157,7 @@ impl PipeReader {
     }
 
     /// Returns whether the writer has not passed anything that is left, and never will.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         self.rest.is_empty() && self.channel.as_ref().is_none_or(|of| is_gone(of, None))
     }
 
@@ -191,18 +191,4 @@ fn copy_of(aggregate: &Aggregate, channel: &mut Channel) -> Result<Aggregate, Er
     }
     renew_slab(channel)?;
     aggregate.copy(&channel.options().slab, kind, 0).map_err(|_| Errno::NOMEM)
-}
-
-/// Returns whether the process at the other end of a channel, or the other end of its pipe, is gone.
-pub(super) fn is_gone(channel: &Channel, pipe: Option<BorrowedFd<'_>>) -> bool {
-    let pipe = pipe.unwrap_or(channel.socket());
-    let both = [(channel.socket(), PacketEvents::None), (pipe, PacketEvents::None)];
-    loop {
-        match millrace_sys::wait_for_two(both, 0) {
-            Ok(states) => return states.iter().any(|of| of.is_gone),
-            Err(Errno::INTR) => {}
-            // Without memory for poll(2), the next call notices it.
-            Err(_) => return false,
-        }
-    }
 }

@@ -10,8 +10,8 @@ use crate::buffer::Buffer;
 use crate::channel::{Channel, ChannelError};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Pool;
-use crate::service::client::write_bytes;
-use crate::service::pipe_reader::is_gone;
+use crate::service::pipe_state::{StreamState, TEXT_BYTES, is_gone};
+use crate::service::write::write_bytes;
 
 /// A pipe to which this process writes.
 #[derive(Debug, Default)]
@@ -25,7 +25,8 @@ pub(super) struct PipeWriter {
     /// The aggregates that the reader has not returned to its program as a whole, with the values
     /// of `sent` after each. Their first bytes may have been returned.
     unreturned: VecDeque<(u64, Aggregate)>,
-    /// What a reader that is gone has not returned. It is written to the pipe before anything else.
+    /// Bytes that a reader that is gone has not returned. They are written to the pipe before any
+    /// others.
     pending: Aggregate,
 }
 
@@ -37,35 +38,13 @@ pub(super) struct Written {
     pub(super) was_sent: bool,
 }
 
-/// How far the reader has read the pipe. With the bytes that wait in the pipe, it says after which
-/// bytes an aggregate follows, also if another process has written them.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct StreamState {
-    /// The bytes that were read from the pipe since it was paired.
-    pub(super) consumed: u64,
-    /// More are being read now.
-    pub(super) is_reading: bool,
-}
-
-impl StreamState {
-    pub(super) fn to_number(self) -> u64 {
-        self.consumed << 1 | u64::from(self.is_reading)
-    }
-
-    fn from_number(number: u64) -> Self {
-        Self { consumed: number >> 1, is_reading: number & 1 == 1 }
-    }
-}
-
-/// The length of the text before an aggregate that follows bytes in the pipe: their position.
-pub(super) const TEXT_BYTES: usize = 8;
 /// How often the position is read while the reader reads.
 const POSITION_TRIES: usize = 100;
 /// The bytes of the pool for one pipe. They take memory as they are used.
 const POOL_BYTES: usize = 8 * BLOCK_BYTES;
 /// A write of so many bytes or fewer is not mixed with others (pipe(7), PIPE_BUF).
 const ATOMIC_BYTES_MAX: u64 = 4096;
-/// The bytes that are written to the pipe before the channel is tried again: what a pipe holds.
+/// The bytes that are written to the pipe before the channel is tried again: the size of a pipe.
 const PIPE_BYTES: u64 = 64 * 1024;
 /// Waiting is renewed after this time.
 const WAIT_MS: u32 = 60_000;
@@ -103,13 +82,13 @@ impl PipeWriter {
         while !rest.is_empty() {
             let step = self.write_some(pipe, &rest);
             match step {
-                Ok(Step::Sent(count)) => {
+                Ok(WriteStep::Sent(count)) => {
                     was_sent = true;
                     rest.skip(count);
                 }
-                Ok(Step::Written { count, asked }) => {
+                Ok(WriteStep::Written { count, length }) => {
                     rest.skip(count);
-                    if count < asked {
+                    if count < length {
                         break;
                     }
                 }
@@ -124,20 +103,20 @@ impl PipeWriter {
 
     /// Sends or writes the first bytes of an aggregate. Only write(2) waits for the reader, which
     /// can take what is in the channel at any time before: a pipe never has room for less.
-    fn write_some(&mut self, pipe: BorrowedFd<'_>, bytes: &Aggregate) -> Result<Step, Errno> {
+    fn write_some(&mut self, pipe: BorrowedFd<'_>, bytes: &Aggregate) -> Result<WriteStep, Errno> {
         self.write_pending(pipe)?;
         if let Some(count) = self.send(pipe, bytes)? {
-            return Ok(Step::Sent(count));
+            return Ok(WriteStep::Sent(count));
         }
         // The channel may have ended just now.
         self.write_pending(pipe)?;
-        let asked = if self.channel.is_some() { PIPE_BYTES } else { u64::MAX };
-        let asked = asked.min(bytes.len());
-        let count = write_bytes(pipe, &bytes.slice(0..asked))?;
-        Ok(Step::Written { count, asked })
+        let length = if self.channel.is_some() { PIPE_BYTES } else { u64::MAX };
+        let length = length.min(bytes.len());
+        let count = write_bytes(pipe, &bytes.slice(0..length))?;
+        Ok(WriteStep::Written { count, length })
     }
 
-    /// Writes what a reader that is gone has left.
+    /// Writes the bytes that a reader that is gone has left.
     ///
     /// # Errors
     /// Those of write(2), with EINTR if a signal has ended it. The rest is kept, except if no
@@ -222,8 +201,8 @@ impl PipeWriter {
         }
     }
 
-    /// Ends the use of the channel. What the reader has not returned to its program is written to
-    /// the pipe next.
+    /// Ends the use of the channel. Bytes that the reader has not returned to its program are
+    /// written to the pipe next.
     fn end(&mut self, pipe: BorrowedFd<'_>) {
         let Some(channel) = self.channel.take() else { return };
         self.pool = None;
@@ -241,7 +220,7 @@ impl PipeWriter {
     }
 
     /// Returns whether the reader needs nothing of this end any more.
-    pub(super) fn is_over(&mut self) -> bool {
+    pub(super) fn is_over(&self) -> bool {
         let Some(channel) = &self.channel else { return self.pending.is_empty() };
         let returned = channel.returned();
         is_gone(channel, None) && self.unreturned.iter().all(|(end, _)| *end <= returned)
@@ -249,12 +228,12 @@ impl PipeWriter {
 }
 
 /// A step of writing.
-enum Step {
+enum WriteStep {
     /// This many bytes were sent through the channel.
     Sent(u64),
-    /// Bytes were written to the pipe: all that was asked for, unless a signal came or the pipe
+    /// `count` of `length` bytes were written to the pipe: all, unless a signal came or the pipe
     /// does not block.
-    Written { count: u64, asked: u64 },
+    Written { count: u64, length: u64 },
 }
 
 /// The bytes of a pipe that an aggregate follows.
