@@ -286,8 +286,8 @@ int iol_channel_prepare_to_wait(struct iol_channel *channel);
 // iol_channel_receive(3): return how many files of pools of the other process were mapped.
 int64_t iol_channel_maps(const struct iol_channel *channel);
 
-// iol_read(3): read up to `length` bytes from the position of a descriptor, and return their number.
-// 0 at the end.
+// iol_read(3): read up to `length` bytes from the position of a descriptor. Return their number; 0
+// at the end.
 ssize_t iol_read(int fd, size_t length, struct iol_aggregate **aggregate);
 // iol_read(3): read from an offset of a file.
 ssize_t iol_pread(int fd, size_t length, off_t offset, struct iol_aggregate **aggregate);

@@ -86,7 +86,7 @@ static void write_files(void) {
   CHECK(iol_write(fd, more) == 70000 && pread(fd, seen, 70000, 400000) == 70000);
   CHECK(!memcmp(seen, pattern, 70000) && iol_aggregate_length(all) == 400000);
   iol_aggregate_destroy(more);
-  // What was read is written as well.
+  // Bytes that were read are written to another file.
   int copy = open_file("copy", O_RDWR | O_TRUNC);
   CHECK(iol_write(copy, all) == 400000 && pread(copy, seen, sizeof seen, 0) == 400000);
   CHECK(!memcmp(seen, pattern, 300000) && !memcmp(seen + 300000, pattern + 7, 100000));

@@ -4,15 +4,14 @@ mod common;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::thread::JoinHandleExt;
 use std::process::ChildStdout;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
 
-use common::{Actor, Daemon, Folder, memory_of, pattern, sealed, whole};
-use iolite::service::{FileClient, RESPONSE_BYTES_MAX, Request, Response};
+use common::{Actor, Daemon, Folder, memory_of, pair_by_hand, pattern, sealed, whole};
+use iolite::service::FileClient;
 use iolite::{Aggregate, Channel, ChannelOptions};
 use millrace_sys::Errno;
 
@@ -686,22 +685,6 @@ fn a_reader_that_breaks_the_protocol_is_left() {
     assert!(written.join().expect("no panic") > 0);
     received.join().expect("no panic");
     drop(reader);
-}
-
-/// Passes an end of a pipe to the daemon, and returns the socket for a channel.
-fn pair_by_hand(daemon: &Daemon, pipe: BorrowedFd<'_>) -> OwnedFd {
-    let connection = millrace_sys::connect_and_wait(&daemon.socket, Duration::from_secs(60));
-    let connection = connection.expect("the daemon");
-    let mut packet = Vec::new();
-    Request::Pair.write(&mut packet);
-    millrace_sys::send_packet_and_wait(connection.as_fd(), &[&packet], &[pipe]).expect("sent");
-    let (mut response, mut files) = ([0; RESPONSE_BYTES_MAX], Vec::new());
-    let length = millrace_sys::await_packet(connection.as_fd(), &mut response, &mut files);
-    let response = Response::read(&response[..length.expect("a response")], files.len());
-    assert!(matches!(response, Some(Response::Paired)), "{response:?}");
-    // The other end finds this one even if the connection has ended.
-    std::mem::forget(connection);
-    files.pop().expect("a socket")
 }
 
 /// Sends a signal to a thread until it has ended. The signal runs a handler that does nothing.

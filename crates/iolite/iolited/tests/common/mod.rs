@@ -4,14 +4,14 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use iolite::service::FileClient;
+use iolite::service::{FileClient, RESPONSE_BYTES_MAX, Request, Response};
 use iolite::{Aggregate, UnsealedMemory};
 
 /// A folder that is removed at the end.
@@ -215,4 +215,23 @@ pub(crate) fn role() -> Option<(String, FileClient, PathBuf)> {
     let [role, socket, folder] = VARIABLES.map(std::env::var_os);
     let client = FileClient::new(Some(Path::new(&socket?))).expect("memory");
     Some((role?.into_string().expect("a name"), client, folder?.into()))
+}
+
+/// Passes an end of a pipe to the daemon, and returns the socket for a channel.
+pub(crate) fn pair_by_hand(daemon: &Daemon, pipe: BorrowedFd<'_>) -> OwnedFd {
+    let connection = millrace_sys::connect_and_wait(&daemon.socket, Duration::from_secs(60));
+    let connection = connection.expect("the daemon");
+    let (mut packet, mut files) = (Vec::new(), Vec::new());
+    let mut receive = || {
+        let mut bytes = [0; RESPONSE_BYTES_MAX];
+        let length = millrace_sys::await_packet(connection.as_fd(), &mut bytes, &mut files);
+        Response::read(&bytes[..length.expect("a response")], files.len())
+    };
+    assert_eq!(receive(), Some(Response::Ready));
+    Request::Pair.write(&mut packet);
+    millrace_sys::send_packet_and_wait(connection.as_fd(), &[&packet], &[pipe]).expect("sent");
+    assert_eq!(receive(), Some(Response::Paired));
+    // The other end finds this one even if the connection has ended.
+    std::mem::forget(connection);
+    files.pop().expect("a socket")
 }
