@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::service::message::Refusal;
 
-/// Where the bytes came from that a [`FileClient`] has returned.
+/// Where the bytes came from that a [`FileClient`](crate::service::FileClient) has returned.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ClientStats {
     /// Calls whose bytes were all here already.
