@@ -1,25 +1,33 @@
-// cat: copies files, or the standard input, to the standard output. See README.md.
+// cat: copies files to the standard output: "cat [FILE]...". See README.md.
 #include "common.h"
 
-static void copy(int fd)
+// Returns the exit status.
+static int copy(const char *path)
 {
     struct iol_aggregate *aggregate;
     ssize_t count;
+    int fd = open_input(path);
+    if (fd < 0)
+        return STATUS_ERROR;
     while ((count = iol_read(fd, READ_BYTES, &aggregate)) > 0)
-        write_all(1, aggregate);
-    check_transfer(count, "iol_read");
-    iol_aggregate_destroy(aggregate);
+        write_all(aggregate);
+    if (count < 0)
+        warnx("%s: %s", path, iol_strerror((int)count));
+    else
+        iol_aggregate_destroy(aggregate);
+    if (fd != STDIN_FILENO)
+        close(fd);
+    return count < 0 ? STATUS_ERROR : 0;
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 2)
-        copy(0);
-    for (int i = 1; i < argc; i++) {
-        int fd = open_input(argv[i]);
-        copy(fd);
-        if (fd > 0)
-            close(fd);
-    }
-    return 0;
+    int status = 0;
+    if (getopt(argc, argv, "") != -1)
+        errx(STATUS_ERROR, "usage: cat [FILE]...");
+    if (optind == argc)
+        return copy("-");
+    for (int i = optind; i < argc; i++)
+        status |= copy(argv[i]);
+    return status;
 }

@@ -1,17 +1,17 @@
-// grep: prints the lines that contain a string: "grep STRING [FILE]". See README.md.
-#define FAILURE 2
+// grep: prints the lines that contain a string, as "grep -aF" does: "grep [-aF] STRING [FILE]". See
+// README.md.
+#define STATUS_ERROR 2
 #include "common.h"
 
 static struct iol_aggregate *output;
-static int has_match;
+static int has_matched;
 // The beginning of a line whose end has not been read yet.
 static char *begun;
 static size_t begun_length;
 
 static void flush(void)
 {
-    has_match |= iol_aggregate_length(output) > 0;
-    write_all(1, output);
+    write_all(output);
     check(iol_aggregate_create(&output), "iol_aggregate_create");
 }
 
@@ -33,7 +33,7 @@ static void print_copy(const char *bytes, size_t length)
         struct iol_buffer *buffer;
         struct iol_slice *slice;
         size_t size = length < IOL_BUFFER_BYTES_MAX ? length : IOL_BUFFER_BYTES_MAX;
-        check(iol_allocate(1, size, &buffer), "iol_allocate");
+        check(iol_allocate(STDOUT_FILENO, size, &buffer), "iol_allocate");
         ssize_t count = iol_buffer_write(buffer, bytes, size);
         check(count, "iol_buffer_write");
         check(iol_buffer_freeze(buffer, &slice), "iol_buffer_freeze");
@@ -51,7 +51,7 @@ static void keep(const char *bytes, size_t length)
         return;
     begun = realloc(begun, begun_length + length);
     if (!begun)
-        err(FAILURE, "realloc");
+        err(STATUS_ERROR, "realloc");
     memcpy(begun + begun_length, bytes, length);
     begun_length += length;
 }
@@ -59,8 +59,11 @@ static void keep(const char *bytes, size_t length)
 // Ends the line that was kept.
 static void end_line(const char *string)
 {
-    if (memmem(begun, begun_length, string, strlen(string)))
+    // The end of the line is no part of it.
+    if (memmem(begun, begun_length - 1, string, strlen(string))) {
         print_copy(begun, begun_length);
+        has_matched = 1;
+    }
     begun_length = 0;
 }
 
@@ -86,6 +89,7 @@ static void search(const struct iol_aggregate *from, uint64_t position, const ch
         const char *begin = before ? before + 1 : line;
         const char *newline = memchr(match, '\n', (size_t)(lines_end - match));
         print(from, position + (uint64_t)(begin - bytes), (size_t)(newline + 1 - begin));
+        has_matched = 1;
         line = newline + 1;
     }
     keep(lines_end, (size_t)(end - lines_end));
@@ -93,29 +97,37 @@ static void search(const struct iol_aggregate *from, uint64_t position, const ch
 
 int main(int argc, char **argv)
 {
-    if (argc < 2 || argc > 3 || strchr(argv[1], '\n'))
-        errx(FAILURE, "usage: grep STRING [FILE]");
-    int fd = argc > 2 ? open_input(argv[2]) : 0;
+    // -a and -F say what this program does anyhow.
+    int option;
+    while ((option = getopt(argc, argv, "aF")) != -1 && option != '?') {
+    }
+    if (option == '?' || argc - optind < 1 || argc - optind > 2)
+        errx(STATUS_ERROR, "usage: grep [-aF] STRING [FILE]");
+    const char *string = argv[optind], *path = argc - optind > 1 ? argv[optind + 1] : "-";
+    if (strchr(string, '\n'))
+        errx(STATUS_ERROR, "the string has several lines (expected: one line)");
+    int fd = open_input(path);
+    if (fd < 0)
+        return STATUS_ERROR;
     struct iol_aggregate *aggregate;
     ssize_t count;
-    check(iol_trust_user(), "iol_trust_user");
     check(iol_aggregate_create(&output), "iol_aggregate_create");
     while ((count = iol_read(fd, READ_BYTES, &aggregate)) > 0) {
         struct iol_part part;
         uint64_t position = 0, begin = 0;
         while (iol_aggregate_next(aggregate, &position, &part) == 1) {
-            search(aggregate, begin, part.bytes, part.length, argv[1]);
+            search(aggregate, begin, part.bytes, part.length, string);
             begin = position;
         }
         iol_aggregate_destroy(aggregate);
         flush();
     }
-    check_transfer(count, "iol_read");
+    check(count, path);
     iol_aggregate_destroy(aggregate);
     if (begun_length > 0) {
         keep("\n", 1);
-        end_line(argv[1]);
+        end_line(string);
     }
     flush();
-    return has_match ? 0 : 1;
+    return has_matched ? 0 : 1;
 }

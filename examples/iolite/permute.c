@@ -1,75 +1,71 @@
-// permute: prints all permutations of the words of its arguments, one in a line. See README.md.
+// permute: prints all permutations of words, one in a line: "permute WORD...". See README.md.
 #include "common.h"
 
-static struct iol_buffer *buffer;
-static char *next;
-static size_t room;
+#define WORDS_MAX 12
+#define BUFFER_BYTES ((size_t)64 << 10)
 
-// Writes the full buffer, and allocates another one.
-static void flush(int is_last)
+static struct iol_buffer *buffer;
+static char *start;
+static size_t room, filled;
+
+// Writes what is in the buffer.
+static void flush(void)
 {
     struct iol_slice *slice;
     struct iol_aggregate *aggregate;
-    if (buffer) {
-        check(iol_buffer_freeze(buffer, &slice), "iol_buffer_freeze");
-        check(iol_aggregate_create(&aggregate), "iol_aggregate_create");
-        check(iol_aggregate_append(aggregate, slice), "iol_aggregate_append");
-        iol_slice_destroy(slice);
-        write_all(1, aggregate);
-    }
+    if (!buffer)
+        return;
+    check(iol_buffer_advance(buffer, filled), "iol_buffer_advance");
+    check(iol_buffer_freeze(buffer, &slice), "iol_buffer_freeze");
+    check(iol_aggregate_create(&aggregate), "iol_aggregate_create");
+    check(iol_aggregate_append(aggregate, slice), "iol_aggregate_append");
+    iol_slice_destroy(slice);
+    write_all(aggregate);
     buffer = NULL;
-    if (!is_last) {
-        void *start;
-        check(iol_allocate(1, 64 << 10, &buffer), "iol_allocate");
-        check(iol_buffer_unfilled(buffer, &start, &room), "iol_buffer_unfilled");
-        next = start;
-    }
+    room = filled = 0;
 }
 
-static void print(char **words, const size_t *lengths, int count, size_t line)
+static void print(const char *bytes, size_t length)
 {
-    if (!buffer || room < line)
-        flush(0);
-    char *to = next;
-    for (int i = 0; i < count; i++) {
-        memcpy(to, words[i], lengths[i]);
-        to += lengths[i];
+    while (length > 0) {
+        if (filled == room) {
+            void *unfilled;
+            flush();
+            check(iol_allocate(STDOUT_FILENO, BUFFER_BYTES, &buffer), "iol_allocate");
+            check(iol_buffer_unfilled(buffer, &unfilled, &room), "iol_buffer_unfilled");
+            start = unfilled;
+        }
+        size_t part = length < room - filled ? length : room - filled;
+        memcpy(start + filled, bytes, part);
+        filled += part;
+        bytes += part;
+        length -= part;
     }
-    *to = '\n';
-    next += line;
-    room -= line;
-    check(iol_buffer_advance(buffer, line), "iol_buffer_advance");
 }
 
-// Heap's algorithm.
-static void permute(char **words, size_t *lengths, int count, int all, size_t line)
+// Prints the permutations of the first `count` of all words, by Heap's algorithm.
+static void permute(char **words, int count, int all)
 {
     if (count <= 1) {
-        print(words, lengths, all, line);
+        for (int i = 0; i < all; i++)
+            print(words[i], strlen(words[i]));
+        print("\n", 1);
         return;
     }
     for (int i = 0; i < count; i++) {
-        permute(words, lengths, count - 1, all, line);
+        permute(words, count - 1, all);
         int other = count % 2 ? 0 : i;
         char *word = words[other];
-        size_t length = lengths[other];
         words[other] = words[count - 1];
         words[count - 1] = word;
-        lengths[other] = lengths[count - 1];
-        lengths[count - 1] = length;
     }
 }
 
 int main(int argc, char **argv)
 {
-    if (argc < 2 || argc > 13)
-        errx(2, "usage: permute WORD... (expected: 1 to 12 words)");
-    size_t lengths[12], line = 1;
-    for (int i = 1; i < argc; i++)
-        line += lengths[i - 1] = strlen(argv[i]);
-    if (line > 64 << 10)
-        errx(2, "the words are too long (expected: less than 65536 bytes)");
-    permute(argv + 1, lengths, argc - 1, argc - 1, line);
-    flush(1);
+    if (argc < 2 || argc > WORDS_MAX + 1)
+        errx(STATUS_ERROR, "usage: permute WORD... (expected: 1 to %d words)", WORDS_MAX);
+    permute(argv + 1, argc - 1, argc - 1);
+    flush();
     return 0;
 }

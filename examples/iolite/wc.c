@@ -1,56 +1,103 @@
-// wc: counts lines, words and bytes of a file or of the standard input. "wc -l" counts lines only.
-// See README.md.
+// wc: counts lines, words and bytes: "wc [-clw] [FILE]...". See README.md.
 #include "common.h"
 
-static uint64_t lines, words, bytes;
-static int in_word;
+struct counts {
+    uint64_t lines, words, bytes;
+    int is_in_word;
+};
 
-static void count_lines(const char *start, size_t length)
+static int prints_lines, prints_words, prints_bytes;
+
+static void count_lines(struct counts *counts, const char *start, size_t length)
 {
     const char *end = start + length;
     while (start < end && (start = memchr(start, '\n', (size_t)(end - start)))) {
-        lines++;
+        counts->lines++;
         start++;
     }
 }
 
-static void count_words(const char *start, size_t length)
+static void count_words(struct counts *counts, const char *start, size_t length)
 {
+    int is_in_word = counts->is_in_word;
     for (const char *end = start + length; start < end; start++) {
         int is_space = *start == ' ' || (*start >= '\t' && *start <= '\r');
-        words += (uint64_t)(in_word && is_space);
-        in_word = !is_space;
+        counts->words += (uint64_t)(!is_in_word && !is_space);
+        is_in_word = !is_space;
     }
+    counts->is_in_word = is_in_word;
 }
 
-int main(int argc, char **argv)
+static void print(const struct counts *counts, const char *path)
 {
-    int only_lines = argc > 1 && strcmp(argv[1], "-l") == 0;
-    if (argc > 2 + only_lines || (argc > 1 && !only_lines && argv[1][0] == '-' && argv[1][1]))
-        errx(1, "usage: wc [-l] [FILE]");
-    const char *name = argc > 1 + only_lines ? argv[1 + only_lines] : NULL;
-    int fd = name ? open_input(name) : 0;
+    const char *space = "";
+    const struct { int is_printed; uint64_t count; } all[] = {
+        {prints_lines, counts->lines}, {prints_words, counts->words}, {prints_bytes, counts->bytes}};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
+        if (all[i].is_printed) {
+            printf("%s%llu", space, (unsigned long long)all[i].count);
+            space = " ";
+        }
+    }
+    printf("%s%s\n", path ? " " : "", path ? path : "");
+}
+
+// Counts a file, prints its counts, and adds them to `total`. Returns the exit status.
+static int count_file(const char *path, const char *name, struct counts *total)
+{
+    struct counts counts = {0};
     struct iol_aggregate *aggregate;
     ssize_t count;
-    // A writer that changes bytes while they are counted harms only its own result.
-    check(iol_trust_user(), "iol_trust_user");
+    int fd = open_input(path);
+    if (fd < 0)
+        return STATUS_ERROR;
     while ((count = iol_read(fd, READ_BYTES, &aggregate)) > 0) {
         struct iol_part part;
         uint64_t position = 0;
         while (iol_aggregate_next(aggregate, &position, &part) == 1) {
-            count_lines(part.bytes, part.length);
-            if (!only_lines)
-                count_words(part.bytes, part.length);
+            if (prints_lines)
+                count_lines(&counts, part.bytes, part.length);
+            if (prints_words)
+                count_words(&counts, part.bytes, part.length);
         }
-        bytes += (uint64_t)count;
+        counts.bytes += (uint64_t)count;
         iol_aggregate_destroy(aggregate);
     }
-    check_transfer(count, "iol_read");
-    iol_aggregate_destroy(aggregate);
-    words += (uint64_t)in_word;
-    printf("%llu", (unsigned long long)lines);
-    if (!only_lines)
-        printf(" %llu %llu", (unsigned long long)words, (unsigned long long)bytes);
-    printf("%s%s\n", name ? " " : "", name ? name : "");
-    return fflush(stdout) == 0 ? 0 : 1;
+    if (count < 0)
+        warnx("%s: %s", path, iol_strerror((int)count));
+    else
+        iol_aggregate_destroy(aggregate);
+    if (fd != STDIN_FILENO)
+        close(fd);
+    print(&counts, name);
+    total->lines += counts.lines;
+    total->words += counts.words;
+    total->bytes += counts.bytes;
+    return count < 0 ? STATUS_ERROR : 0;
+}
+
+int main(int argc, char **argv)
+{
+    struct counts total = {0};
+    int option, status = 0;
+    while ((option = getopt(argc, argv, "clw")) != -1) {
+        if (option == '?')
+            errx(STATUS_ERROR, "usage: wc [-clw] [FILE]...");
+        prints_bytes |= option == 'c';
+        prints_lines |= option == 'l';
+        prints_words |= option == 'w';
+    }
+    if (!prints_bytes && !prints_lines && !prints_words)
+        prints_bytes = prints_lines = prints_words = 1;
+    // A writer that changes bytes while they are counted harms only its own result.
+    check(iol_trust_user(), "iol_trust_user");
+    if (optind == argc)
+        status = count_file("-", NULL, &total);
+    for (int i = optind; i < argc; i++)
+        status |= count_file(argv[i], argv[i], &total);
+    if (argc - optind > 1)
+        print(&total, "total");
+    if (fflush(stdout) != 0)
+        err(STATUS_ERROR, "write error");
+    return status;
 }

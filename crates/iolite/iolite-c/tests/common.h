@@ -15,6 +15,8 @@
 #define CHECK(condition) ((condition) ? (void)0 : fail(__FILE__, __LINE__, #condition))
 
 static struct iol_slab *slab;
+// Whether the library keeps descriptors and memory after a case.
+static int keeps_objects;
 static unsigned char pattern[5 << 20], seen[sizeof pattern];
 
 static inline void fail(const char *file, int line, const char *condition) {
@@ -112,30 +114,22 @@ struct test_case {
   void (*run)(void);
 };
 
-static inline void prepare(void) {
+// Runs the cases, each with a slab of its own. A case leaves no object and no descriptor, unless
+// the library keeps some.
+static inline void run_cases(const struct test_case *cases, size_t count) {
   signal(SIGPIPE, SIG_IGN);
   alarm(240); // No case takes a second: a longer wait is a failure.
   for (size_t at = 0, state = 1; at < sizeof pattern; at++)
     pattern[at] = (state = state * 6364136223846793005 + 1442695040888963407) >> 56;
-}
-
-// Runs a case with a slab of its own. It leaves no object.
-static inline void run_case(const struct test_case *test) {
-  struct iol_slab_stats stats;
-  CHECK(iol_slab_create(&slab, SLAB_BYTES) == 0);
-  test->run();
-  CHECK(iol_slab_stats(slab, &stats) == 0 && stats.extents == 0);
-  iol_slab_destroy(slab);
-  printf("%s: as the man pages say\n", test->name);
-}
-
-// Runs the cases. They leave no descriptor.
-static inline void run_cases(const struct test_case *cases, size_t count) {
-  prepare();
   int before = descriptors();
   for (size_t at = 0; at < count; at++) {
-    run_case(&cases[at]);
-    CHECK(descriptors() == before);
+    struct iol_slab_stats stats;
+    CHECK(iol_slab_create(&slab, SLAB_BYTES) == 0);
+    cases[at].run();
+    CHECK(iol_slab_stats(slab, &stats) == 0 && (keeps_objects || stats.extents == 0));
+    iol_slab_destroy(slab);
+    CHECK(keeps_objects || descriptors() == before);
+    printf("%s: as the man pages say\n", cases[at].name);
   }
 }
 

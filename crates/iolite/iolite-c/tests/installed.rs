@@ -14,11 +14,18 @@ use c::{compile, run};
 use installed::{flags, installed, valgrind};
 
 const FOLDER: &str = "crates/iolite/iolite-c/tests";
-const PROGRAMS: [&str; 2] = ["caller", "channels"];
+const PROGRAMS: [&str; 3] = ["caller", "channels", "files"];
 
 /// Compiles one of the programs under the name `PROGRAM-VARIANT`.
 fn compile_as(program: &str, variant: &str, flags: &[String]) -> PathBuf {
     compile(&format!("{FOLDER}/{program}.c"), &format!("{program}-{variant}"), flags)
+}
+
+/// Returns the command of a program; tests/files.c runs without iolited.
+fn command(program: PathBuf) -> Command {
+    let mut command = Command::new(program);
+    command.arg(env!("CARGO_TARGET_TMPDIR")).env("IOLITED_SOCKET", "/no/socket");
+    command
 }
 
 #[test]
@@ -36,8 +43,8 @@ fn the_static_library_is_linked_into_static_programs_and_others() {
         needs.iter().map(|flag| flag.replace("-liolite", "-l:libiolite.a")).collect();
     let with_none = [&["-static".to_owned()], &needs[..]].concat();
     for program in PROGRAMS {
-        run(&mut Command::new(compile_as(program, "static", &with_shared)));
-        run(&mut Command::new(compile_as(program, "all-static", &with_none)));
+        run(&mut command(compile_as(program, "static", &with_shared)));
+        run(&mut command(compile_as(program, "all-static", &with_none)));
     }
 }
 
@@ -45,6 +52,12 @@ fn the_static_library_is_linked_into_static_programs_and_others() {
 fn valgrind_finds_no_memory_error() {
     let program = compile_as("caller", "shared", &flags("iolite", &[]));
     valgrind(&program, "all").iter_mut().for_each(|command| _ = run(command));
+    // The library never frees its connection to iolited, and what that needs.
+    let program = compile_as("files", "shared", &flags("iolite", &[]));
+    if let Some(command) = &mut valgrind(&program, "definite") {
+        command.arg(env!("CARGO_TARGET_TMPDIR")).env("IOLITED_SOCKET", "/no/socket");
+        run(command);
+    }
 }
 
 /// valgrind 3.19 has no pidfd_open(2), which channels need.
@@ -53,7 +66,7 @@ fn sanitizers_find_no_memory_error_and_no_leak() {
     let sanitize = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
     for program in PROGRAMS {
         let flags = [flags("iolite", &[]), sanitize.map(str::to_owned).to_vec()].concat();
-        let mut command = Command::new(compile_as(program, "sanitized", &flags));
+        let mut command = command(compile_as(program, "sanitized", &flags));
         run(command.env("LD_LIBRARY_PATH", installed().join("lib")));
     }
 }

@@ -27,6 +27,12 @@ fn pools_and_channels_behave_as_the_man_pages_say() {
 }
 
 #[test]
+fn files_and_pipes_behave_as_the_man_pages_say_without_the_daemon() {
+    let mut program = Command::new(compile_test("files"));
+    run(program.arg(env!("CARGO_TARGET_TMPDIR")).env("IOLITED_SOCKET", "/no/socket"));
+}
+
+#[test]
 fn the_example_of_the_man_page_passes_an_aggregate_to_another_process() {
     let output = run(&mut Command::new(compile_example("iolite.7")));
     assert_eq!(output, "hello, world\n");

@@ -25,8 +25,8 @@ pub fn resident_bytes() -> std::result::Result<u64, Error> {
         .ok_or_else(|| Error::other("no VmRSS in /proc/self/status"))
 }
 
-/// Returns whether this process has got privileges by being started: its user does not control it
-/// (getauxval(3), AT_SECURE).
+/// Returns whether the kernel gave this process privileges when it started it, as for a set-user-id
+/// program: then its environment is not to be trusted (getauxval(3), AT_SECURE).
 pub fn has_started_privileged() -> bool {
     // SAFETY: the call takes and returns only numbers.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
@@ -34,6 +34,11 @@ pub fn has_started_privileged() -> bool {
 
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn a_test_has_not_started_privileged() {
+        assert!(!super::has_started_privileged());
+    }
+
     #[test]
     fn a_process_has_memory_and_descriptors() {
         assert!(super::resident_bytes().unwrap() > 64 * 1024);

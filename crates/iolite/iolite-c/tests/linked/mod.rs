@@ -1,21 +1,21 @@
 //! C programs that are linked with the libraries that cargo built for the test.
-#![allow(dead_code, reason = "each test uses a part")]
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use crate::c::{ROOT, compile};
 
+/// The folder of iolite-c. Tests of its sibling crates use this module, too.
 pub(crate) const CRATE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../iolite-c");
 
-/// Returns the folder of this package's libraries, in which cargo also puts its tests.
+/// Returns the folder of the libraries, in which cargo also puts tests.
 pub(crate) fn libraries() -> PathBuf {
     let test = env::current_exe().unwrap();
     test.parent().unwrap().to_path_buf()
 }
 
 /// Returns the arguments of cc for the static library that cargo built.
-fn flags() -> Vec<String> {
+pub(crate) fn flags() -> Vec<String> {
     let (include, folder) = (format!("-I{CRATE}/include"), format!("-L{}", libraries().display()));
     let library = "-l:libiolite_c.a -lpthread -ldl -lm";
     [include, folder].into_iter().chain(library.split(' ').map(str::to_owned)).collect()
@@ -24,11 +24,6 @@ fn flags() -> Vec<String> {
 /// Compiles a program of this folder.
 pub(crate) fn compile_test(name: &str) -> PathBuf {
     compile(&format!("crates/iolite/iolite-c/tests/{name}.c"), name, &flags())
-}
-
-/// Compiles a program of examples/iolite.
-pub(crate) fn compile_program(name: &str) -> PathBuf {
-    compile(&format!("examples/iolite/{name}.c"), &format!("example-{name}"), &flags())
 }
 
 /// Compiles the program in the last section EXAMPLES of a man page.
