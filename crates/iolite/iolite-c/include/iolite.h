@@ -293,6 +293,8 @@ ssize_t iol_read(int fd, size_t length, struct iol_aggregate **aggregate);
 ssize_t iol_pread(int fd, size_t length, off_t offset, struct iol_aggregate **aggregate);
 // iol_read(3): from now on, read the bytes of pipes where writers of the same user have them.
 int iol_trust_user(void);
+// iol_mmap(3): map an aggregate as contiguous private memory, until munmap(2).
+int iol_mmap(const struct iol_aggregate *aggregate, void **start);
 // iol_write(3): write an aggregate to a descriptor, and return the number of bytes written.
 ssize_t iol_write(int fd, const struct iol_aggregate *aggregate);
 // iol_write(3): allocate memory for bytes that are written to a descriptor later.

@@ -3,8 +3,9 @@
 use std::ffi::{c_int, c_void};
 
 use iolite::{Aggregate, MemoryKind, Slab, Slice};
+use millrace_sys::PrivateMemory;
 
-use crate::error::{INVALID, Result, TOO_LONG};
+use crate::error::{INVALID, Result, TOO_LONG, memory_error};
 use crate::layout::{CPart, parse_kind};
 use crate::object::{self, CObject};
 use crate::pointers::{bytes, copy_out, store, to_c_int, to_int64, to_ssize};
@@ -97,6 +98,25 @@ pub unsafe extern "C" fn iol_aggregate_destroy(aggregate: *mut CAggregate) {
 pub unsafe extern "C" fn iol_aggregate_length(aggregate: *const CAggregate) -> i64 {
     // SAFETY: as for iol_aggregate_duplicate.
     to_int64(unsafe { object::with(aggregate, |aggregate| Ok(aggregate.len())) })
+}
+
+/// iol_mmap(3): stores the first address of private memory that has all bytes in `*start`.
+///
+/// # Safety
+/// As for [`iol_aggregate_duplicate`]. `start` is null or has room for a pointer.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn iol_mmap(aggregate: *const CAggregate, start: *mut *mut c_void) -> c_int {
+    if start.is_null() {
+        return INVALID;
+    }
+    // SAFETY: as for iol_aggregate_duplicate.
+    let mapped = unsafe { object::with(aggregate, |bytes| bytes.map().map_err(memory_error)) };
+    let store = |memory: PrivateMemory| {
+        // SAFETY: not null, and room by this function's contract.
+        unsafe { start.write(memory.leak().as_ptr().cast()) };
+        0
+    };
+    to_c_int(mapped.map(store))
 }
 
 /// iol_aggregate_create(3): returns the number of slices.

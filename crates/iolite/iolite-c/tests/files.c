@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -392,6 +393,27 @@ static void children(void) {
   close(fd);
 }
 
+static void mappings(void) {
+  int fd = file_of(3000000);
+  void *mapping = NULL, *none = NULL;
+  struct iol_aggregate *aggregate = read_at(fd, 3000000, 0, 3000000), *nothing = empty();
+  CHECK(iol_mmap(NULL, &none) == -EINVAL && iol_mmap(aggregate, NULL) == -EINVAL);
+  CHECK(iol_mmap(nothing, &none) == -EINVAL && !none);
+  CHECK(iol_mmap(aggregate, &mapping) == 0 && !memcmp(mapping, pattern, 3000000));
+  char *start = mapping;
+  // A change of the mapping is not one of the file, and the other way around.
+  start[5000] ^= 1;
+  CHECK(pwrite(fd, "new", 3, 2000000) == 3);
+  expect_and_destroy(aggregate, pattern, 3000000);
+  CHECK(start[5000] == (char)(pattern[5000] ^ 1) && !memcmp(start + 5001, pattern + 5001, 2900000));
+  // System calls read it and write to it.
+  CHECK(pwrite(fd, start, 3000000, 0) == 3000000);
+  CHECK(pread(fd, start + 100, 4, 5000) == 4 && start[100] == (char)(pattern[5000] ^ 1));
+  CHECK(!munmap(start, 3000000));
+  iol_aggregate_destroy(nothing);
+  close(fd);
+}
+
 static void *read_often(void *argument) {
   int fd = *(int *)argument;
   for (size_t at = 0; at < 50; at++) {
@@ -428,6 +450,7 @@ int main(int argc, char **argv) {
       {"short pipes", short_pipes},
       {"pipes between processes", pipes_between_processes},
       {"children", children},
+      {"mappings", mappings},
       {"threads", threads},
   };
   CHECK(argc == 2 || (argc == 3 && !strcmp(argv[2], "shared")));

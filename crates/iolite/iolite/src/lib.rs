@@ -41,6 +41,7 @@ mod error;
 mod extent;
 mod free_list;
 pub mod limits;
+mod mapping;
 mod memory;
 mod memory_kind;
 mod packet;

@@ -53,6 +53,14 @@ impl Slice {
         self.extent.sendfile_source(self.start as usize)
     }
 
+    /// Returns the sealed file of the bytes and their offset there.
+    pub(crate) fn sealed_file(&self) -> Option<(BorrowedFd<'_>, u64)> {
+        match &self.extent.source {
+            Source::Sealed(memory) => Some((memory.file(), u64::from(self.start))),
+            _ => None,
+        }
+    }
+
     /// Returns the sealed file of the bytes if they are all that it has.
     pub(crate) fn whole_file(&self) -> Option<&SealedMemory> {
         match &self.extent.source {

@@ -25,6 +25,7 @@ mod pipe;
 mod poll_select;
 mod poller;
 mod position;
+mod private;
 mod process;
 mod program;
 mod random;
@@ -79,6 +80,7 @@ pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};
 pub use poller::{EventFd, Events, Poller, Readiness, Timer};
 pub use position::{position, read_next, set_position, write_next};
+pub use private::{PrivateMemory, page_bytes};
 pub use process::{descriptor_count, has_started_privileged, resident_bytes};
 pub use program::{
     ProgramStart, kill_group, open_child, set_nonblocking, start_program, write_pipe,
