@@ -7,9 +7,9 @@ use crate::error::Error;
 use crate::slice::Slice;
 
 impl Aggregate {
-    /// Returns memory of this process alone that has all bytes, one after the other. Pages of sealed
-    /// memory are not copied before they are written to, where they are whole and aligned: as
-    /// pieces of files are. Other bytes are copied now.
+    /// Returns memory of this process alone that has all bytes, one after the other. Whole, aligned
+    /// pages of sealed memory, such as those of files, are not copied before they are written to.
+    /// Other bytes are copied now.
     ///
     /// # Errors
     /// [`Error::Kernel`] with ENOMEM, also if the process has too many mappings; with EINVAL for an

@@ -62,7 +62,7 @@ fn all_bytes_follow_each_other() {
         let mut memory = all.slice(begin..end).map().expect("memory");
         assert!(memory.bytes_mut() == &expected[begin as usize..end as usize], "{begin} {end}");
     }
-    // What is written there stays there.
+    // Writing there changes no slice.
     let mut memory = all.map().expect("memory");
     memory.bytes_mut().fill(7);
     assert!(all.to_vec() == expected);

@@ -37,9 +37,8 @@ impl PrivateMemory {
         Ok(Self { start, bytes, process: process_generation() })
     }
 
-    /// Replaces `bytes` bytes `at` bytes from the start by those of `file` from `offset` on, without
-    /// copying them. All three are multiples of
-    /// [`page_bytes`].
+    /// Replaces `bytes` bytes, `at` bytes from the start, by those of `file` from `offset` on. They
+    /// are not copied. All three are multiples of [`page_bytes`].
     ///
     /// # Errors
     /// ENODEV for a file that cannot be mapped; ENOMEM, also if the process has too many mappings.
