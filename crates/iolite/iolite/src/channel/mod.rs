@@ -140,6 +140,11 @@ impl Channel {
         Ok(self.other.is_some())
     }
 
+    /// Returns whether the other process has ended. It is not known before its first packet.
+    pub(crate) fn peer_has_ended(&self) -> bool {
+        self.peer.has_ended()
+    }
+
     /// Returns the options. The slab may be replaced.
     pub(crate) fn options(&mut self) -> &mut ChannelOptions {
         &mut self.options

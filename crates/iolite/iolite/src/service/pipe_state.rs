@@ -35,7 +35,8 @@ pub(super) fn is_gone(channel: &Channel, pipe: Option<BorrowedFd<'_>>) -> bool {
     let both = [(channel.socket(), PacketEvents::None), (pipe, PacketEvents::None)];
     loop {
         match millrace_sys::wait_for_two(both, 0) {
-            Ok(states) => return states.iter().any(|of| of.is_gone),
+            // The daemon may not have closed its copy of the socket yet.
+            Ok(states) => return states.iter().any(|of| of.is_gone) || channel.peer_has_ended(),
             Err(Errno::INTR) => {}
             // Without memory for poll(2), the next call notices it.
             Err(_) => return false,
