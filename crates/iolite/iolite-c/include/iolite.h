@@ -212,6 +212,8 @@ ssize_t iol_aggregate_read(const struct iol_aggregate *aggregate, uint64_t posit
 int iol_aggregate_checksum(const struct iol_aggregate *aggregate);
 // iol_aggregate_checksum(3): return the Internet checksum of a slice.
 int iol_slice_checksum(const struct iol_slice *slice);
+// iol_mmap(3): map an aggregate as contiguous private memory, until munmap(2).
+int iol_mmap(const struct iol_aggregate *aggregate, void **start);
 
 // iol_unsealed_create(3): create a memory file with room for at least `bytes`.
 int iol_unsealed_create(struct iol_unsealed **memory, size_t bytes);
@@ -293,8 +295,6 @@ ssize_t iol_read(int fd, size_t length, struct iol_aggregate **aggregate);
 ssize_t iol_pread(int fd, size_t length, off_t offset, struct iol_aggregate **aggregate);
 // iol_read(3): from now on, read the bytes of pipes where writers of the same user have them.
 int iol_trust_user(void);
-// iol_mmap(3): map an aggregate as contiguous private memory, until munmap(2).
-int iol_mmap(const struct iol_aggregate *aggregate, void **start);
 // iol_write(3): write an aggregate to a descriptor, and return the number of bytes written.
 ssize_t iol_write(int fd, const struct iol_aggregate *aggregate);
 // iol_write(3): allocate memory for bytes that are written to a descriptor later.

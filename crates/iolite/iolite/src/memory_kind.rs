@@ -27,6 +27,11 @@ impl MemoryKind {
         }
     }
 
+    /// Returns the kind for a copy: pages if it exceeds a buffer of the other kind.
+    pub(crate) const fn for_copy(bytes: u64) -> Self {
+        if bytes <= COPIED_BYTES_MAX as u64 { Self::Copied } else { Self::ZeroCopy }
+    }
+
     /// Returns the allocation unit in bytes.
     pub const fn unit(self) -> usize {
         match self {

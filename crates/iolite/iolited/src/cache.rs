@@ -121,6 +121,7 @@ impl Cache {
         offset: u64,
         length: u64,
     ) -> Result<Contents, Refusal> {
+        self.unfreed.collect();
         for _ in 0..ATTEMPTS_MAX {
             let now = millrace_sys::time_of_day();
             let version = readable_file(file)?;
@@ -245,7 +246,6 @@ impl Cache {
     pub(crate) fn open_for(&self, user: u32, memory: &Arc<Memory>) -> Result<OwnedFd, Refusal> {
         // It is opened first: a charge for memory that no client holds is soon removed.
         let file = memory.open()?;
-        self.unfreed.collect();
         let may_have = self.state().users.charge(user, memory);
         may_have.then_some(file).ok_or(Refusal::UserMemory)
     }

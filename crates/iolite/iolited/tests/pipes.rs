@@ -579,7 +579,7 @@ fn a_pipe_without_room_loses_nothing() {
     let expected = pattern(300_000, 1);
     write_all(&writer, &to, &expected);
     drop(reader);
-    // The reader has returned nothing, and the pipe has no room for so many bytes.
+    // The reader has returned nothing, and the bytes do not fit into the pipe.
     millrace_sys::set_nonblocking(to.as_fd()).expect("a pipe");
     let end = sealed(b"end");
     let (writer, to, end) = (Arc::new(writer), Arc::new(to), Arc::new(end));
@@ -747,7 +747,7 @@ fn trust_can_begin_later() {
         assert_eq!(bytes.to_vec(), [round; 10_000]);
         bytes.slices().next().expect("a slice").id().pool
     };
-    // The reader has read all packets after so many aggregates.
+    // After 100 aggregates the reader has read all packets.
     assert!((1..=100).all(|round| pool_of(round) == 0));
     reader.trust_user();
     assert!((101..=200).any(|round| pool_of(round) != 0));

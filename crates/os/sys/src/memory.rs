@@ -315,10 +315,15 @@ impl MappedFile {
         // SAFETY: the kernel picks an address where nothing is mapped.
         let start = unsafe { mmap(std::ptr::null_mut(), bytes, protection, flags, file, 0) }?;
         let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
-        let mapped = Self { start, bytes, process: process_generation() };
+        let mapped = Self::of_range(start, bytes);
         // SAFETY: the range was mapped just now; the advice changes no byte.
         unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork) }?;
         Ok(mapped)
+    }
+
+    /// Takes over a range that this process has mapped just now.
+    pub(crate) fn of_range(start: NonNull<u8>, bytes: usize) -> Self {
+        Self { start, bytes, process: process_generation() }
     }
 
     /// Returns the first address.

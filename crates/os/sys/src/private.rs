@@ -3,25 +3,15 @@
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
-use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous};
 
-use crate::{Result, process_generation};
+use crate::{MappedFile, Result};
 
 /// Contiguous memory for reading and writing, of this process alone. Ranges can have pages of
 /// files: the kernel copies a page when it is written to. Children of fork(2) get a copy of the
 /// memory, as of other memory. It is unmapped when dropped, and not in a child that drops it.
 #[derive(Debug)]
-pub struct PrivateMemory {
-    start: NonNull<u8>,
-    bytes: usize,
-    /// The generation of the process that has mapped it.
-    process: u64,
-}
-
-// SAFETY: the value owns its memory, as a `Vec` does.
-unsafe impl Send for PrivateMemory {}
-// SAFETY: as above; only `&mut self` changes bytes.
-unsafe impl Sync for PrivateMemory {}
+pub struct PrivateMemory(MappedFile);
 
 impl PrivateMemory {
     /// Returns `bytes` zeros, at least one.
@@ -34,7 +24,7 @@ impl PrivateMemory {
         // SAFETY: the kernel picks an address where nothing is mapped.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, protection, flags) }?;
         let start = NonNull::new(start.cast()).expect("nothing is mapped at zero");
-        Ok(Self { start, bytes, process: process_generation() })
+        Ok(Self(MappedFile::of_range(start, bytes)))
     }
 
     /// Replaces `bytes` bytes, `at` bytes from the start, by those of `file` from `offset` on. They
@@ -56,12 +46,12 @@ impl PrivateMemory {
         offset: u64,
         bytes: usize,
     ) -> Result<()> {
-        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.bytes));
+        assert!(at.checked_add(bytes).is_some_and(|end| end <= self.0.len()));
         assert!([at, bytes].iter().all(|number| number.is_multiple_of(page_bytes())));
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::FIXED;
         // SAFETY: the place is inside the memory.
-        let place = unsafe { self.start.byte_add(at) };
+        let place = unsafe { self.0.start().byte_add(at) };
         // SAFETY: the range is inside the mapping of this value, which is borrowed mutably, so
         // nothing refers to it.
         unsafe { mmap(place.as_ptr().cast(), bytes, protection, flags, file, offset) }?;
@@ -72,28 +62,18 @@ impl PrivateMemory {
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: the range is mapped for reading and writing as long as `self` lives, and `self`
         // is borrowed mutably. Pages of files do not change by the contract of `map`.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.bytes) }
+        unsafe { std::slice::from_raw_parts_mut(self.0.start().as_ptr(), self.0.len()) }
     }
 
     /// Returns the first address and leaves it to the caller to unmap all bytes by munmap(2).
     pub fn leak(self) -> NonNull<u8> {
-        std::mem::ManuallyDrop::new(self).start
+        std::mem::ManuallyDrop::new(self).0.start()
     }
 }
 
 /// Returns the size of a page.
 pub fn page_bytes() -> usize {
     rustix::param::page_size()
-}
-
-impl Drop for PrivateMemory {
-    fn drop(&mut self) {
-        if self.process != process_generation() {
-            return;
-        }
-        // SAFETY: nothing borrows the value, which owns the mapping.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
-    }
 }
 
 #[cfg(test)]

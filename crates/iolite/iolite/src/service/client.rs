@@ -46,6 +46,7 @@ const SLAB_BYTES: usize = 64 << 20;
 const KEPT_BYTES_MAX: u64 = 64 << 20;
 /// The most pieces of files that are kept.
 const KEPT_PIECES_MAX: u64 = 1024;
+
 impl FileClient {
     /// Creates a client of the daemon that listens at `path`; without a path, of none. The daemon
     /// does not have to run yet.
@@ -155,10 +156,7 @@ impl FileClient {
 
     /// Returns memory of the slab for up to `bytes` bytes.
     fn allocate_here(&self, bytes: usize) -> Result<Buffer, AllocError> {
-        let kind = match bytes {
-            0..=COPIED_BYTES_MAX => MemoryKind::Copied,
-            _ => MemoryKind::ZeroCopy,
-        };
+        let kind = MemoryKind::for_copy(bytes as u64);
         let allocate = || self.slab.allocate(kind, bytes.min(kind.unit())..=bytes, 0);
         self.slab.with_ready_block(allocate)
     }
@@ -399,8 +397,6 @@ const STREAM_BYTES_MAX: usize = 1 << 20;
 const UNKNOWN_BYTES_MAX: usize = 64 << 10;
 /// A file that has had more versions during one call is copied by the kernel.
 const VERSIONS_MAX: usize = 4;
-/// Longer memory is allocated in pages.
-const COPIED_BYTES_MAX: usize = MemoryKind::Copied.bytes_max();
 
 /// Returns a table without files. Each piece has a descriptor, of which the program needs others.
 fn no_kept_files() -> KeptFiles {

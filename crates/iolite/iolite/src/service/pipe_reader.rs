@@ -6,7 +6,7 @@ use millrace_sys::{Errno, PacketEvents, waiting_bytes};
 
 use crate::aggregate::Aggregate;
 use crate::channel::{Channel, ChannelError, Received};
-use crate::limits::{COPIED_BYTES_MAX, PROGRAM_SLAB_BYTES};
+use crate::limits::PROGRAM_SLAB_BYTES;
 use crate::memory_kind::MemoryKind;
 use crate::service::pipe_state::{StreamState, is_gone};
 use crate::slab::Slab;
@@ -182,10 +182,7 @@ fn renew_slab(channel: &mut Channel) -> Result<(), Errno> {
 
 /// Returns a copy of an aggregate in the slab of a channel.
 fn copy_of(aggregate: &Aggregate, channel: &mut Channel) -> Result<Aggregate, Errno> {
-    let kind = match aggregate.len() as usize {
-        0..COPIED_BYTES_MAX => MemoryKind::Copied,
-        _ => MemoryKind::ZeroCopy,
-    };
+    let kind = MemoryKind::for_copy(aggregate.len());
     if let Ok(copy) = aggregate.copy(&channel.options().slab, kind, 0) {
         return Ok(copy);
     }

@@ -42,7 +42,7 @@ pub(super) struct Written {
 const POSITION_TRIES: usize = 100;
 /// The bytes of the pool for one pipe. They take memory as they are used.
 const POOL_BYTES: usize = 8 * BLOCK_BYTES;
-/// A write of so many bytes or fewer is not mixed with others (pipe(7), PIPE_BUF).
+/// Writes up to this length are not mixed with those of other processes (pipe(7), PIPE_BUF).
 const ATOMIC_BYTES_MAX: u64 = 4096;
 /// The bytes that are written to the pipe before the channel is tried again: the size of a pipe.
 const PIPE_BYTES: u64 = 64 * 1024;
