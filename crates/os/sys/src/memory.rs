@@ -252,12 +252,22 @@ impl MappedFile {
     }
 
     /// Maps the first `bytes` of `file`, at least one, for reading only, and all pages that have
-    /// memory at once. Each access to another page would take half a microsecond otherwise.
+    /// memory at once. Each access to another page would take half a microsecond otherwise. Huge
+    /// pages are mapped as such if `bytes` is a multiple of [`HUGE_PAGE_BYTES`].
     ///
     /// # Errors
     /// As [`MappedFile::read_only`].
     pub fn read_only_populated(file: BorrowedFd<'_>, bytes: usize) -> Result<Self> {
-        Self::new(file, bytes, ProtFlags::READ, MapFlags::PRIVATE | MapFlags::POPULATE)
+        let flags = MapFlags::PRIVATE | MapFlags::POPULATE;
+        if !bytes.is_multiple_of(HUGE_PAGE_BYTES) {
+            return Self::new(file, bytes, ProtFlags::READ, flags);
+        }
+        let region = MappedRegion::reserve(bytes)?;
+        let place = region.start.as_ptr().cast();
+        // SAFETY: the range is the address space that was reserved just now.
+        unsafe { mmap(place, bytes, ProtFlags::READ, flags | MapFlags::FIXED, file, 0) }?;
+        region.keep_from_children(0, bytes)?;
+        Ok(Self::of_region(region))
     }
 
     /// Maps the first `bytes` of `file`, at least one, for reading what others write there. The
@@ -301,9 +311,13 @@ impl MappedFile {
         }
         let _ = region.collapse(0, bytes);
         let _ = region.populate(0, bytes);
-        let (start, process) = (region.start(), region.process);
-        std::mem::forget(region);
-        Ok(Self { start, bytes, process })
+        Ok(Self::of_region(region))
+    }
+
+    /// Takes over a region.
+    fn of_region(region: MappedRegion) -> Self {
+        let MappedRegion { start, bytes, process } = *std::mem::ManuallyDrop::new(region);
+        Self { start, bytes, process }
     }
 
     fn new(
@@ -390,6 +404,24 @@ mod tests {
             // SAFETY: nothing else refers to it.
             unsafe { last.write(1) };
         }
+    }
+
+    #[test]
+    fn huge_pages_are_mapped_as_such_for_reading() {
+        let file = create_memory_file("test", 2 * HUGE_PAGE_BYTES as u64).unwrap();
+        let writable = MappedFile::populated(file.as_fd(), 2 * HUGE_PAGE_BYTES).unwrap();
+        let mapped = MappedFile::read_only_populated(file.as_fd(), 2 * HUGE_PAGE_BYTES).unwrap();
+        let pages = |mapped: &MappedFile| {
+            let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+            let begin = format!("{:x}-", mapped.start().as_ptr().addr());
+            let mapping = &maps[maps.find(&begin).unwrap()..];
+            let pages = mapping.lines().find(|line| line.starts_with("ShmemPmdMapped:"));
+            pages.unwrap().split_whitespace().nth(1).unwrap().to_owned()
+        };
+        if pages(&writable) == "0" {
+            return println!("skip: the machine has no free huge page");
+        }
+        assert_eq!(pages(&mapped), pages(&writable));
     }
 
     #[test]
