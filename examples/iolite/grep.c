@@ -3,45 +3,21 @@
 #define STATUS_ERROR 2
 #include "common.h"
 
-static struct iol_aggregate *output;
+// Shorter lines are copied to the output, as that costs less than writing a slice of the input.
+#define COPIED_BYTES_MAX 4096
+
 static int has_matched;
 // The beginning of a line whose end has not been read yet.
 static char *begun;
 static size_t begun_length;
 
-static void flush(void)
+// Writes bytes of an aggregate, without copying them.
+static void write_range(const struct iol_aggregate *from, uint64_t position, size_t length)
 {
-    write_all(output);
-    check(iol_aggregate_create(&output), "iol_aggregate_create");
-}
-
-// Appends bytes of an aggregate to the output, without copying them.
-static void print(const struct iol_aggregate *from, uint64_t position, size_t length)
-{
-    struct iol_aggregate *line;
-    check(iol_aggregate_range(from, position, length, &line), "iol_aggregate_range");
-    check(iol_aggregate_concatenate(output, line), "iol_aggregate_concatenate");
-    iol_aggregate_destroy(line);
-    if (iol_aggregate_slices(output) >= IOL_SLICES_MAX / 2)
-        flush();
-}
-
-// Appends a copy of bytes to the output.
-static void print_copy(const char *bytes, size_t length)
-{
-    while (length > 0) {
-        struct iol_buffer *buffer;
-        struct iol_slice *slice;
-        size_t size = length < IOL_BUFFER_BYTES_MAX ? length : IOL_BUFFER_BYTES_MAX;
-        check(iol_allocate(STDOUT_FILENO, size, &buffer), "iol_allocate");
-        ssize_t count = iol_buffer_write(buffer, bytes, size);
-        check(count, "iol_buffer_write");
-        check(iol_buffer_freeze(buffer, &slice), "iol_buffer_freeze");
-        check(iol_aggregate_append(output, slice), "iol_aggregate_append");
-        iol_slice_destroy(slice);
-        bytes += count;
-        length -= (size_t)count;
-    }
+    struct iol_aggregate *range;
+    flush_output();
+    check(iol_aggregate_range(from, position, length, &range), "iol_aggregate_range");
+    write_all(range);
 }
 
 // Keeps bytes of a line that ends later.
@@ -61,7 +37,7 @@ static void end_line(const char *string)
 {
     // The end of the line is no part of it.
     if (memmem(begun, begun_length - 1, string, strlen(string))) {
-        print_copy(begun, begun_length);
+        print(begun, begun_length);
         has_matched = 1;
     }
     begun_length = 0;
@@ -88,7 +64,11 @@ static void search(const struct iol_aggregate *from, uint64_t position, const ch
         const char *before = memrchr(line, '\n', (size_t)(match - line));
         const char *begin = before ? before + 1 : line;
         const char *newline = memchr(match, '\n', (size_t)(lines_end - match));
-        print(from, position + (uint64_t)(begin - bytes), (size_t)(newline + 1 - begin));
+        size_t line_length = (size_t)(newline + 1 - begin);
+        if (line_length > COPIED_BYTES_MAX)
+            write_range(from, position + (uint64_t)(begin - bytes), line_length);
+        else
+            print(begin, line_length);
         has_matched = 1;
         line = newline + 1;
     }
@@ -111,7 +91,6 @@ int main(int argc, char **argv)
         return STATUS_ERROR;
     struct iol_aggregate *aggregate;
     ssize_t count;
-    check(iol_aggregate_create(&output), "iol_aggregate_create");
     while ((count = iol_read(fd, READ_BYTES, &aggregate)) > 0) {
         struct iol_part part;
         uint64_t position = 0, begin = 0;
@@ -120,7 +99,7 @@ int main(int argc, char **argv)
             begin = position;
         }
         iol_aggregate_destroy(aggregate);
-        flush();
+        flush_output();
     }
     check(count, path);
     iol_aggregate_destroy(aggregate);
@@ -128,6 +107,6 @@ int main(int argc, char **argv)
         keep("\n", 1);
         end_line(string);
     }
-    flush();
+    flush_output();
     return has_matched ? 0 : 1;
 }

@@ -2,70 +2,44 @@
 #include "common.h"
 
 #define WORDS_MAX 12
-#define BUFFER_BYTES ((size_t)64 << 10)
 
-static struct iol_buffer *buffer;
-static char *start;
-static size_t room, filled;
+static char **words;
+static size_t lengths[WORDS_MAX];
+static int words_count;
+static int is_used[WORDS_MAX];
+static char *line;
 
-// Writes what is in the buffer.
-static void flush(void)
+// Prints the lines that begin with the first `length` bytes of `line`, which are `count` words.
+static void permute(size_t length, int count)
 {
-    struct iol_slice *slice;
-    struct iol_aggregate *aggregate;
-    if (!buffer)
-        return;
-    check(iol_buffer_advance(buffer, filled), "iol_buffer_advance");
-    check(iol_buffer_freeze(buffer, &slice), "iol_buffer_freeze");
-    check(iol_aggregate_create(&aggregate), "iol_aggregate_create");
-    check(iol_aggregate_append(aggregate, slice), "iol_aggregate_append");
-    iol_slice_destroy(slice);
-    write_all(aggregate);
-    buffer = NULL;
-    room = filled = 0;
-}
-
-static void print(const char *bytes, size_t length)
-{
-    while (length > 0) {
-        if (filled == room) {
-            void *unfilled;
-            flush();
-            check(iol_allocate(STDOUT_FILENO, BUFFER_BYTES, &buffer), "iol_allocate");
-            check(iol_buffer_unfilled(buffer, &unfilled, &room), "iol_buffer_unfilled");
-            start = unfilled;
-        }
-        size_t part = length < room - filled ? length : room - filled;
-        memcpy(start + filled, bytes, part);
-        filled += part;
-        bytes += part;
-        length -= part;
-    }
-}
-
-// Prints the permutations of the first `count` of all words, by Heap's algorithm.
-static void permute(char **words, int count, int all)
-{
-    if (count <= 1) {
-        for (int i = 0; i < all; i++)
-            print(words[i], strlen(words[i]));
-        print("\n", 1);
+    if (count == words_count) {
+        line[length] = '\n';
+        print(line, length + 1);
         return;
     }
-    for (int i = 0; i < count; i++) {
-        permute(words, count - 1, all);
-        int other = count % 2 ? 0 : i;
-        char *word = words[other];
-        words[other] = words[count - 1];
-        words[count - 1] = word;
+    for (int i = 0; i < words_count; i++) {
+        if (is_used[i])
+            continue;
+        memcpy(line + length, words[i], lengths[i]);
+        is_used[i] = 1;
+        permute(length + lengths[i], count + 1);
+        is_used[i] = 0;
     }
 }
 
 int main(int argc, char **argv)
 {
+    size_t length = 1;
     if (argc < 2 || argc > WORDS_MAX + 1)
         errx(STATUS_ERROR, "usage: permute WORD... (expected: 1 to %d words)", WORDS_MAX);
-    permute(argv + 1, argc - 1, argc - 1);
-    flush();
+    words = argv + 1;
+    words_count = argc - 1;
+    for (int i = 0; i < words_count; i++)
+        length += lengths[i] = strlen(words[i]);
+    line = malloc(length);
+    if (!line)
+        err(STATUS_ERROR, "malloc");
+    permute(0, 0);
+    flush_output();
     return 0;
 }

@@ -8,27 +8,29 @@ struct counts {
 
 static int prints_lines, prints_words, prints_bytes;
 
-static void count_lines(struct counts *counts, const char *start, size_t length)
+static int is_space(unsigned char byte)
 {
-    const char *end = start + length;
-    while (start < end && (start = memchr(start, '\n', (size_t)(end - start)))) {
-        counts->lines++;
-        start++;
-    }
+    // Without a branch.
+    return (byte == ' ') | ((unsigned char)(byte - '\t') <= '\r' - '\t');
 }
 
-static void count_words(struct counts *counts, const char *start, size_t length)
+// Counts the ends of lines. Compilers use vector instructions for the loops here at -O3.
+static void count_lines(struct counts *counts, const unsigned char *bytes, size_t length)
 {
-    int is_in_word = counts->is_in_word;
-    for (const char *end = start + length; start < end; start++) {
-        int is_space = *start == ' ' || (*start >= '\t' && *start <= '\r');
-        counts->words += (uint64_t)(!is_in_word && !is_space);
-        is_in_word = !is_space;
-    }
-    counts->is_in_word = is_in_word;
+    for (size_t i = 0; i < length; i++)
+        counts->lines += bytes[i] == '\n';
 }
 
-static void print(const struct counts *counts, const char *path)
+// Counts the beginnings of words.
+static void count_words(struct counts *counts, const unsigned char *bytes, size_t length)
+{
+    counts->words += (uint64_t)(!counts->is_in_word && !is_space(bytes[0]));
+    for (size_t i = 1; i < length; i++)
+        counts->words += (uint64_t)(is_space(bytes[i - 1]) > is_space(bytes[i]));
+    counts->is_in_word = !is_space(bytes[length - 1]);
+}
+
+static void print_counts(const struct counts *counts, const char *path)
 {
     const char *space = "";
     const struct { int is_printed; uint64_t count; } all[] = {
@@ -69,7 +71,7 @@ static int count_file(const char *path, const char *name, struct counts *total)
         iol_aggregate_destroy(aggregate);
     if (fd != STDIN_FILENO)
         close(fd);
-    print(&counts, name);
+    print_counts(&counts, name);
     total->lines += counts.lines;
     total->words += counts.words;
     total->bytes += counts.bytes;
@@ -96,7 +98,7 @@ int main(int argc, char **argv)
     for (int i = optind; i < argc; i++)
         status |= count_file(argv[i], argv[i], &total);
     if (argc - optind > 1)
-        print(&total, "total");
+        print_counts(&total, "total");
     if (fflush(stdout) != 0)
         err(STATUS_ERROR, "write error");
     return status;

@@ -1,5 +1,5 @@
 //! The filters of examples/iolite: their output is that of the ordinary programs, with the daemon
-//! and without it, and with an ordinary program at either end of a pipe.
+//! and without it, with an ordinary program at either end of a pipe, and without libiolite.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 #[path = "../../../uselect/uselect-c/tests/c/mod.rs"]
@@ -22,29 +22,35 @@ use linked::flags;
 /// The filters. `permute` has no ordinary program.
 const NAMES: [&str; 4] = ["cat", "grep", "permute", "wc"];
 
-/// Returns the path of a filter; all are compiled once.
-fn filter(name: &str) -> &'static Path {
-    static COMPILED: OnceLock<[PathBuf; 4]> = OnceLock::new();
-    let compile = |name: &str| {
-        compile(&format!("examples/iolite/{name}.c"), &format!("iolite-{name}"), &flags())
+/// Returns the path of a filter, with libiolite or without; all are compiled once.
+fn filter(name: &str, has_library: bool) -> &'static Path {
+    static COMPILED: OnceLock<[[PathBuf; 4]; 2]> = OnceLock::new();
+    let compile_all = |prefix: &str, flags: &[String]| {
+        let source = |name: &str| format!("examples/iolite/{name}.c");
+        NAMES.map(|name| compile(&source(name), &format!("{prefix}-{name}"), flags))
     };
     let at = NAMES.iter().position(|of| *of == name).unwrap();
-    &COMPILED.get_or_init(|| NAMES.map(compile))[at]
+    let compiled = COMPILED.get_or_init(|| {
+        [compile_all("ordinary", &["-DORDINARY".to_owned()]), compile_all("iolite", &flags())]
+    });
+    &compiled[usize::from(has_library)][at]
 }
 
 /// The files of a test, and the daemon, or none.
 struct Place {
     folder: Folder,
     daemon: Option<Daemon>,
+    /// The filters are those with libiolite.
+    has_library: bool,
 }
 
 impl Place {
-    /// Returns a place with the daemon, and one without.
-    fn both(name: &str) -> [Self; 2] {
-        [true, false].map(|has_daemon| {
-            let folder = Folder::new(&format!("{name}-{has_daemon}"));
+    /// Returns a place with the daemon, one without, and one for filters without libiolite.
+    fn all(name: &str) -> [Self; 3] {
+        [(true, true), (false, true), (false, false)].map(|(has_daemon, has_library)| {
+            let folder = Folder::new(&format!("{name}-{has_daemon}-{has_library}"));
             let daemon = has_daemon.then(|| Daemon::start(&folder, &[]));
-            let place = Self { folder, daemon };
+            let place = Self { folder, daemon, has_library };
             place.write("big", text(200_000).as_bytes());
             place.write("small", b"a line\nand the last one without an end");
             place.write("empty", b"");
@@ -65,7 +71,7 @@ impl Place {
         let mut command = Command::new("sh");
         command.args(["-c", line]).current_dir(&self.folder.0).env("LC_ALL", "C");
         for name in NAMES {
-            let ours = filter(name);
+            let ours = filter(name, self.has_library);
             command.env(name, if is_ours { ours } else { Path::new(name) });
             command.env(format!("our_{name}"), ours).env(format!("their_{name}"), name);
         }
@@ -109,7 +115,7 @@ fn text(lines: u64) -> String {
 
 #[test]
 fn filters_of_files_have_the_output_of_ordinary_programs() {
-    for place in Place::both("filters-files") {
+    for place in Place::all("filters-files") {
         for file in ["big", "small", "empty", "long"] {
             for line in [
                 format!("$cat {file}"),
@@ -139,7 +145,7 @@ fn filters_of_files_have_the_output_of_ordinary_programs() {
 
 #[test]
 fn filters_in_pipes_have_the_output_of_ordinary_programs() {
-    for place in Place::both("filters-pipes") {
+    for place in Place::all("filters-pipes") {
         for line in [
             "$cat big | $wc",
             "$cat big | $grep -aF needle",
@@ -160,7 +166,7 @@ fn filters_in_pipes_have_the_output_of_ordinary_programs() {
 
 #[test]
 fn permute_prints_each_permutation_once() {
-    for place in Place::both("filters-permute") {
+    for place in Place::all("filters-permute") {
         let printed = place.run("$permute a b '' c", true);
         let mut lines: Vec<&[u8]> = printed.stdout.split_inclusive(|byte| *byte == b'\n').collect();
         assert_eq!(lines.len(), 24);
@@ -180,7 +186,8 @@ fn permute_prints_each_permutation_once() {
 
 #[test]
 fn errors_name_the_file_or_the_option() {
-    for place in Place::both("filters-errors") {
+    let [with_daemon, without_daemon, _] = Place::all("filters-errors");
+    for place in [with_daemon, without_daemon] {
         for (line, status, error) in [
             ("$cat none small", 1, "iolite-cat: none: No such file or directory\n"),
             ("$cat / small", 1, "iolite-cat: /: Is a directory\n"),
