@@ -60,6 +60,18 @@ fn valgrind_finds_no_memory_error() {
     }
 }
 
+#[test]
+fn a_program_is_linked_with_the_library_of_streams() {
+    let library = format!("-L{}", installed().join("lib").display());
+    let flags = [&library, "-Wl,--no-as-needed", "-liolite-stdio"].map(str::to_owned);
+    let program = compile("crates/iolite/iolited/tests/stdio.c", "stdio-linked", &flags);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "\"$0\" print | \"$0\" copy | tail -n 1"]).arg(program);
+    shell.env("IOLITED_SOCKET", "/no/socket");
+    let printed = run(shell.env("LD_LIBRARY_PATH", installed().join("lib")));
+    assert_eq!(printed, "line 99999 of some text, c7d83aef\n");
+}
+
 /// valgrind 3.19 has no pidfd_open(2), which channels need.
 #[test]
 fn sanitizers_find_no_memory_error_and_no_leak() {
