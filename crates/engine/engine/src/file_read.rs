@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 use millrace_sys::Errno;
 
@@ -16,4 +17,21 @@ pub trait FileRead: Send + Sync + fmt::Debug {
     /// Returns the descriptor for sendfile(2); `None` in the simulator, whose engine calls
     /// [`FileRead::read_at`] instead.
     fn descriptor(&self) -> Option<BorrowedFd<'_>>;
+    /// Returns the part that has the byte at offset `at`, if the bytes are in several files in
+    /// memory, which never change. They are sent from there.
+    fn part_at(&self, at: u64) -> Option<FilePart<'_>> {
+        let _ = at;
+        None
+    }
+}
+
+/// A part of a file, as a file of its own.
+#[derive(Debug)]
+pub struct FilePart<'a> {
+    /// The file that has the bytes.
+    pub file: &'a Arc<dyn FileRead>,
+    /// The offset of the first byte in that file.
+    pub offset: u64,
+    /// The number of bytes there, at least one.
+    pub bytes: u64,
 }

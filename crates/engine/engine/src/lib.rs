@@ -40,7 +40,7 @@ pub use engine::{
 };
 pub use epoll::{EpollEngine, EpollWatch};
 pub use error::{Error, Unsupported};
-pub use file_read::FileRead;
+pub use file_read::{FilePart, FileRead};
 pub use log::{LogFile, LogSink};
 pub use mailbox::{MailboxReceiver, MailboxSender, PeerMailboxes, mailbox, mailbox_mesh};
 pub use poll_select::{LevelWatch, PollEngine, PollWatch, SelectEngine, SelectWatch};

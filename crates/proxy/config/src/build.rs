@@ -78,6 +78,7 @@ pub fn process_from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
         number: 1,
         engine: process.one_or_default("engine", |text| keywords::ENGINE.parse(text))?,
         uselectd: process.one_or_default("uselectd", value::parse_file_path)?,
+        iolited: process.one("iolited", value::parse_file_path)?,
         spin_us: process.one_or_default("spin-us", |text| bounded("spin-us", text))?,
         splice: process.one_or_default("splice", |text| keywords::SPLICE.parse(text))?,
         workers: usize::try_from(workers).unwrap_or(1),

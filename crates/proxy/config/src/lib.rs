@@ -148,6 +148,8 @@ pub struct Config {
     pub engine: EngineChoice,
     /// The socket of uselectd, for [`EngineChoice::Uselect`].
     pub uselectd: PathBuf,
+    /// The socket of iolited, which has files of folders in memory.
+    pub iolited: Option<PathBuf>,
     /// The time that a worker of [`EngineChoice::Uselect`] polls before it sleeps, in microseconds.
     pub spin_us: u64,
     /// How to decide whether a body is copied or spliced.

@@ -145,6 +145,13 @@ impl OptionRow {
             "Stored responses survive a restart. The directory belongs to millrace alone: it is \
              created if necessary, and the user that runs millrace has to own it.",
         ),
+        row(Process, Storage, "iolited", ValueType::File, "(none)")
+            .summary("Socket of iolited(8), from whose memory to serve files")
+            .detail(
+                "Files of 32K to 32M are served from the memory of iolited, where other programs \
+                 read them too, instead of from the cache of millrace or of the kernel. If \
+                 iolited does not run or does not have a file, millrace reads the file itself.",
+            ),
         row(Process, Storage, "disk-reads", ValueType::Keyword(&["on-miss", "always"]), "on-miss")
             .summary("When to read a stored response from disk")
             .detail(

@@ -30,7 +30,7 @@ pub fn check_reload(name: &str, old: &Config, new: &Config) -> Result<(), Config
 type FixedSetting = (&'static str, fn(&Config) -> String);
 
 /// The settings that only an upgrade or a restart can change.
-const FIXED_SETTINGS: [FixedSetting; 21] = [
+const FIXED_SETTINGS: [FixedSetting; 22] = [
     ("engine", |config| keywords::ENGINE.name(config.engine).to_owned()),
     ("uselectd", |config| config.uselectd.display().to_string()),
     ("spin-us", |config| config.spin_us.to_string()),
@@ -44,6 +44,10 @@ const FIXED_SETTINGS: [FixedSetting; 21] = [
     ("disk", |config| {
         let disks = config.cache.as_ref().map_or(&[][..], |cache| &cache.disks);
         string_array(disks.iter().map(write_disk))
+    }),
+    ("iolited", |config| match &config.iolited {
+        None => "off".to_owned(),
+        Some(path) => path.display().to_string(),
     }),
     ("disk-reads", |config| reads_written(config.cache.as_ref()).to_owned()),
     ("cache-send", |config| send_written(config.cache.as_ref()).to_owned()),

@@ -40,6 +40,9 @@ fn process(out: &mut String, config: &Config) {
     write_key(out, "workers", config.workers);
     write_key(out, "memory", basic_string(&super::value::write_size(config.memory_bytes)));
     cache::write_settings(out, config.cache.as_ref());
+    if let Some(path) = &config.iolited {
+        write_key(out, "iolited", basic_string(&path.display().to_string()));
+    }
     write_key(out, "user", basic_string(&config.user.to_string()));
     write_key(out, "sandbox", basic_string(keywords::SANDBOX.name(config.sandbox)));
     let folders = config.sandbox_folders.iter().map(|folder| folder.display().to_string());

@@ -20,6 +20,7 @@ mod ticket_rotation;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use iolite::service::FileClient;
 use millrace_config::{Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
 use millrace_files::Pool;
@@ -114,6 +115,7 @@ impl Running {
         let admin_listeners = AdminListeners::open(&mut config.admin, &mut inherited)?;
         let copies = hot_bodies.as_ref().map_or(HotCopies::NONE, |selection| selection.copies);
         let shared = create_shared(&config, copies)?;
+        connect_to_iolited(&config, &shared)?;
         let tickets = TicketRotation::start(&shared, takeover.as_ref())?;
         let state = (shared.clone(), log.clone());
         let start =
@@ -453,6 +455,15 @@ fn create_shared(config: &Config, copies: HotCopies) -> Result<Arc<SharedState>,
     let pseudonym = format!("millrace-{:016x}", u64::from_ne_bytes(random));
     let (congestion, cache) = (congestion::system_default(config), cache::open(config, copies)?);
     Ok(SharedState::new(config.workers, pseudonym, congestion, cache, console::log, driver_trace()))
+}
+
+/// Creates the client of iolited, which connects when it needs a file.
+fn connect_to_iolited(config: &Config, shared: &SharedState) -> Result<(), ProgramError> {
+    let Some(path) = &config.iolited else { return Ok(()) };
+    let client = FileClient::new(Some(path)).map_err(|error| start_error("iolited", error))?;
+    let is_first = shared.iolited.set(Arc::new(client)).is_ok();
+    assert!(is_first, "the client is created once");
+    Ok(())
 }
 
 /// Returns where the driver reports its steps: standard error, if MILLRACE_TRACE is set and the

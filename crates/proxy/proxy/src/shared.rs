@@ -4,6 +4,7 @@ use std::fmt::Arguments;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
+use iolite::service::FileClient;
 use millrace_files::UploadFolders;
 use millrace_store::Cache;
 use millrace_tls::{Aead, Provider};
@@ -45,6 +46,9 @@ pub struct SharedState {
     pub challenges: SharedChallenges,
     /// The threads that open and read files.
     pub files: FileThreads,
+    /// The client of iolited, which has files in memory. Set at most once, before the first worker
+    /// runs.
+    pub iolited: OnceLock<Arc<FileClient>>,
     /// The folders for bodies of requests that are too long for memory. Set at most once, before
     /// the first worker runs.
     pub uploads: OnceLock<Arc<UploadFolders>>,
@@ -76,6 +80,7 @@ impl SharedState {
             ticket_keys: SharedTicketKeys::default(),
             challenges: SharedChallenges::default(),
             files: FileThreads::default(),
+            iolited: OnceLock::new(),
             uploads: OnceLock::new(),
             all_clients: SharedClientCounts::default(),
             pause_reported: AtomicBool::new(false),

@@ -194,7 +194,7 @@ impl FileClient {
     }
 
     /// Returns bytes of a file from memory of the daemon; `None` if the file has to be read.
-    fn read_shared(
+    pub(super) fn read_shared(
         &self,
         file: BorrowedFd<'_>,
         version: FileVersion,
@@ -381,7 +381,7 @@ impl FileClient {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, KeptFiles> {
+    pub(super) fn kept(&self) -> MutexGuard<'_, KeptFiles> {
         let mut kept = lock(&self.kept);
         if !kept.is_of_this_process() {
             // The mappings of the parent do not exist here.

@@ -42,6 +42,13 @@ impl DaemonLink {
         self.path.is_some()
     }
 
+    /// Returns whether a request would be sent now: the daemon is connected, or is tried again.
+    pub(super) fn may_respond(&self) -> bool {
+        let Ok(state) = self.state.try_lock() else { return true };
+        let is_due = state.retry_at.is_none_or(|at| Instant::now() >= at);
+        self.has_path() && (state.connection.is_some() || is_due)
+    }
+
     /// Sends a request, and waits for the response that `accept` recognizes. Other threads wait
     /// meanwhile.
     ///

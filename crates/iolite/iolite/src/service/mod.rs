@@ -24,6 +24,7 @@ mod pipe_state;
 mod pipe_writer;
 mod pipes;
 mod version;
+mod whole_file;
 mod write;
 
 use std::path::PathBuf;

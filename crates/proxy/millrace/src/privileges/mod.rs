@@ -202,7 +202,7 @@ fn restrict(
         rings: engine == Engine::Uring,
         select: engine == Engine::Select,
         stores: paths.has_stores(),
-        channels: paths.has_programs(),
+        channels: paths.has_channels(),
     };
     let calls = millrace_confine::restrict_syscalls(also);
     let (has_stores, has_channels) = (also.stores, also.channels);
@@ -249,7 +249,7 @@ impl Confinement {
         // System calls outside the filter fail with ENOSYS.
         let missing = [
             ("acme", paths.has_stores() && !sandbox.has_stores),
-            ("program", paths.has_programs() && !sandbox.has_channels),
+            ("program", paths.has_channels() && !sandbox.has_channels),
         ];
         if let Some((option, _)) = missing.iter().find(|(_, is_missing)| *is_missing)
             && sandbox.calls.is_ok()

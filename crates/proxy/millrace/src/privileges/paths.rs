@@ -81,6 +81,9 @@ impl Paths {
         for folder in &config.sandbox_folders {
             need(folder, PathUse::Folder);
         }
+        if let Some(socket) = &config.iolited {
+            need(socket, PathUse::Program);
+        }
         for disk in config.cache.iter().flat_map(|cache| &cache.disks) {
             need(&disk.folder, PathUse::Disk);
         }
@@ -116,8 +119,8 @@ impl Paths {
         self.0.iter().any(|need| matches!(need.kind, PathUse::Disk | PathUse::State))
     }
 
-    /// Returns whether there are programs with channels.
-    pub(super) fn has_programs(&self) -> bool {
+    /// Returns whether there are programs with channels, or iolited.
+    pub(super) fn has_channels(&self) -> bool {
         self.0.iter().any(|need| need.kind == PathUse::Program)
     }
 

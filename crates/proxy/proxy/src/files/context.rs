@@ -14,6 +14,7 @@ use super::kept_bytes::Loaded;
 use super::reader::FileReader;
 use super::search::Found;
 use super::served_file::{FileSource, LoadGuard, ServedFile};
+use super::shared_file::SharedFile;
 use super::table::FileName;
 use super::threads::{FileThreads, PendingWork};
 
@@ -85,6 +86,8 @@ pub(crate) enum FileWork {
     Resolve(PendingWork<Found>),
     /// Reads it into the cache.
     Load(PendingWork<Loaded>, LoadGuard),
+    /// Gets its bytes from iolited, if they are there.
+    Share(PendingWork<Option<SharedFile>>, LoadGuard),
     /// Reads a part of it, or of a stored body, into the page cache.
     Read(PendingWork<()>),
     /// Such a read that was refused, because too much work waits. It is tried again.

@@ -6,6 +6,7 @@ mod load;
 pub(crate) mod reader;
 mod search;
 mod served_file;
+mod shared_file;
 mod table;
 #[cfg(test)]
 mod test_folder;
@@ -15,6 +16,7 @@ pub(crate) use context::{FileBody, FileContext, FileWork, NamedFile, ProgramUse}
 pub(crate) use kept_bytes::Loaded;
 pub(crate) use load::FileLoad;
 pub(crate) use search::{FileSearch, Found, ListingRequest};
-pub(crate) use served_file::{ServedFile, listing};
+pub(crate) use served_file::{FileSource, ServedFile, listing};
+pub(crate) use shared_file::SharedFile;
 pub(crate) use table::{FileTable, Finding};
 pub use threads::FileThreads;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-use millrace_engine::FileRead;
+use millrace_engine::{FilePart, FileRead};
 use millrace_files::Errno;
 use millrace_http_cache::ByteRange;
 
@@ -32,7 +32,7 @@ pub(crate) struct FileReader {
 
 /// The next step of a reader.
 pub(crate) enum FileStep<'a> {
-    /// These bytes of the file, from an offset on, which are in the page cache.
+    /// These bytes of a file, from an offset on, which are in memory.
     Bytes(&'a Arc<dyn FileRead>, u64, usize),
     /// Bytes of the file in memory.
     Copied(&'a [u8]),
@@ -80,6 +80,12 @@ impl FileReader {
         let (at, left) = (self.rest.start, self.rest.end - self.rest.start);
         if self.memory.is_empty() {
             let count = left.min(SEND_BYTES_MAX);
+            if let Some(bytes) = self.file.part_at(at).map(|part| part.bytes) {
+                let count = count.min(bytes);
+                self.rest.start += count;
+                let FilePart { file, offset, .. } = self.file.part_at(at).expect("as before");
+                return FileStep::Bytes(file, offset, count as usize);
+            }
             return match self.probe(at..at + count) {
                 Ok(()) => {
                     self.rest.start += count;

@@ -1,9 +1,11 @@
 //! A found file in the form in which it is served.
 
 use std::cell::{Cell, RefCell};
+use std::ops::RangeInclusive;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use iolite::service::SHARED_FILE_BYTES_MIN;
 use millrace_engine::FileRead;
 use millrace_files::{
     Coding, CompressionLevel, Errno, FileStatus, FolderRules, FoundFile, OpenFile, file_header,
@@ -30,22 +32,25 @@ pub(crate) struct ServedFile {
     compressions_left: Cell<u8>,
     /// The open file, which all its forms have. `None` once the cache has its bytes.
     source: Rc<RefCell<Option<FileSource>>>,
-    /// Whether its bytes are being read into the cache: see [`LoadGuard`].
+    /// Whether its bytes are being read into the cache, or received from iolited: see
+    /// [`LoadGuard`].
     is_loading: Cell<bool>,
+    /// Until then, in milliseconds since 1970, iolited is not tried: it did not have the bytes.
+    unshared_until_ms: Cell<u64>,
 }
 
 /// The bytes of a file that are not in the cache. A file is open until the last copy is dropped.
 #[derive(Clone, Debug)]
 pub(crate) enum FileSource {
     File { file: Arc<dyn OpenFile>, _guard: Rc<OpenGuard> },
-    Text(Arc<dyn FileRead>),
+    Memory(Arc<dyn FileRead>),
 }
 
 impl FileSource {
     pub(crate) fn reader(&self) -> Arc<dyn FileRead> {
         match self {
             Self::File { file, .. } => file.clone(),
-            Self::Text(text) => text.clone(),
+            Self::Memory(bytes) => bytes.clone(),
         }
     }
 }
@@ -116,6 +121,7 @@ impl ServedFile {
                 compressions_left: Cell::new(COMPRESSIONS_MAX),
                 source: source.clone(),
                 is_loading: Cell::new(false),
+                unshared_until_ms: Cell::new(0),
             })
         };
         let plain = form(None);
@@ -188,7 +194,25 @@ impl ServedFile {
             compressions_left: self.compressions_left.clone(),
             source: self.source.clone(),
             is_loading: Cell::new(false),
+            unshared_until_ms: self.unshared_until_ms.clone(),
         }
+    }
+
+    /// Returns whether the bytes are served from memory of iolited if it has them.
+    pub(crate) fn is_shareable(&self) -> bool {
+        self.status.is_some_and(|status| SHARED_BYTES.contains(&status.bytes))
+            && self.compressed.is_none()
+            && !self.is_copied()
+    }
+
+    /// Returns whether iolited may have the bytes now.
+    pub(crate) fn may_be_shared(&self, now_ms: u64) -> bool {
+        now_ms >= self.unshared_until_ms.get()
+    }
+
+    /// Notes that iolited does not have the bytes now.
+    pub(crate) fn note_unshared(&self, now_ms: u64) {
+        self.unshared_until_ms.set(now_ms + UNSHARED_MS);
     }
 
     /// Returns whether this is a listing, whose bytes are in memory.
@@ -205,7 +229,7 @@ impl ServedFile {
     }
 
     /// Returns the open file, with its status when it was opened.
-    pub(super) fn opened(&self) -> Option<(Arc<dyn OpenFile>, FileStatus)> {
+    pub(crate) fn opened(&self) -> Option<(Arc<dyn OpenFile>, FileStatus)> {
         match (self.source.borrow().as_ref()?, self.status) {
             (FileSource::File { file, .. }, Some(status)) => Some((file.clone(), status)),
             _ => None,
@@ -228,8 +252,9 @@ pub(crate) fn listing(page: Vec<u8>, rules: &FolderRules, now_ms: u64) -> Served
         key: None,
         compressed: None,
         compressions_left: Cell::new(0),
-        source: Rc::new(RefCell::new(Some(FileSource::Text(Arc::new(Text(page)))))),
+        source: Rc::new(RefCell::new(Some(FileSource::Memory(Arc::new(Text(page)))))),
         is_loading: Cell::new(false),
+        unshared_until_ms: Cell::new(0),
     }
 }
 
@@ -269,6 +294,13 @@ fn key_of(
     }
     Key::from_text(hash, &text)
 }
+
+/// The lengths of files that are served from memory of iolited. It does not pass shorter ones, and
+/// longer ones would take too much of what a user may hold there.
+const SHARED_BYTES: RangeInclusive<u64> = SHARED_FILE_BYTES_MIN..=32 << 20;
+
+/// For how long iolited is not tried again.
+const UNSHARED_MS: u64 = 1000;
 
 /// How often a file is compressed if the cache does not keep the result.
 const COMPRESSIONS_MAX: u8 = 3;

@@ -5,6 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use iolite::service::FileClient;
 use millrace_config::{FolderRoute, OriginProtocol, Route};
 use millrace_engine::{Engine, Key, TokenKind};
 use millrace_files::{AcceptedCodings, Errno, JobKind, OpenMode, RequestPath, Resolution};
@@ -20,8 +21,8 @@ use crate::exchange::sendfile;
 use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, OwnResponse, RequestPlan};
 use crate::files::{
-    FileContext, FileLoad, FileSearch, FileWork, Finding, Found, ListingRequest, Loaded, NamedFile,
-    ServedFile, listing,
+    FileContext, FileLoad, FileSearch, FileSource, FileWork, Finding, Found, ListingRequest,
+    Loaded, NamedFile, ServedFile, SharedFile, listing,
 };
 
 /// Handles an event of an exchange in this stage.
@@ -182,6 +183,14 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             }
             None => keep_waiting(core, key, FileWork::Load(work, guard)),
         },
+        Some(FileWork::Share(work, guard)) => match work.take() {
+            Some(found) => {
+                waiting::end_wait(core, key);
+                drop(guard);
+                finish_sharing(core, key, found)
+            }
+            None => keep_waiting(core, key, FileWork::Share(work, guard)),
+        },
         Some(FileWork::Read(_) | FileWork::RefusedRead(_) | FileWork::Store(..)) | None => {
             unreachable!("the stage waits for other work")
         }
@@ -201,6 +210,7 @@ fn give_up_waiting(exchange: &mut Exchange) -> NextStep {
         (Some(FileWork::Load(..)), Some(file)) if file.compressed.is_some() => {
             serve(exchange, plain_form(file), None)
         }
+        (Some(FileWork::Share(..)), Some(file)) => serve(exchange, file, None),
         _ => NextStep::End(Reason::FileTimedOut),
     }
 }
@@ -274,11 +284,83 @@ fn act<E: Engine>(core: &mut Core<E>, key: Key, finding: Finding) -> NextStep {
     }
 }
 
-/// Finds the bytes of a file in the cache, or reads them into it.
+/// Finds the bytes of a file: in memory of iolited, or in the cache.
 fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> NextStep {
+    let file = file.instead().unwrap_or(file);
+    match core.shared.iolited.get().filter(|_| file.is_shareable()) {
+        Some(client) => find_shared_bytes(core, key, file, &client.clone()),
+        None => find_own_bytes(core, key, file),
+    }
+}
+
+/// Finds the bytes of a file in memory of iolited, or has a thread get them. If they are not there,
+/// the file itself is sent.
+fn find_shared_bytes<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    file: Rc<ServedFile>,
+    client: &Arc<FileClient>,
+) -> NextStep {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
-    let file = file.instead().unwrap_or(file);
+    let Some((open, status)) = file.opened() else {
+        // The cache has a compressed form.
+        core.files.remove(exchange.file_mut().name);
+        return begin(core, key);
+    };
+    if !needs_body(exchange, &file) || !file.may_be_shared(now_ms) {
+        return serve(exchange, file, None);
+    }
+    match SharedFile::find(client, &*open, &status, false) {
+        Ok(Some(shared)) => return serve_shared(exchange, file, shared),
+        Err(Errno::AGAIN) => {}
+        Ok(None) | Err(_) => return serve(exchange, file, None),
+    }
+    let Some(guard) = file.begin_load() else {
+        // Another exchange gets them.
+        return serve(exchange, file, None);
+    };
+    exchange.file_mut().served = Some(file.clone());
+    let (client, waiter) = (client.clone(), core.waiter(key, TokenKind::Exchange));
+    let work = move || SharedFile::find(&client, &*open, &status, true);
+    match core.shared.files.run(JobKind::Io, waiter, work) {
+        Ok(pending) => waiting::wait_for_file(core, key, FileWork::Share(pending, guard)),
+        Err(_) => serve(core.exchange(key), file, None),
+    }
+}
+
+/// Serves a file from the memory of iolited, or, if it is not there, the file itself.
+fn finish_sharing<E: Engine>(
+    core: &mut Core<E>,
+    key: Key,
+    found: Result<Option<SharedFile>, Errno>,
+) -> NextStep {
+    let now_ms = now_ms(&core.engine);
+    let exchange = core.exchange(key);
+    let file = exchange.file_mut().served.clone().expect("set before iolited is tried");
+    match found {
+        Ok(Some(shared)) => serve_shared(exchange, file, shared),
+        Ok(None) | Err(_) => {
+            file.note_unshared(now_ms);
+            serve(exchange, file, None)
+        }
+    }
+}
+
+fn serve_shared(exchange: &mut Exchange, file: Rc<ServedFile>, shared: SharedFile) -> NextStep {
+    exchange.file_mut().source = Some(FileSource::Memory(Arc::new(shared)));
+    serve(exchange, file, None)
+}
+
+/// Returns whether the response has the bytes of a file.
+fn needs_body(exchange: &Exchange, file: &ServedFile) -> bool {
+    exchange.request.method() == Method::Get && !is_not_modified(&exchange.request, &file.header)
+}
+
+/// Finds the bytes of a file in the cache, or reads them into it.
+fn find_own_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> NextStep {
+    let now_ms = now_ms(&core.engine);
+    let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
     let (Some(cache_key), Some(cache)) = (file.key, &core.shared.cache) else {
         return serve(exchange, file, None);
     };
@@ -294,11 +376,10 @@ fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> 
         return begin(core, key);
     };
     (context.served, context.source) = (Some(file.clone()), Some(source));
-    let is_get = exchange.request.method() == Method::Get;
     // Only the compressed bytes have the length for HEAD.
-    let needs_bytes =
-        (is_get || file.compressed.is_some()) && !is_not_modified(&exchange.request, &file.header);
-    if !needs_bytes {
+    let needs_length =
+        file.compressed.is_some() && !is_not_modified(&exchange.request, &file.header);
+    if !needs_length && !needs_body(exchange, &file) {
         return serve(exchange, file, None);
     }
     let Some(guard) = file.begin_load() else {
