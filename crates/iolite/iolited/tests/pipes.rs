@@ -604,6 +604,23 @@ fn a_pipe_without_room_loses_nothing() {
 }
 
 #[test]
+fn the_end_of_the_last_reader_is_an_error() {
+    millrace_sys::ignore_broken_pipe_signal();
+    let folder = Folder::new("last-reader");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, from, writer, to) = paired(&daemon);
+    write_all(&writer, &to, &pattern(300_000, 1));
+    drop(reader);
+    let copy = to.try_clone().expect("dup");
+    let write = thread::spawn(move || writer.write(to.as_fd(), &sealed(b"end")));
+    // It waits for room for the bytes that the reader has not returned.
+    let waiting = || millrace_sys::waiting_bytes(copy.as_fd()).expect("a pipe");
+    common::wait_until("a full pipe", || waiting() >= 64 << 10);
+    drop(from);
+    assert_eq!(write.join().expect("no panic"), Err(Errno::PIPE));
+}
+
+#[test]
 fn later_flags_of_the_pipe_count() {
     let folder = Folder::new("flags");
     let daemon = Daemon::start(&folder, &[]);

@@ -32,11 +32,20 @@ pub(super) const TEXT_BYTES: usize = 8;
 /// Returns whether the process at the other end of a channel is gone, or the other end of its pipe.
 pub(super) fn is_gone(channel: &Channel, pipe: Option<BorrowedFd<'_>>) -> bool {
     let pipe = pipe.unwrap_or(channel.socket());
-    let both = [(channel.socket(), PacketEvents::None), (pipe, PacketEvents::None)];
+    // The daemon may not have closed its copy of the socket yet.
+    is_one_gone([channel.socket(), pipe]) || channel.peer_has_ended()
+}
+
+/// Returns whether no process can read from a pipe any more.
+pub(super) fn is_without_reader(pipe: BorrowedFd<'_>) -> bool {
+    is_one_gone([pipe, pipe])
+}
+
+/// Returns whether the other end of a socket or a pipe is gone, of one of two.
+fn is_one_gone(files: [BorrowedFd<'_>; 2]) -> bool {
     loop {
-        match millrace_sys::wait_for_two(both, 0) {
-            // The daemon may not have closed its copy of the socket yet.
-            Ok(states) => return states.iter().any(|of| of.is_gone) || channel.peer_has_ended(),
+        match millrace_sys::wait_for_two(files.map(|file| (file, PacketEvents::None)), 0) {
+            Ok(states) => return states.iter().any(|of| of.is_gone),
             Err(Errno::INTR) => {}
             // Without memory for poll(2), the next call notices it.
             Err(_) => return false,

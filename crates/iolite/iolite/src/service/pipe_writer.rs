@@ -10,7 +10,7 @@ use crate::buffer::Buffer;
 use crate::channel::{Channel, ChannelError};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Pool;
-use crate::service::pipe_state::{StreamState, TEXT_BYTES, is_gone};
+use crate::service::pipe_state::{StreamState, TEXT_BYTES, is_gone, is_without_reader};
 use crate::service::write::write_bytes;
 
 /// A pipe to which this process writes.
@@ -122,19 +122,22 @@ impl PipeWriter {
     /// Those of write(2), with EINTR if a signal has ended it. The rest is kept, except if no
     /// process can read it.
     fn write_pending(&mut self, pipe: BorrowedFd<'_>) -> Result<(), Errno> {
-        if self.pending.is_empty() {
-            return Ok(());
-        }
-        match write_bytes(pipe, &self.pending) {
-            Ok(count) => self.pending.skip(count),
-            Err(error) => {
-                if error == Errno::PIPE {
-                    self.pending = Aggregate::new();
+        while !self.pending.is_empty() {
+            match write_bytes(pipe, &self.pending) {
+                Ok(count) => self.pending.skip(count),
+                Err(error) => {
+                    if error == Errno::PIPE {
+                        self.pending = Aggregate::new();
+                    }
+                    return Err(error);
                 }
-                return Err(error);
+            }
+            // The last reader may have closed the pipe meanwhile: the next write(2) says so.
+            if !self.pending.is_empty() && !is_without_reader(pipe) {
+                return Err(Errno::INTR);
             }
         }
-        if self.pending.is_empty() { Ok(()) } else { Err(Errno::INTR) }
+        Ok(())
     }
 
     /// Sends the first bytes of an aggregate, as far as there is room. Returns their number, or
