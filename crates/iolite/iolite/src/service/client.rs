@@ -181,41 +181,43 @@ impl FileClient {
             // Files of proc(5) and others have bytes beyond their length.
             return self.copy_at(file, offset, length, UNKNOWN_BYTES_MAX);
         }
+        let end = offset.saturating_add(length);
         let length = length.min(version.bytes.saturating_sub(offset));
         if length == 0 {
             return Ok(Aggregate::new());
         }
         if version.bytes >= SHARED_FILE_BYTES_MIN
-            && let Some(bytes) = self.read_shared(file, version, offset, length)
+            && let Some(bytes) = self.read_shared(file, version, offset, end)
         {
             return Ok(bytes);
         }
         self.copy_at(file, offset, length, BLOCK_BYTES)
     }
 
-    /// Returns bytes of a file from memory of the daemon; `None` if the file has to be read.
+    /// Returns bytes of a file from `offset` to `end`, or to the end of the file, from memory of
+    /// the daemon; `None` if the file has to be read.
     pub(super) fn read_shared(
         &self,
         file: BorrowedFd<'_>,
-        version: FileVersion,
+        mut version: FileVersion,
         offset: u64,
-        length: u64,
+        end: u64,
     ) -> Option<Aggregate> {
-        let (mut version, mut end) = (version, offset + length);
+        let length = end.min(version.bytes) - offset;
         let mut bytes = self.kept().read(&version, offset, length);
         if bytes.len() == length {
             self.counters.count(Count::Kept);
             return Some(bytes);
         }
         let mut versions = 1;
-        while offset + bytes.len() < end {
+        while offset + bytes.len() < end.min(version.bytes) {
             let position = offset + bytes.len();
             let (received, more) = self.receive(file, position, end - position)?;
             if received != version {
-                // All bytes are those of one moment, so the others are received again.
+                // All bytes, and the length, are those of one moment, so the others are received
+                // again.
                 bytes = Aggregate::new();
                 (version, versions) = (received, versions + 1);
-                end = end.min(version.bytes);
                 if versions > VERSIONS_MAX {
                     return None;
                 }

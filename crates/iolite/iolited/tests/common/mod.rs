@@ -1,6 +1,8 @@
 //! A running iolited, and files for it.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod history;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader};
