@@ -191,15 +191,13 @@ impl Cache {
                     && (confirmed == Some(*version)
                         || are_equal(file, piece.offset, &piece.memory)?);
                 if is_usable {
-                    pieces.push(piece);
+                    add_behind(&mut pieces, piece)?;
                     continue;
                 }
                 self.state().remove(version.key, piece.offset);
             }
             let piece = self.load_gap(file, version, position)?;
-            // It may replace the piece before it.
-            pieces.retain(|before| before.offset < piece.offset);
-            pieces.push(piece);
+            add_behind(&mut pieces, piece)?;
         }
         Ok(pieces)
     }
@@ -273,6 +271,19 @@ impl Cache {
 /// Returns whether pieces have all bytes from `offset` to `end`, or as many as a response has.
 fn is_complete(pieces: &[Piece], offset: u64, end: u64) -> bool {
     pieces.len() == PIECES_PER_PACKET_MAX || pieces.last().map_or(offset, Piece::end) >= end
+}
+
+/// Adds a piece behind others, and removes those of them that it replaces.
+///
+/// # Errors
+/// [`Refusal::Changing`] if it does not begin where they end: a client has added memory meanwhile.
+fn add_behind(pieces: &mut Vec<Piece>, piece: Piece) -> Result<(), Refusal> {
+    pieces.retain(|before| before.offset < piece.offset);
+    if pieces.last().is_some_and(|last| last.end() != piece.offset) {
+        return Err(Refusal::Changing);
+    }
+    pieces.push(piece);
+    Ok(())
 }
 
 /// Returns whether a client holds memory, or a thread is about to pass it to one.
@@ -391,5 +402,28 @@ impl CacheState {
             self.uses.insert(self.clock, (key, offset));
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_follow_each_other() {
+        let (budget, unfreed) = (Budget::new(1 << 20, 9), Unfreed::new().unwrap());
+        let piece = |offset, length| {
+            let reserved = budget.reserve(memory_for(length)).unwrap();
+            let memory = Memory::filled(length, reserved, &unfreed, |_| Ok(())).unwrap();
+            Piece { offset, memory: Arc::new(memory) }
+        };
+        let mut pieces = Vec::new();
+        assert_eq!(add_behind(&mut pieces, piece(10, 20)), Ok(()));
+        assert_eq!(add_behind(&mut pieces, piece(30, 5)), Ok(()));
+        // A client has written from 25 to 33 meanwhile, and 33 is wanted.
+        assert_eq!(add_behind(&mut pieces, piece(33, 9)), Err(Refusal::Changing));
+        assert_eq!(add_behind(&mut pieces, piece(30, 9)), Ok(()), "a longer one");
+        assert_eq!(add_behind(&mut pieces, piece(5, 40)), Ok(()), "one instead of all");
+        assert_eq!(pieces.iter().map(|piece| piece.offset).collect::<Vec<_>>(), [5]);
     }
 }
