@@ -32,11 +32,11 @@ impl FileClient {
         let key = EndKey::new(access, status).filter(|key| !key.writes && length > 0);
         let Some((key, end)) = self.end(key) else { return self.read_stream(pipe, length) };
         let mut end = lock(&end);
-        if !access.is_nonblocking
-            && end.begin_pairing(0)
-            && let Some(channel) = self.pair(pipe)
-        {
-            end.reader.pair(channel);
+        if !access.is_nonblocking && end.begin_pairing(0) {
+            let waiting = millrace_sys::waiting_bytes(pipe)?;
+            if let Some(channel) = self.pair(pipe) {
+                end.reader.pair(channel, waiting);
+            }
         }
         if self.trusts_user.load(Ordering::Relaxed) {
             end.reader.trust_writer();

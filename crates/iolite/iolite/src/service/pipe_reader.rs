@@ -20,6 +20,9 @@ pub(super) struct PipeReader {
     consumed: u64,
     /// Those of them after which `rest` follows.
     rest_at: u64,
+    /// Those of them that were there before an aggregate that is received next was sent. No short
+    /// write(2) of another process (PIPE_BUF) begins before this and ends behind it.
+    whole_until: u64,
     /// Received bytes that were not returned to the program yet. If this process ends before, the
     /// writer writes them to the pipe.
     rest: Aggregate,
@@ -42,9 +45,11 @@ const FILES_MAX: usize = 128;
 const WAIT_MS: u32 = 60_000;
 
 impl PipeReader {
-    /// Sets the channel on which the writer may pass aggregates.
-    pub(super) fn pair(&mut self, channel: Channel) {
+    /// Sets the channel on which the writer may pass aggregates. Before there was one, this many
+    /// bytes waited in the pipe.
+    pub(super) fn pair(&mut self, channel: Channel, waiting: u64) {
         self.channel = Some(channel);
+        self.whole_until = waiting;
     }
 
     /// Reads memory of the writer where it is from now on.
@@ -82,6 +87,7 @@ impl PipeReader {
             if self.receive()? {
                 continue;
             }
+            self.whole_until = self.consumed + waiting;
             if waiting > 0 {
                 return Ok(ReadFrom::Pipe(length.min(waiting)));
             }
@@ -120,7 +126,9 @@ impl PipeReader {
         match received {
             Ok(Received::Aggregate(aggregate)) => {
                 let text = channel.text().first_chunk();
-                self.rest_at = text.map_or(0, |text| u64::from_le_bytes(*text));
+                let position = text.map_or(0, |text| u64::from_le_bytes(*text));
+                // Bytes behind the position may have been read, up to the middle of a write(2).
+                self.rest_at = position.max(self.whole_until);
                 channel.pass_received();
                 self.rest = aggregate;
                 if channel.options().account.charges() > FILES_MAX {
