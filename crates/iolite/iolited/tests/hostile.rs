@@ -4,12 +4,13 @@
 mod common;
 
 use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
 use std::net::TcpListener;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -452,15 +453,50 @@ fn plays_a_role() {
             assert_eq!(refusal, Some(Refusal::UnknownUser));
             assert!(whole(&client, &file).to_vec() == by_kernel(&file));
         }
+        "flood" => flood(&socket, file.as_fd()),
         other => panic!("no role: {other}"),
     }
+}
+
+/// Opens connections and sends to them for as long as the standard input is open.
+fn flood(socket: &Path, file: BorrowedFd<'_>) {
+    let mut input = std::io::stdin();
+    let has_ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let _ends = Ends(&has_ended);
+            input.read_to_end(&mut Vec::new()).expect("the end");
+        });
+        let read = packet(&READ);
+        let mut peers = Vec::new();
+        for count in 0_u64.. {
+            if has_ended.load(Ordering::Relaxed) {
+                break;
+            }
+            let wait_max = Duration::from_secs(60);
+            // The daemon's queue may be full for a moment.
+            if let Ok(peer) = millrace_sys::connect_and_wait(socket, wait_max) {
+                let wrong: &[u8] = if count.is_multiple_of(3) { b"no request" } else { &read };
+                for _ in 0..count % 4 {
+                    let _ = millrace_sys::send_packet(peer.as_fd(), &[wrong], &[file]);
+                }
+                peers.push(peer);
+            }
+            if count == 300 {
+                println!("all places are taken");
+            }
+            if peers.len() > 150 {
+                peers.drain(..50);
+            }
+        }
+    });
 }
 
 /// A user without rights.
 const OTHER_USER: u32 = 65533;
 
-/// Runs a role as another user, and returns its standard output.
-fn as_user(user: u32, role: &str, daemon: &Daemon, folder: &Folder) -> String {
+/// Returns the command that runs a role as another user.
+fn command_of_user(user: u32, role: &str, daemon: &Daemon, folder: &Folder) -> Command {
     use std::os::unix::process::CommandExt;
     // The folder of this program may be closed to others.
     let program = path(folder, "program");
@@ -468,7 +504,14 @@ fn as_user(user: u32, role: &str, daemon: &Daemon, folder: &Folder) -> String {
         std::fs::copy(std::env::current_exe().expect("this program"), &program).expect("a copy");
     }
     let mut command = Actor::command(&program, role, &daemon.socket, folder);
-    command.stdin(Stdio::null()).uid(user).gid(user);
+    command.uid(user).gid(user);
+    command
+}
+
+/// Runs a role as another user, and returns its standard output.
+fn as_user(user: u32, role: &str, daemon: &Daemon, folder: &Folder) -> String {
+    let mut command = command_of_user(user, role, daemon, folder);
+    command.stdin(Stdio::null());
     let output = command.output().expect("this program");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
@@ -505,4 +548,30 @@ fn users_do_not_get_what_they_cannot_open() {
     as_user(OTHER_USER, "attack", &daemon, &folder);
     as_user(65534, "unknown", &daemon, &folder);
     assert_serves(&client, &file);
+}
+
+#[test]
+fn a_flood_of_one_user_leaves_places_to_others() {
+    if millrace_sys::effective_user() != 0 {
+        eprintln!("skipped: clients of two users need root");
+        return;
+    }
+    let folder = Folder::new("flood");
+    std::fs::set_permissions(&folder.0, PermissionsExt::from_mode(0o755)).unwrap();
+    let daemon = Daemon::start(&folder, &[]);
+    let file = folder.file("file", &pattern(MEGABYTE, 1));
+    file.set_permissions(PermissionsExt::from_mode(0o644)).unwrap();
+    assert_serves(&daemon.client(), &file);
+    let (_, before) = daemon.memory();
+    let command = &mut command_of_user(OTHER_USER, "flood", &daemon, &folder);
+    let mut actor = Actor(command.spawn().unwrap());
+    let mut output = BufReader::new(actor.0.stdout.take().unwrap()).lines();
+    assert!(output.any(|line| line.unwrap().contains("all places are taken")));
+    for _ in 0..20 {
+        assert_serves(&daemon.client(), &file);
+    }
+    drop(actor.0.stdin.take());
+    output.for_each(drop);
+    assert!(actor.0.wait().unwrap().success());
+    wait_until("no descriptor is left", || daemon.memory().1 <= before);
 }
