@@ -158,12 +158,16 @@ impl Kills {
         self.workers.push(self.actor("work", Stdio::null()));
     }
 
-    /// Kills one of two processes that a pipe connects.
-    fn kill_end_of_pipe(&self, kills_reader: bool, after: Duration) {
+    /// Kills one of two processes that a pipe connects; the daemon before, if it `restarts`.
+    fn kill_end_of_pipe(&mut self, kills_reader: bool, restarts: bool, after: Duration) {
         let (from, to) = std::io::pipe().expect("a pipe");
         let mut reader = self.actor("read", from.into());
         let mut writer = self.actor("write", to.into());
         std::thread::sleep(after);
+        if restarts {
+            self.restart_daemon();
+            std::thread::sleep(after);
+        }
         if kills_reader {
             kill(&mut reader);
             assert!(writer.0.wait().expect("its end").success());
@@ -202,7 +206,10 @@ fn processes_are_killed_at_any_moment() {
         let after = Duration::from_micros(next() % 20_000);
         match count % 6 {
             0 => kills.restart_daemon(),
-            1 => kills.kill_end_of_pipe(next().is_multiple_of(2), after),
+            1 => {
+                let [kills_reader, restarts] = [next(), next()].map(|it| it.is_multiple_of(2));
+                kills.kill_end_of_pipe(kills_reader, restarts, after);
+            }
             _ => {
                 std::thread::sleep(after);
                 kills.kill_worker(next() as usize % WORKERS);
