@@ -144,6 +144,9 @@ soak: ## Run many more of each: SEEDS=5000 RANDOM_SEEDS=200000 MUTANTS=1000000 D
 	KILLS=5000 cargo test --quiet -p iolite --test processes
 	HAND_OVERS=100000 cargo test --quiet -p iolite --test later_writes
 	GAMES=500 cargo test --quiet -p iolite --test model
+	GAMES=200 cargo test --quiet -p iolited --test model
+	OPERATIONS=1000000 cargo test --quiet -p iolited --test concurrent --test streams
+	KILLS=10000 cargo test --quiet -p iolited --test kills
 	scripts/sanitize
 	KILLS=50 tests/interop/run test_acme
 	CHANGES=100000 tests/interop/run test_serve.Changes test_serve.Places
