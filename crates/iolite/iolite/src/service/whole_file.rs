@@ -8,6 +8,9 @@ use crate::aggregate::Aggregate;
 use crate::service::client::FileClient;
 use crate::service::version::FileVersion;
 
+/// No file is longer (signed offsets).
+const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
 impl FileClient {
     /// Returns all bytes of a file in memory of the daemon, as they are at one moment of the call;
     /// `None` if the daemon does not have them there. Each slice is a whole memory file, or its
@@ -29,7 +32,7 @@ impl FileClient {
         if !waits {
             return if self.link.may_respond() { Err(Errno::AGAIN) } else { Ok(None) };
         }
-        let received = self.read_shared(file, version, 0, version.bytes);
+        let received = self.read_shared(file, version, 0, FILE_BYTES_MAX);
         // Another version may have been received.
         Ok(received.filter(|bytes| bytes.len() == version.bytes))
     }
