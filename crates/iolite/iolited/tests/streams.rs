@@ -73,6 +73,8 @@ enum End {
 struct Rules {
     end: End,
     trusts: bool,
+    /// All writes are short, so that many of them are made while the reader looks for bytes.
+    is_short: bool,
     /// A second writer: by write(2) only, or also another client.
     second: Option<Second>,
     writers_block: bool,
@@ -93,6 +95,7 @@ impl Rules {
         Self {
             end,
             trusts: below(random, 3) == 0,
+            is_short: below(random, 4) == 0,
             second: [None, None, Some(Second::Kernel), Some(Second::Client)][below(random, 4)],
             writers_block: end == End::Client || below(random, 5) > 0,
             reader_blocks: end == End::Client || below(random, 5) > 0,
@@ -171,6 +174,7 @@ impl Writer<'_> {
         self.game.count();
         let length = match self.position {
             0 => PAIRING_BYTES,
+            _ if self.game.rules.is_short => 1 + below(&mut self.random, 8),
             _ => random_length(&mut self.random),
         };
         if self.client.is_none() || below(&mut self.random, 4) == 0 {
