@@ -15,7 +15,8 @@ pub(crate) struct Budget(Arc<BudgetState>);
 #[derive(Debug)]
 struct BudgetState {
     bytes: AtomicU64,
-    bytes_max: u64,
+    /// It may be less than `bytes` while clients hold memory.
+    bytes_max: AtomicU64,
     pieces: AtomicU64,
     pieces_max: u64,
 }
@@ -43,22 +44,32 @@ pub(crate) fn memory_for(length: u64) -> u64 {
 
 impl Budget {
     pub(crate) fn new(bytes_max: u64, pieces_max: u64) -> Self {
-        let (bytes, pieces) = (AtomicU64::new(0), AtomicU64::new(0));
+        let [bytes, bytes_max, pieces] = [0, bytes_max, 0].map(AtomicU64::new);
         Self(Arc::new(BudgetState { bytes, bytes_max, pieces, pieces_max }))
     }
 
     /// Returns the bytes of the whole budget.
     pub(crate) fn bytes_max(&self) -> u64 {
-        self.0.bytes_max
+        self.0.bytes_max.load(Ordering::Relaxed)
+    }
+
+    /// Changes the bytes of the whole budget. Reserved parts stay reserved.
+    pub(crate) fn set_bytes_max(&self, bytes_max: u64) {
+        self.0.bytes_max.store(bytes_max, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that are reserved.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.0.bytes.load(Ordering::Relaxed)
     }
 
     /// Reserves memory for a piece of `bytes`; `None` if too little is left.
     pub(crate) fn reserve(&self, bytes: u64) -> Option<Reserved> {
-        let BudgetState { bytes: all, bytes_max, pieces, pieces_max } = &*self.0;
+        let BudgetState { bytes: all, pieces, pieces_max, .. } = &*self.0;
         let add =
             |count: u64, max: u64| move |now: u64| now.checked_add(count).filter(|sum| *sum <= max);
         let order = Ordering::Relaxed;
-        all.fetch_update(order, order, add(bytes, *bytes_max)).ok()?;
+        all.fetch_update(order, order, add(bytes, self.bytes_max())).ok()?;
         if pieces.fetch_update(order, order, add(1, *pieces_max)).is_err() {
             all.fetch_sub(bytes, order);
             return None;

@@ -1,6 +1,7 @@
 //! The cache: which memory has which bytes of which file.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Instant;
@@ -23,9 +24,11 @@ use crate::users::MemoryOfUsers;
 #[derive(Debug)]
 pub(crate) struct Cache {
     budget: Budget,
+    /// The bytes that each user may hold; `None`: half of the budget.
+    user_bytes_max: Option<u64>,
     unfreed: Unfreed,
     state: Mutex<CacheState>,
-    /// A file is no longer being read.
+    /// A file is no longer being read, or an entry was added.
     loaded: Condvar,
 }
 
@@ -90,19 +93,20 @@ impl Piece {
 }
 
 impl Cache {
-    /// Creates an empty cache, of whose memory each user may hold `user_bytes_max` bytes.
+    /// Creates an empty cache, of whose memory each user may hold `user_bytes_max` bytes, or half.
     ///
     /// # Errors
     /// Those of inotify_init1(2).
-    pub(crate) fn new(budget: Budget, user_bytes_max: u64) -> Result<Self, Errno> {
+    pub(crate) fn new(budget: Budget, user_bytes_max: Option<u64>) -> Result<Self, Errno> {
         Ok(Self {
             budget,
+            user_bytes_max,
             unfreed: Unfreed::new()?,
             state: Mutex::new(CacheState {
                 entries: BTreeMap::new(),
                 uses: BTreeMap::new(),
                 clock: 0,
-                users: MemoryOfUsers::new(user_bytes_max),
+                users: MemoryOfUsers::default(),
                 loading: HashMap::new(),
             }),
             loaded: Condvar::new(),
@@ -234,6 +238,7 @@ impl Cache {
         let make_room = |bytes| self.make_room(bytes);
         let memory = Memory::accept(memory, range.length, user, &self.budget, make_room)?;
         self.state().add(key, &Piece { offset: range.offset, memory: Arc::new(memory) });
+        self.loaded.notify_all();
         Ok(())
     }
 
@@ -244,7 +249,8 @@ impl Cache {
     pub(crate) fn open_for(&self, user: u32, memory: &Arc<Memory>) -> Result<OwnedFd, Refusal> {
         // It is opened first: a charge for memory that no client holds is soon removed.
         let file = memory.open()?;
-        let may_have = self.state().users.charge(user, memory);
+        let bytes_max = self.user_bytes_max.unwrap_or(self.budget.bytes_max() / 2);
+        let may_have = self.state().users.charge(user, memory, bytes_max);
         may_have.then_some(file).ok_or(Refusal::UserMemory)
     }
 
@@ -261,6 +267,51 @@ impl Cache {
             // The kernel frees it when it is dropped, unless a client refers to it (O_PATH).
             drop(self.state().evict().ok_or(Refusal::Memory)?);
         }
+    }
+
+    /// Changes the bytes that the cache may have, and evicts as many as are too many, as far as no
+    /// client holds them.
+    pub(crate) fn resize(&self, bytes_max: u64) {
+        self.budget.set_bytes_max(bytes_max);
+        let mut probes = self.state().entries.len() / PROBES_MAX + 1;
+        loop {
+            self.unfreed.collect();
+            if self.budget.bytes() <= bytes_max || probes == 0 {
+                break;
+            }
+            let evicted = self.state().evict();
+            probes -= usize::from(evicted.is_none());
+            drop(evicted);
+        }
+    }
+
+    /// Returns the bytes that are in use.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.unfreed.collect();
+        self.budget.bytes()
+    }
+
+    /// Returns the bytes of the entries that no client holds.
+    pub(crate) fn evictable_bytes(&self) -> u64 {
+        let (mut bytes, mut after) = (0, Bound::Unbounded);
+        loop {
+            let (state, before) = (self.state(), after);
+            for (key, entry) in state.entries.range((before, Bound::Unbounded)).take(PROBES_MAX) {
+                bytes += if is_in_use(&entry.memory) { 0 } else { entry.memory.length() };
+                after = Bound::Excluded(*key);
+            }
+            if after == before {
+                return bytes;
+            }
+        }
+    }
+
+    /// Waits until the cache has entries.
+    pub(crate) fn await_entries(&self) {
+        let is_empty = |state: &mut CacheState| state.entries.is_empty();
+        drop(
+            self.loaded.wait_while(self.state(), is_empty).expect("no holder of this lock panics"),
+        );
     }
 
     fn state(&self) -> MutexGuard<'_, CacheState> {

@@ -17,7 +17,9 @@ use crate::cache::Cache;
 use crate::limits::{CLIENTS_MAX, DESCRIPTORS_PER_CLIENT, PIECES_MIN, REPORT_AFTER};
 use crate::options::DaemonOptions;
 use crate::pairs::Pairs;
+use crate::pressure::MemoryLevels;
 use crate::session::{End, Session};
+use crate::sizing::{SAMPLE_INTERVAL, Sizing};
 
 /// The daemon while it serves.
 pub(crate) struct Daemon {
@@ -60,8 +62,10 @@ impl Daemon {
         let clients_max = (CLIENTS_MAX as u64).min(descriptors / 2 / DESCRIPTORS_PER_CLIENT);
         let pieces_max = descriptors - clients_max * DESCRIPTORS_PER_CLIENT;
         let pieces_max = pieces_max.min(millrace_sys::watched_files_max()).max(PIECES_MIN);
-        let budget = Budget::new(options.cache_bytes, pieces_max);
-        let cache = Cache::new(budget, options.user_bytes())
+        let levels = MemoryLevels::find();
+        let sizing = Sizing::new(levels.read());
+        let bytes_max = options.cache_bytes.unwrap_or(sizing.limit());
+        let cache = Cache::new(Budget::new(bytes_max, pieces_max), options.user_bytes)
             .map_err(|error| format!("cannot watch memory (inotify): {error}"))?;
         millrace_sys::set_blocking(listener.as_fd()).map_err(|error| error.to_string())?;
         // A connection without a place carries no descriptors: to close one may take as long as its
@@ -78,7 +82,11 @@ impl Daemon {
             clients: Mutex::default(),
             reported_at: Mutex::default(),
         });
-        shared.start_thread().map_err(|error| format!("cannot start a thread: {error}"))?;
+        let wrong = |error| format!("cannot start a thread: {error}");
+        shared.start_thread().map_err(wrong)?;
+        if options.cache_bytes.is_none() {
+            shared.start_sizing(levels, sizing).map_err(wrong)?;
+        }
         Ok(Self { path })
     }
 
@@ -100,6 +108,20 @@ impl Shared {
             self.idle_threads.fetch_sub(1, Ordering::Relaxed);
         }
         started.map(drop)
+    }
+
+    /// Starts a thread that adapts the memory of the cache to that of the system.
+    fn start_sizing(self: Arc<Self>, levels: MemoryLevels, sizing: Sizing) -> std::io::Result<()> {
+        let adapt = move || {
+            let (cache, mut sizing) = (&self.cache, sizing);
+            loop {
+                cache.await_entries();
+                thread::sleep(SAMPLE_INTERVAL);
+                sizing.update(levels.read(), cache.bytes(), || cache.evictable_bytes());
+                cache.resize(sizing.limit());
+            }
+        };
+        thread::Builder::new().stack_size(STACK_BYTES).spawn(adapt).map(drop)
     }
 
     /// Waits for a process to connect, and serves it until it leaves. Returns whether this thread

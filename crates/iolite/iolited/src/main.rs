@@ -10,7 +10,9 @@ mod limits;
 mod memory;
 mod options;
 mod pairs;
+mod pressure;
 mod session;
+mod sizing;
 mod users;
 
 use std::io::{ErrorKind, Write};

@@ -22,9 +22,10 @@ pub(crate) enum Invocation {
 #[derive(Debug)]
 pub(crate) struct DaemonOptions {
     pub(crate) socket: PathBuf,
-    pub(crate) cache_bytes: u64,
+    /// `None`: as much as memory pressure leaves.
+    pub(crate) cache_bytes: Option<u64>,
     /// `None`: half of the cache.
-    user_bytes: Option<u64>,
+    pub(crate) user_bytes: Option<u64>,
     pub(crate) clients_per_user: usize,
 }
 
@@ -59,12 +60,13 @@ const OPTIONS: [OptionSpec; 4] = [
     },
     OptionSpec {
         name: "--cache-memory",
-        value: "SIZE",
-        allowed: "bytes, or a number with K, M or G, from 16M",
-        text: "limit the memory of all cached files [default: 256M]",
+        value: "SIZE|auto",
+        allowed: "bytes, or a number with K, M or G, from 16M; or auto",
+        text: "limit the memory of cached files [default: 256M]",
         apply: |options, value| {
-            options.cache_bytes = parse_size(value)?;
-            if options.cache_bytes < CACHE_BYTES_MIN { Err("is too small") } else { Ok(()) }
+            let bytes = (value != "auto").then(|| parse_size(value)).transpose()?;
+            options.cache_bytes = bytes;
+            if bytes.is_some_and(|of| of < CACHE_BYTES_MIN) { Err("is too small") } else { Ok(()) }
         },
     },
     OptionSpec {
@@ -105,7 +107,7 @@ impl DaemonOptions {
     ) -> Result<Invocation, String> {
         let mut options = Self {
             socket: DEFAULT_SOCKET.into(),
-            cache_bytes: CACHE_BYTES_DEFAULT,
+            cache_bytes: Some(CACHE_BYTES_DEFAULT),
             user_bytes: None,
             clients_per_user: CLIENTS_PER_USER_DEFAULT,
         };
@@ -128,11 +130,6 @@ impl DaemonOptions {
                 .map_err(|wrong| format!("{name}: {value:?} {wrong} (expected: {allowed})"))?;
         }
         Ok(Invocation::Serve(options))
-    }
-
-    /// Returns the bytes that one user may hold.
-    pub(crate) fn user_bytes(&self) -> u64 {
-        self.user_bytes.unwrap_or(self.cache_bytes / 2)
     }
 }
 
@@ -182,11 +179,12 @@ mod tests {
     fn values_are_stored() {
         let options = parse("").unwrap();
         assert_eq!(options.socket.to_str(), Some("/run/iolited.sock"));
-        assert_eq!((options.cache_bytes, options.user_bytes()), (256 << 20, 128 << 20));
+        assert_eq!((options.cache_bytes, options.user_bytes), (Some(256 << 20), None));
         let options = parse("--socket a --cache-memory 1G --user-memory=7M --per-user 9").unwrap();
         assert_eq!(options.socket.to_str(), Some("a"));
-        assert_eq!((options.cache_bytes, options.user_bytes()), (1 << 30, 7 << 20));
+        assert_eq!((options.cache_bytes, options.user_bytes), (Some(1 << 30), Some(7 << 20)));
         assert_eq!(options.clients_per_user, 9);
+        assert_eq!(parse("--cache-memory auto").unwrap().cache_bytes, None);
     }
 
     #[test]
@@ -198,6 +196,11 @@ mod tests {
             ("--cache-memory 1X", "--cache-memory: \"1X\" is no size (expected: bytes, or a"),
             ("--cache-memory 15M", "--cache-memory: \"15M\" is too small (expected: bytes, or"),
             ("--cache-memory M", "--cache-memory: \"M\" is no size (expected: bytes, or a"),
+            (
+                "--cache-memory automatic",
+                "--cache-memory: \"automatic\" is no size (expected: bytes, or a number with K, M \
+                 or G, from 16M; or auto)",
+            ),
             ("--user-memory 17179869184G", "--user-memory: \"17179869184G\" is too large (exp"),
             ("--per-user 0", "--per-user: \"0\" is too small (expected: a number from 1 to 1024"),
             ("--per-user 1025", "--per-user: \"1025\" is too large (expected: a number from 1"),

@@ -9,9 +9,8 @@ use crate::memory::Memory;
 
 /// The memory that was passed to processes of each user, as far as a client may hold it. The kernel
 /// does not show which process holds memory, so each user that has got it is charged.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct MemoryOfUsers {
-    bytes_max: u64,
     /// By user id.
     users: HashMap<u32, Holdings>,
 }
@@ -39,21 +38,16 @@ struct Holding {
 const EXAMINE_AFTER: Duration = Duration::from_millis(100);
 
 impl MemoryOfUsers {
-    /// Creates the table; each user may hold `bytes_max` bytes.
-    pub(crate) fn new(bytes_max: u64) -> Self {
-        Self { bytes_max, users: HashMap::new() }
-    }
-
     /// Charges memory of the daemon to a user, unless it was already. Returns whether the user may
-    /// have it.
-    pub(crate) fn charge(&mut self, user: u32, memory: &Arc<Memory>) -> bool {
+    /// have it, which is the case up to `bytes_max` bytes.
+    pub(crate) fn charge(&mut self, user: u32, memory: &Arc<Memory>, bytes_max: u64) -> bool {
         let holdings = self.users.entry(user).or_default();
         let id = memory.id();
         if !memory.is_of_daemon() || holdings.memories.get(&id).is_some_and(|of| of.is_charged) {
             return true;
         }
         let bytes = memory.reserved().bytes();
-        let fits = |held: &Holdings| held.bytes + bytes <= self.bytes_max;
+        let fits = |held: &Holdings| held.bytes + bytes <= bytes_max;
         if !fits(holdings) {
             holdings.examine();
         }

@@ -63,8 +63,13 @@ pub(crate) struct Daemon {
 impl Daemon {
     /// Starts the daemon with its socket in a folder, and waits until it listens.
     pub(crate) fn start(folder: &Folder, options: &[&str]) -> Self {
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_iolited")), folder, options)
+    }
+
+    /// Starts the daemon by a command that takes its options.
+    pub(crate) fn start_by(mut command: Command, folder: &Folder, options: &[&str]) -> Self {
         let socket = folder.0.join("socket");
-        let mut child = Command::new(env!("CARGO_BIN_EXE_iolited"))
+        let mut child = command
             .arg("--socket")
             .arg(&socket)
             .args(options)
