@@ -17,6 +17,7 @@ use crate::budget::{Budget, Reserved, Unfreed, memory_for};
 use crate::bytes::{are_equal, read_exactly};
 use crate::limits::{ATTEMPTS_MAX, LOAD_WAIT_MAX, PROBES_MAX};
 use crate::memory::Memory;
+use crate::replacement::{LastUse, Uses};
 use crate::users::MemoryOfUsers;
 
 /// Maps (file, offset) to memory. No lock is held while a file is read, except that one thread at a
@@ -49,10 +50,8 @@ impl Drop for Loading<'_> {
 struct CacheState {
     /// They do not overlap.
     entries: BTreeMap<(FileKey, u64), Entry>,
-    /// The entries in the order of their last uses.
-    uses: BTreeMap<u64, (FileKey, u64)>,
-    /// The number of the last use.
-    clock: u64,
+    /// The entries in the order of their eviction.
+    uses: Uses<(FileKey, u64)>,
     users: MemoryOfUsers,
     /// The files that are being read, each by one thread, since these times.
     loading: HashMap<FileKey, Instant>,
@@ -63,7 +62,7 @@ struct Entry {
     memory: Arc<Memory>,
     /// The version of the file that certainly has these bytes.
     confirmed: Option<FileVersion>,
-    last_use: u64,
+    last_use: LastUse,
 }
 
 /// Memory and the offset in the file at which its bytes begin.
@@ -104,8 +103,7 @@ impl Cache {
             unfreed: Unfreed::new()?,
             state: Mutex::new(CacheState {
                 entries: BTreeMap::new(),
-                uses: BTreeMap::new(),
-                clock: 0,
+                uses: Uses::default(),
                 users: MemoryOfUsers::default(),
                 loading: HashMap::new(),
             }),
@@ -254,7 +252,7 @@ impl Cache {
         may_have.then_some(file).ok_or(Refusal::UserMemory)
     }
 
-    /// Reserves memory. Evicts what no client holds, beginning with what was not used for longest.
+    /// Reserves memory, and evicts memory that no client holds for it.
     fn make_room(&self, bytes: u64) -> Result<Reserved, Refusal> {
         if bytes > self.budget.bytes_max() {
             return Err(Refusal::Memory);
@@ -265,7 +263,8 @@ impl Cache {
                 return Ok(reserved);
             }
             // The kernel frees it when it is dropped, unless a client refers to it (O_PATH).
-            drop(self.state().evict().ok_or(Refusal::Memory)?);
+            let evicted = self.state().evict(self.budget.bytes_max());
+            drop(evicted.ok_or(Refusal::Memory)?);
         }
     }
 
@@ -279,7 +278,7 @@ impl Cache {
             if self.budget.bytes() <= bytes_max || probes == 0 {
                 break;
             }
-            let evicted = self.state().evict();
+            let evicted = self.state().evict(bytes_max);
             probes -= usize::from(evicted.is_none());
             drop(evicted);
         }
@@ -369,10 +368,7 @@ impl CacheState {
         if piece.end() <= position {
             return None;
         }
-        self.clock += 1;
-        self.uses.remove(&entry.last_use);
-        entry.last_use = self.clock;
-        self.uses.insert(self.clock, (key, offset));
+        entry.last_use = self.uses.repeat((key, offset), entry.last_use);
         Some((piece, entry.confirmed))
     }
 
@@ -416,15 +412,14 @@ impl CacheState {
         {
             self.remove(key, offset);
         }
-        self.clock += 1;
-        self.uses.insert(self.clock, (key, piece.offset));
-        let (memory, last_use) = (piece.memory.clone(), self.clock);
+        let memory = piece.memory.clone();
+        let last_use = self.uses.add((key, piece.offset), memory.reserved().bytes());
         self.entries.insert((key, piece.offset), Entry { memory, confirmed: None, last_use });
     }
 
     fn remove(&mut self, key: FileKey, offset: u64) {
         if let Some(entry) = self.entries.remove(&(key, offset)) {
-            self.uses.remove(&entry.last_use);
+            self.uses.remove(entry.last_use);
         }
     }
 
@@ -439,18 +434,21 @@ impl CacheState {
         }
     }
 
-    /// Removes an entry whose memory no client holds; `None` if there is none.
-    fn evict(&mut self) -> Option<Arc<Memory>> {
-        for _ in 0..PROBES_MAX {
-            let (_, (key, offset)) = self.uses.pop_first()?;
-            let entry = self.entries.get_mut(&(key, offset)).expect("each use has its entry");
-            if !is_in_use(&entry.memory) {
-                return self.entries.remove(&(key, offset)).map(|entry| entry.memory);
+    /// Removes an entry whose memory no client holds from a cache of `bytes_max` bytes; `None` if
+    /// there is none.
+    fn evict(&mut self, bytes_max: u64) -> Option<Arc<Memory>> {
+        for frequency in self.uses.order(bytes_max) {
+            for _ in 0..PROBES_MAX / 2 {
+                let Some(key) = self.uses.oldest(frequency) else { break };
+                let entry = self.entries.get_mut(&key).expect("each use has its entry");
+                if !is_in_use(&entry.memory) {
+                    let memory = entry.memory.clone();
+                    self.remove(key.0, key.1);
+                    return Some(memory);
+                }
+                // Memory that a client holds is in use.
+                entry.last_use = self.uses.renew(key, entry.last_use);
             }
-            // Memory that a client holds is in use.
-            self.clock += 1;
-            entry.last_use = self.clock;
-            self.uses.insert(self.clock, (key, offset));
         }
         None
     }

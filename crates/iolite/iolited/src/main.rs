@@ -11,6 +11,7 @@ mod memory;
 mod options;
 mod pairs;
 mod pressure;
+mod replacement;
 mod session;
 mod sizing;
 mod users;

@@ -137,6 +137,30 @@ fn a_read_sees_what_was_written_before() {
 }
 
 #[test]
+fn files_that_are_read_once_do_not_evict_others() {
+    let folder = Folder::new("scan");
+    let daemon = Daemon::start(&folder, &["--cache-memory", "16M", "--user-memory", "16M"]);
+    let file = |number: u64| folder.file(&number.to_string(), &pattern(MEGABYTE, number));
+    let files: Vec<_> = (0..40).map(file).collect();
+    let read = |number: usize| {
+        loop {
+            // A client that has ended holds nothing, which the daemon examines now and then.
+            let client = daemon.client();
+            let bytes = whole(&client, &files[number]);
+            if client.stats().copied == 0 {
+                return memory_of(&bytes);
+            }
+            std::thread::yield_now();
+        }
+    };
+    let popular: Vec<_> = (0..4).map(read).collect();
+    assert_eq!((0..4).map(read).collect::<Vec<_>>(), popular);
+    let once: Vec<_> = (4..40).map(read).collect();
+    assert_eq!((0..4).map(read).collect::<Vec<_>>(), popular);
+    assert_ne!(read(4), once[0], "it was evicted");
+}
+
+#[test]
 fn an_aggregate_is_a_snapshot() {
     let folder = Folder::new("snapshot");
     let daemon = Daemon::start(&folder, &[]);

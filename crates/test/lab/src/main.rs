@@ -1,17 +1,18 @@
-//! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE | shards]]`: the comparison
-//! of eviction policies.
+//! `make lab`, or `cargo run --release -p millrace-lab [OBJECTS [TRACE | shards | pieces]]`: the
+//! comparison of eviction policies.
 //!
 //! Prints a table of the miss ratios of millrace and of other policies (docs/design/cache.md), for
 //! all traces or for TRACE. The status is 1 if a miss ratio of millrace exceeds that of the best
 //! peer by more than the margin. With `shards`, prints the additional misses when the cache is
-//! divided into shards.
+//! divided into shards; with `pieces`, the misses of the pieces of files that iolited caches.
 
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use millrace_lab::eviction::{
-    ComparisonRow, MISS_RATIO_MARGIN, ShardingRow, compare, compare_shards,
+    ComparisonRow, MISS_RATIO_MARGIN, PIECE_POLICIES, POLICIES, ShardingRow, compare,
+    compare_shards,
 };
 use millrace_lab::trace::{self, Trace};
 
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
     let mut traces = trace::all(objects);
     match std::env::args().nth(2) {
         Some(word) if word == "shards" => return print_sharding(&traces),
+        Some(word) if word == "pieces" => return print_pieces(&traces),
         Some(name) => {
             let names: Vec<&str> = traces.iter().map(|trace| trace.name).collect();
             if !names.contains(&name.as_str()) {
@@ -44,8 +46,8 @@ fn main() -> ExitCode {
 }
 
 fn print_comparison(traces: &[Trace]) -> ExitCode {
-    println!("{}", ComparisonRow::head());
-    let rows = compare(traces, |row| println!("{}", row.line()));
+    println!("{}", ComparisonRow::head(POLICIES));
+    let rows = compare(traces, POLICIES, |row| println!("{}", row.line()));
     let breaches: Vec<String> =
         rows.iter().flat_map(|row| row.breaches(MISS_RATIO_MARGIN)).collect();
     println!();
@@ -58,6 +60,13 @@ fn print_comparison(traces: &[Trace]) -> ExitCode {
     } else {
         ExitCode::FAILURE
     }
+}
+
+fn print_pieces(traces: &[Trace]) -> ExitCode {
+    println!("{}", ComparisonRow::head(PIECE_POLICIES));
+    let traces: Vec<Trace> = traces.iter().map(trace::pieces).collect();
+    compare(&traces, PIECE_POLICIES, |row| println!("{}", row.line()));
+    ExitCode::SUCCESS
 }
 
 fn print_sharding(traces: &[Trace]) -> ExitCode {

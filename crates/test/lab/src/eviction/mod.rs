@@ -3,10 +3,12 @@
 //! Every cache gets the same calls: a lookup for each request, and an insertion after each miss.
 //! Objects that are larger than the whole cache are not inserted.
 
+mod iolited;
 mod peers;
 mod sharding;
 mod table;
 
+pub use iolited::PIECE_POLICIES;
 pub use peers::{ComparedPolicy, MillracePolicy, POLICIES, PolicyRole, SizedCache};
 pub use sharding::{SHARD_COUNTS, ShardingRow, compare_shards};
 pub use table::{ComparisonRow, MISS_RATIO_MARGIN, SHARES, compare};

@@ -43,7 +43,25 @@ pub enum PolicyRole {
     Peer,
 }
 
-/// All policies, millrace's first.
+pub(super) const LRU: ComparedPolicy = ComparedPolicy {
+    name: "LRU (foyer)",
+    role: PolicyRole::Peer,
+    make: |capacity, _| foyer(capacity, LruConfig::default().into()),
+};
+
+pub(super) const SIEVE: ComparedPolicy = ComparedPolicy {
+    name: "SIEVE (foyer)",
+    role: PolicyRole::Peer,
+    make: |capacity, _| foyer(capacity, SieveConfig.into()),
+};
+
+pub(super) const S3_FIFO: ComparedPolicy = ComparedPolicy {
+    name: "S3-FIFO (foyer)",
+    role: PolicyRole::Peer,
+    make: |capacity, _| foyer(capacity, S3FifoConfig::default().into()),
+};
+
+/// The policies for responses, millrace's first.
 pub const POLICIES: &[ComparedPolicy] = &[
     ComparedPolicy {
         name: "millrace",
@@ -55,21 +73,9 @@ pub const POLICIES: &[ComparedPolicy] = &[
         role: PolicyRole::Judged,
         make: |capacity, _| Box::new(MillracePolicy::new(capacity, Eviction::shards_for(capacity))),
     },
-    ComparedPolicy {
-        name: "LRU (foyer)",
-        role: PolicyRole::Peer,
-        make: |capacity, _| foyer(capacity, LruConfig::default().into()),
-    },
-    ComparedPolicy {
-        name: "SIEVE (foyer)",
-        role: PolicyRole::Peer,
-        make: |capacity, _| foyer(capacity, SieveConfig.into()),
-    },
-    ComparedPolicy {
-        name: "S3-FIFO (foyer)",
-        role: PolicyRole::Peer,
-        make: |capacity, _| foyer(capacity, S3FifoConfig::default().into()),
-    },
+    LRU,
+    SIEVE,
+    S3_FIFO,
     ComparedPolicy { name: "W-TinyLFU (foyer)", role: PolicyRole::Peer, make: foyer_lfu },
     ComparedPolicy { name: "TinyLFU (moka)", role: PolicyRole::Peer, make: moka },
     ComparedPolicy { name: "Clock-PRO (quick_cache)", role: PolicyRole::Peer, make: quick },

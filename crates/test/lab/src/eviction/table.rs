@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{Misses, POLICIES, PolicyRole, head, play};
+use super::{ComparedPolicy, Misses, PolicyRole, head, play};
 use crate::trace::Trace;
 
 /// By how much millrace's miss ratio may exceed that of the best peer.
@@ -17,24 +17,30 @@ pub struct ComparisonRow {
     pub trace: &'static str,
     /// The size of the cache in percent of the trace's footprint.
     pub share: u64,
-    /// The misses of each of [`POLICIES`], in their order.
+    /// The compared policies.
+    pub policies: &'static [ComparedPolicy],
+    /// The misses of each policy, in their order.
     pub misses: Vec<Misses>,
 }
 
 /// Runs each of `traces` with each size and policy. Passes each row to `done` as soon as it is
 /// complete.
-pub fn compare(traces: &[Trace], mut done: impl FnMut(&ComparisonRow)) -> Vec<ComparisonRow> {
+pub fn compare(
+    traces: &[Trace],
+    policies: &'static [ComparedPolicy],
+    mut done: impl FnMut(&ComparisonRow),
+) -> Vec<ComparisonRow> {
     let mut rows = Vec::new();
     for trace in traces {
         let footprint = trace.footprint();
         let mean = trace.sizes.iter().sum::<u64>() / trace.sizes.len() as u64;
         for share in SHARES {
             let capacity = footprint * share / 100;
-            let misses = POLICIES
+            let misses = policies
                 .iter()
                 .map(|policy| play(trace, &mut *(policy.make)(capacity, mean), capacity))
                 .collect();
-            let row = ComparisonRow { trace: trace.name, share, misses };
+            let row = ComparisonRow { trace: trace.name, share, policies, misses };
             done(&row);
             rows.push(row);
         }
@@ -44,8 +50,8 @@ pub fn compare(traces: &[Trace], mut done: impl FnMut(&ComparisonRow)) -> Vec<Co
 
 impl ComparisonRow {
     /// Returns the head of the table.
-    pub fn head() -> String {
-        head(POLICIES.iter().map(|policy| policy.name))
+    pub fn head(policies: &[ComparedPolicy]) -> String {
+        head(policies.iter().map(|policy| policy.name))
     }
 
     /// Returns the row of the table: misses of objects, then of bytes.
@@ -66,7 +72,7 @@ impl ComparisonRow {
 
     fn above(&self, what: &str, margin: f64, of: impl Fn(&Misses) -> f64) -> Vec<String> {
         let with = |role| {
-            POLICIES
+            self.policies
                 .iter()
                 .zip(self.misses.iter().map(&of))
                 .filter(move |(policy, _)| policy.role == role)
@@ -86,6 +92,7 @@ impl ComparisonRow {
 
 #[cfg(test)]
 mod tests {
+    use super::super::POLICIES;
     use super::*;
     use crate::trace;
 
@@ -114,7 +121,7 @@ mod tests {
         let heavy: Vec<&str> = heavy.map(|trace| trace.name).collect();
         assert_eq!(heavy, ["drift and crowds"]);
         let mut above = Vec::new();
-        for row in compare(&traces, |_| ()) {
+        for row in compare(&traces, POLICIES, |_| ()) {
             above.extend(row.above("requests", SMALL_MARGIN, |missed| missed.objects));
             if !heavy.contains(&row.trace) {
                 above.extend(row.above("bytes", SMALL_MARGIN, |missed| missed.bytes));

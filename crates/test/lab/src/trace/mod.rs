@@ -3,9 +3,11 @@
 //! A trace is the same in each run and on each machine. It contains only what a cache may store;
 //! requests that bypass a cache are left out.
 
+mod pieces;
 mod polymix;
 mod synthetic;
 
+pub use pieces::pieces;
 pub use polymix::{Polymix, polymix};
 pub use synthetic::{drift, one_hit, scan, zipf};
 
