@@ -17,10 +17,7 @@ and live in processes that die with this one, so nothing is left behind however 
 """
 
 import argparse
-import contextlib
-import ctypes
 import dataclasses
-import fcntl
 import os
 import pathlib
 import signal
@@ -31,16 +28,14 @@ import sys
 
 sys.dont_write_bytecode = True
 import bpf
+from namespaces import Namespace, die_with_parent, enter, inside, ip, set_offload
 
 CLIENT, PROXY, ORIGIN = "client", "proxy", "origin"
 CLIENT_ADDRESS, CLIENT_SIDE = "192.0.2.1", "192.0.2.2"
 ORIGIN_ADDRESS, ORIGIN_SIDE = "198.51.100.1", "198.51.100.2"
 
-# linux/sched.h, linux/prctl.h, linux/sockios.h, linux/ethtool.h.
-CLONE_NEWNET, PR_SET_PDEATHSIG, SIOCETHTOOL, ETHTOOL_STSO = 0x40000000, 1, 0x8946, 0x1F
 # Offset of the TCP flags after headers of Ethernet and IPv4, and the flag RST.
 TCP_FLAGS_AT, RST = 14 + 20 + 13, 0x04
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,52 +47,6 @@ class End:
 
 
 RICH, POOR = End(9000, True), End(576, False)
-
-
-def _checked(done):
-    if done < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-
-
-def enter(path):
-    """Moves this thread to the network namespace of a file such as /proc/PID/ns/net."""
-    with open(path) as file:
-        _checked(_libc.setns(file.fileno(), CLONE_NEWNET))
-
-
-@contextlib.contextmanager
-def inside(path):
-    """Moves this thread to another namespace inside the context. Sockets that are created there
-    stay there."""
-    with open("/proc/thread-self/ns/net") as before:
-        enter(path)
-        try:
-            yield
-        finally:
-            _checked(_libc.setns(before.fileno(), CLONE_NEWNET))
-
-
-def _die_with_parent():
-    _checked(_libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0))
-
-
-def _live_apart():
-    _die_with_parent()
-    _checked(_libc.unshare(CLONE_NEWNET))
-
-
-def _ip(words):
-    subprocess.run(["ip", *words.split()], check=True)
-
-
-def _segment_early(interface):
-    """Turns TSO off: each packet then is one segment. With TSO, one loss would drop up to 44
-    segments."""
-    value = ctypes.create_string_buffer(struct.pack("=II", ETHTOOL_STSO, 0))
-    request = struct.pack("=16sQ8x", interface.encode(), ctypes.addressof(value))
-    with socket.socket() as any_socket:
-        fcntl.ioctl(any_socket, SIOCETHTOOL, request)
 
 
 class _Loss:
@@ -159,7 +108,7 @@ class Network:
 
     def __init__(self, client=RICH, origin=POOR, loss=0.0):
         self.ends, self.share = {CLIENT: client, ORIGIN: origin}, loss
-        self.holders, self.paths, self.loss = {}, {}, None
+        self.namespaces, self.paths, self.loss = {}, {}, None
 
     def __enter__(self):
         if os.geteuid() != 0:
@@ -174,16 +123,13 @@ class Network:
     def __exit__(self, *_):
         if self.loss:
             self.loss.close()
-        for holder in self.holders.values():
-            holder.kill()
-            holder.wait()
+        for namespace in self.namespaces.values():
+            namespace.close()
 
     def _make(self):
         for name in (CLIENT, PROXY, ORIGIN):
-            # Popen returns when sleep(1) has been executed, which is after its namespace was
-            # created.
-            holder = subprocess.Popen(["sleep", "infinity"], preexec_fn=_live_apart)
-            self.holders[name], self.paths[name] = holder, f"/proc/{holder.pid}/ns/net"
+            namespace = Namespace()
+            self.namespaces[name], self.paths[name] = namespace, namespace.path
         self.loss = _Loss(self.share)
         self._join(CLIENT, CLIENT_ADDRESS, CLIENT_SIDE)
         self._join(ORIGIN, ORIGIN_ADDRESS, ORIGIN_SIDE)
@@ -193,19 +139,20 @@ class Network:
     def _join(self, name, address, side):
         """Creates a pair of veth(4): `end` at the host, and an interface with the host's name at
         the proxy."""
-        end, proxy = self.ends[name], self.holders[PROXY].pid
+        end, proxy = self.ends[name], self.namespaces[PROXY].pid
         with inside(self.paths[name]):
             ends = f"end mtu {end.mtu} type veth peer name {name} mtu {end.mtu} netns {proxy}"
-            _ip(f"link add {ends}")
+            ip(f"link add {ends}")
             self._settle(end.has_options)
             self._raise("end", address)
         with inside(self.paths[PROXY]):
             self._raise(name, side)
 
     def _raise(self, interface, address):
-        _ip(f"address add {address}/24 dev {interface}")
-        _ip(f"link set {interface} up")
-        _segment_early(interface)
+        ip(f"address add {address}/24 dev {interface}")
+        ip(f"link set {interface} up")
+        # With TSO, one loss would drop up to 44 segments.
+        set_offload(interface, "tso", False)
         self.loss.begin(interface)
 
     def _settle(self, has_options):
@@ -214,7 +161,7 @@ class Network:
         for name in ("tcp_sack", "tcp_window_scaling", "tcp_timestamps"):
             pathlib.Path(f"/proc/sys/net/ipv4/{name}").write_text(str(int(has_options)))
         pathlib.Path("/proc/sys/net/ipv4/tcp_congestion_control").write_text("reno")
-        _ip("link set lo up")
+        ip("link set lo up")
 
     def environment(self):
         """Returns the environment that names the other namespaces for a program in the proxy's."""
@@ -226,7 +173,7 @@ class Network:
         path = self.paths[name]
 
         def move():
-            _die_with_parent()
+            die_with_parent()
             enter(path)
 
         words = [str(word) for word in words]
@@ -235,7 +182,7 @@ class Network:
     def counts(self):
         """Returns the packets so far, the dropped ones, and the retransmitted segments."""
         packets, dropped = self.loss.read()
-        again = sum(self._sent_again(holder.pid) for holder in self.holders.values())
+        again = sum(self._sent_again(each.pid) for each in self.namespaces.values())
         return {"packets": packets, "dropped": dropped, "sent again": again}
 
     def _sent_again(self, pid):
