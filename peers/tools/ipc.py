@@ -17,6 +17,7 @@ from results import interval, table
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 NAME = "io-lite-ipc"
+PAGE = "servers"
 FIGURES = {NAME: "Communication between processes: bandwidth by size"}
 SIZES = (4, 8, 16, 32, 64, 128, 256, 512, 1024)  # in KB
 # The curves, by the names of the benchmark's ways.

@@ -179,6 +179,8 @@ class Run:
                 more[name] = self.programs[peer, kind].address
         if any(entry.case == cases.COLD_CASE for entry in self.entries):
             more["PB_COLD"] = COLD
+        if self.options.client_network:
+            more["PB_HOST"] = "0.0.0.0"
         env = peer_env(folder, self.bases[peer], needs_tls(self.entries), **more)
         self.processes[peer] = Process(peer, [f"{PEERS}/start/{peer}"], env=env)
 

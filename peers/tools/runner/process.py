@@ -1,4 +1,5 @@
 """Process trees with CPU and memory accounting, and the counters of the machine."""
+import contextlib
 import os
 import re
 import resource
@@ -148,6 +149,30 @@ def idle_seconds():
     return found
 
 
+def task_seconds():
+    """Returns {core: CPU time of all tasks, except the thread for softirqs}; {} without the cpuacct
+    controller. Softirqs on top of a task count as its time."""
+    try:
+        with open(CPUACCT + "/cpuacct.usage_percpu") as file:
+            found = dict(enumerate(int(word) / 1e9 for word in file.read().split()))
+    except OSError:
+        return {}
+    for pid in KSOFTIRQD:
+        with open(f"/proc/{pid}/comm") as name, open(f"/proc/{pid}/schedstat") as times:
+            found[int(name.read().split("/")[1])] -= int(times.read().split()[0]) / 1e9
+    return found
+
+
+def kernel_threads(name):
+    """Returns the processes that have NAME/CORE as their names."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError), open(f"/proc/{pid}/comm") as file:
+            if file.read().startswith(name + "/"):
+                found.append(int(pid))
+    return found
+
+
 def available_memory():
     """Returns MemAvailable in KiB."""
     with open("/proc/meminfo") as file:
@@ -164,3 +189,6 @@ def is_listening(port, seconds=20):
         except OSError:
             time.sleep(0.1)
     return False
+
+
+KSOFTIRQD = kernel_threads("ksoftirqd")

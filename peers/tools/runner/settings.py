@@ -58,6 +58,9 @@ class Options:
     maxforeign: float = 0.06  # a window is repeated if other programs used more of a core
     tries: int = 3  # windows at most, of which the last one counts
     restart: bool = False  # start a peer anew for each window
+    # The client in another network namespace, by its file, and the peers' address from there.
+    client_network: str = ""
+    peer_address: str = "127.0.0.1"
 
 
 def prepare(tls=False, fastcgi=False, copy_free=False):

@@ -8,7 +8,7 @@ from runner.cases import COLD_WARM_UP, RATES
 from runner.checks import check_connections, check_handshakes, check_origin_requests
 from runner.client import Failed, Load, Wrong, h2_command, h2_row, load_command, origin_requests
 from runner.lock import BENCH_LOCK
-from runner.process import Process, available_memory, idle_seconds
+from runner.process import Process, available_memory, idle_seconds, task_seconds
 
 WARM_UP_SECONDS = 0.15
 MANY_SECONDS_MAX = 55  # of a client that holds many connections
@@ -38,17 +38,20 @@ class Clocks:
     """Readings of all clocks at one time, or the differences of two such readings."""
 
     idle: dict  # {core: seconds}
+    tasks: dict  # {core: seconds}, or {}
     proxy: float
     origin: float
     wall: float
 
     @classmethod
     def now(cls, bench):
-        return cls(idle_seconds(), bench.proxy.cpu(), bench.origin.cpu(), time.monotonic())
+        return cls(idle_seconds(), task_seconds(), bench.proxy.cpu(), bench.origin.cpu(),
+                   time.monotonic())
 
     def since(self, before):
         idle = {core: seconds - before.idle[core] for core, seconds in self.idle.items()}
-        return Clocks(idle, self.proxy - before.proxy, self.origin - before.origin,
+        tasks = {core: seconds - before.tasks[core] for core, seconds in self.tasks.items()}
+        return Clocks(idle, tasks, self.proxy - before.proxy, self.origin - before.origin,
                       self.wall - before.wall)
 
     def busy(self):
@@ -85,10 +88,13 @@ def rate_of(spec, mode, options):
 def commands(spec, base, mode, options):
     """Returns the client's command line in a mode."""
     pinned = ["taskset", "-c", client_cores(mode)]
+    if options.client_network:
+        pinned += ["nsenter", f"--net={options.client_network}"]
     if spec.tls == "h2":
         return pinned + h2_command(spec, base, options)[0]
     connections = str(spec.connections or options.conns)
-    return pinned + (spec.client or load_command(spec, base, "-c", connections, "-E", "-S"))
+    more = ["-A", options.peer_address] if options.client_network else []
+    return pinned + (spec.client or load_command(spec, base, "-c", connections, "-E", "-S", *more))
 
 
 def measure(bench, mode):
@@ -167,7 +173,15 @@ def costs(bench, mode, row, used):
         "foreign0": (busy[0] - own) / used.wall,
         "foreign1": (other_busy - (beside if apart else 0)) / used.wall,
         "time": time.time(),
-    }
+    } | (packet_costs(used, beside, each) if bench.options.client_network and used.tasks else {})
+
+
+def packet_costs(used, beside, each):
+    """Returns the columns of a window whose packets cross cores. Handling them is not the work of
+    other programs, even where no task is charged for it: on an idle core, and in ksoftirqd."""
+    foreign = [used.tasks[0] - used.proxy, used.tasks[1] - beside]
+    return {"core_us": (used.busy()[0] - foreign[0]) * each,
+            "foreign0": foreign[0] / used.wall, "foreign1": foreign[1] / used.wall}
 
 
 def many_command(spec, base, options):
