@@ -1,4 +1,4 @@
-"""Draws curves with confidence intervals as SVG, in panels side by side.
+"""Draws curves, or bars, with confidence intervals as SVG, in panels side by side.
 
 An axis is linear or logarithmic. A point is (x, y, half of its interval). A curve has a colour and
 a dash. One legend is under all panels. All lengths are in pixels.
@@ -81,6 +81,7 @@ class Panel:
     y: Axis
     curves: list
     level: float = None  # y of a horizontal line that the curves are compared with
+    has_bars: bool = False  # instead of curves; the x of a group of bars is a whole number
 
 
 def text(x, y, words, anchor="middle", more=""):
@@ -121,10 +122,28 @@ def drawn(panel, curve):
     parts = [f'<polyline points="{path}" fill="none" stroke-width="1.6" {style}{dash}/>']
     for (x, y), (_, value, half) in zip(places, curve.points):
         parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2.6" fill="{curve.colour}"/>')
-        least = panel.y.low if panel.y.log else 0
-        ends = [HEIGHT - panel.y.at(max(value + side * half, least)) for side in (-1, 1)]
-        parts.append(line(x, ends[0], x, ends[1], style))
-        parts += [line(x - 3, end, x + 3, end, style) for end in ends]
+        parts += whisker(panel, x, value, half, style)
+    return parts
+
+
+def whisker(panel, x, value, half, style):
+    """Returns the interval of a point."""
+    least = panel.y.low if panel.y.log else 0
+    ends = [HEIGHT - panel.y.at(max(value + side * half, least)) for side in (-1, 1)]
+    return [line(x, ends[0], x, ends[1], style),
+            *(line(x - 3, end, x + 3, end, style) for end in ends)]
+
+
+def bars(panel, number, curve):
+    """Returns the bars of a curve, which is the one with this number in its panel."""
+    width = (panel.x.at(2) - panel.x.at(1)) * 0.8 / len(panel.curves)
+    parts = []
+    for x, value, half in curve.points:
+        left = panel.x.at(x) + (number - len(panel.curves) / 2) * width
+        height = panel.y.at(value)
+        parts.append(f'<rect x="{left:.1f}" y="{HEIGHT - height:.1f}" width="{width:.1f}" '
+                     f'height="{height:.1f}" fill="{curve.colour}"/>')
+        parts += whisker(panel, left + width / 2, value, half, 'stroke="#222"')
     return parts
 
 
@@ -134,8 +153,8 @@ def plane(panel, left, top):
     if panel.level is not None:
         y = HEIGHT - panel.y.at(panel.level)
         parts.append(line(0, y, WIDTH, y, 'class="level"'))
-    for curve in panel.curves:
-        parts += drawn(panel, curve)
+    for number, curve in enumerate(panel.curves):
+        parts += bars(panel, number, curve) if panel.has_bars else drawn(panel, curve)
     return [*parts, "</g>"]
 
 

@@ -1,6 +1,7 @@
 //! The time of filters over `iol_read` and `iol_write` beside the same filters over read(2) and
-//! write(2), and of gcc with libiolite-stdio beside gcc: `cargo bench -p iolited --bench programs`.
-//! CPU time is that of all processes, with the daemon.
+//! write(2), and of gcc with libiolite-stdio beside gcc: `cargo bench -p iolited --bench programs`,
+//! optionally followed by `--`, a number of rounds, and `csv`. CPU time is that of all processes,
+//! with the daemon. With `csv`, each round is a line instead.
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -31,23 +32,39 @@ const ROWS: [Row; 6] = [
         line: "%permute abcd efgh ijkl mnop qrst uvwx yzab cdef ghij klmn | %wc",
         count: 2,
     },
-    Row { name: "gcc, short source", line: "%gcc -pipe -c short.c -o object", count: 20 },
-    Row { name: "gcc, 200 KB", line: "%gcc -pipe -c long.c -o object", count: 1 },
+    Row { name: "gcc short source", line: "%gcc -pipe -c short.c -o object", count: 20 },
+    Row { name: "gcc 200 KB", line: "%gcc -pipe -c long.c -o object", count: 1 },
 ];
 
 fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).filter(|of| of != "--bench").collect();
+    let is_csv = arguments.iter().any(|of| of == "csv");
+    let count = arguments.iter().find_map(|of| of.parse().ok()).unwrap_or(ROUNDS);
+    assert!(count > 0, "a number of rounds");
     let place = Place::new();
-    println!("16 MB file; milliseconds, median of {ROUNDS} rounds");
-    println!(
-        "{:18} {:>9} {:>9} {:>6} {:>9} {:>9} {:>6}",
-        "", "elapsed", "iolite", "ratio", "CPU", "iolite", "ratio"
-    );
+    if is_csv {
+        println!("program,kind,round,ms,cpu_ms");
+    } else {
+        println!("16 MB file; milliseconds, median of {count} rounds");
+        println!(
+            "{:18} {:>9} {:>9} {:>6} {:>9} {:>9} {:>6}",
+            "", "elapsed", "iolite", "ratio", "CPU", "iolite", "ratio"
+        );
+    }
     for row in &ROWS {
         let mut rounds: [Vec<[f64; 2]>; 2] = Default::default();
-        for _ in 0..ROUNDS {
+        for round in 0..count {
             for (has_iolite, times) in [false, true].into_iter().zip(&mut rounds) {
-                times.push(place.run(row, has_iolite));
+                let [time, cpu] = place.run(row, has_iolite);
+                if is_csv {
+                    let kind = if has_iolite { "iolite" } else { "ordinary" };
+                    println!("{},{kind},{round},{time:.4},{cpu:.4}", row.name);
+                }
+                times.push([time, cpu]);
             }
+        }
+        if is_csv {
+            continue;
         }
         print!("{:18}", row.name);
         for kind in [0, 1] {
