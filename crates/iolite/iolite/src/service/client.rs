@@ -17,7 +17,7 @@ use crate::service::counters::{ClientStats, Count, Counters};
 use crate::service::kept::KeptFiles;
 use crate::service::link::DaemonLink;
 use crate::service::message::{PieceRange, Refusal, Request, Response};
-use crate::service::pipes::Pipes;
+use crate::service::streams::Streams;
 use crate::service::version::FileVersion;
 use crate::service::write::write_bytes;
 use crate::service::{PIECE_BYTES, SHARED_FILE_BYTES_MIN};
@@ -34,7 +34,7 @@ pub struct FileClient {
     pub(super) link: DaemonLink,
     pub(super) slab: Slab,
     kept: Mutex<KeptFiles>,
-    pub(super) pipes: Mutex<Pipes>,
+    pub(super) streams: Mutex<Streams>,
     /// Writers of the same user are trusted not to change the bytes that they have passed.
     pub(super) trusts_user: AtomicBool,
     pub(super) counters: Counters,
@@ -58,7 +58,7 @@ impl FileClient {
             link: DaemonLink::new(path),
             slab: Slab::on_heap(SLAB_BYTES)?,
             kept: Mutex::new(no_kept_files()),
-            pipes: Mutex::new(Pipes::new()),
+            streams: Mutex::new(Streams::new()),
             trusts_user: AtomicBool::new(false),
             counters: Counters::default(),
         })

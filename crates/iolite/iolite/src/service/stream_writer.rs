@@ -10,12 +10,12 @@ use crate::buffer::Buffer;
 use crate::channel::{Channel, ChannelError};
 use crate::limits::BLOCK_BYTES;
 use crate::pool::Pool;
-use crate::service::pipe_state::{StreamState, TEXT_BYTES, is_gone, is_without_reader};
+use crate::service::stream_state::{StreamState, TEXT_BYTES, is_gone, is_without_reader};
 use crate::service::write::write_bytes;
 
 /// A pipe to which this process writes.
 #[derive(Debug, Default)]
-pub(super) struct PipeWriter {
+pub(super) struct StreamWriter {
     /// The channel to the reader, once this end was paired.
     channel: Option<Channel>,
     /// Memory that the reader reads where it is, if it trusts this process.
@@ -49,7 +49,7 @@ const PIPE_BYTES: u64 = 64 * 1024;
 /// Waiting is renewed after this time.
 const WAIT_MS: u32 = 60_000;
 
-impl PipeWriter {
+impl StreamWriter {
     /// Sets the channel on which the reader may take aggregates.
     pub(super) fn pair(&mut self, channel: Channel) {
         self.channel = Some(channel);

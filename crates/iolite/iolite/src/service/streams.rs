@@ -5,17 +5,17 @@ use std::sync::{Arc, Mutex};
 
 use millrace_sys::{FileAccess, InodeStatus};
 
-use crate::service::pipe_reader::PipeReader;
-use crate::service::pipe_writer::PipeWriter;
+use crate::service::stream_reader::StreamReader;
+use crate::service::stream_writer::StreamWriter;
 use crate::service::version::FileKey;
 
 /// The ends of pipes of this process. Nothing reports that a descriptor was closed, so the process
 /// looks for ends that are over now and then.
 #[derive(Debug)]
-pub(super) struct Pipes {
+pub(super) struct Streams {
     /// The generation of the process that they belong to.
     process: u64,
-    ends: HashMap<EndKey, Arc<Mutex<PipeEnd>>>,
+    ends: HashMap<EndKey, Arc<Mutex<StreamEnd>>>,
     /// The number of ends from which on those that are over are removed.
     checked_at: usize,
     /// The calls that have found no room.
@@ -31,12 +31,12 @@ pub(super) struct EndKey {
 
 /// The state of an end of a pipe.
 #[derive(Debug, Default)]
-pub(super) struct PipeEnd {
+pub(super) struct StreamEnd {
     /// The bytes that were read or written.
     pub(super) moved: u64,
     is_tried: bool,
-    pub(super) reader: PipeReader,
-    pub(super) writer: PipeWriter,
+    pub(super) reader: StreamReader,
+    pub(super) writer: StreamWriter,
 }
 
 /// Pairing costs more than copying fewer bytes.
@@ -48,14 +48,14 @@ const REFUSED_PER_CHECK: usize = 64;
 /// The ends among which none is looked for that is over.
 const ENDS_UNCHECKED: usize = 16;
 
-impl Pipes {
+impl Streams {
     pub(super) fn new() -> Self {
         let process = millrace_sys::process_generation();
         Self { process, ends: HashMap::new(), checked_at: ENDS_UNCHECKED, refused: 0 }
     }
 
     /// Returns an end; `None` if there are too many.
-    pub(super) fn end(&mut self, key: EndKey) -> Option<Arc<Mutex<PipeEnd>>> {
+    pub(super) fn end(&mut self, key: EndKey) -> Option<Arc<Mutex<StreamEnd>>> {
         if self.process != millrace_sys::process_generation() {
             // Channels are not shared with the parent.
             *self = Self::new();
@@ -93,7 +93,7 @@ impl Pipes {
     }
 }
 
-impl PipeEnd {
+impl StreamEnd {
     /// Returns once whether it is time to pair the end, if `more` bytes are about to be moved.
     pub(super) fn begin_pairing(&mut self, more: u64) -> bool {
         let is_time = !self.is_tried && self.moved + more >= MOVED_BYTES_MIN;

@@ -8,12 +8,12 @@ use crate::aggregate::Aggregate;
 use crate::channel::{Channel, ChannelError, Received};
 use crate::limits::PROGRAM_SLAB_BYTES;
 use crate::memory_kind::MemoryKind;
-use crate::service::pipe_state::{StreamState, is_gone};
+use crate::service::stream_state::{StreamState, is_gone};
 use crate::slab::Slab;
 
 /// A pipe from which this process reads.
 #[derive(Debug, Default)]
-pub(super) struct PipeReader {
+pub(super) struct StreamReader {
     /// The channel from the writer, once this end was paired.
     channel: Option<Channel>,
     /// The bytes that were read from the pipe since it was paired.
@@ -35,7 +35,7 @@ pub(super) enum ReadFrom {
     Aggregate(Aggregate),
     /// The pipe itself, up to this many bytes. It has these, or has ended, or its writer is no
     /// client.
-    Pipe(u64),
+    Stream(u64),
 }
 
 /// The received files that are held as they are; further ones are copied. Each takes a descriptor,
@@ -44,7 +44,7 @@ const FILES_MAX: usize = 128;
 /// Waiting is renewed after this time.
 const WAIT_MS: u32 = 60_000;
 
-impl PipeReader {
+impl StreamReader {
     /// Sets the channel on which the writer may pass aggregates. Before there was one, this many
     /// bytes waited in the pipe.
     pub(super) fn pair(&mut self, channel: Channel, waiting: u64) {
@@ -80,7 +80,7 @@ impl PipeReader {
                 return self.next_of_rest(pipe, length);
             }
             if self.channel.is_none() {
-                return Ok(ReadFrom::Pipe(length));
+                return Ok(ReadFrom::Stream(length));
             }
             // The aggregates that were sent before these bytes are in the channel now.
             let waiting = waiting_bytes(pipe)?;
@@ -89,10 +89,10 @@ impl PipeReader {
             }
             self.whole_until = self.consumed + waiting;
             if waiting > 0 {
-                return Ok(ReadFrom::Pipe(length.min(waiting)));
+                return Ok(ReadFrom::Stream(length.min(waiting)));
             }
             if has_ended {
-                return Ok(ReadFrom::Pipe(length));
+                return Ok(ReadFrom::Stream(length));
             }
             has_ended = self.wait(pipe, wait_ms)?;
         }
@@ -104,7 +104,7 @@ impl PipeReader {
         // Another process may have read them.
         let before = if before > 0 { before.min(waiting_bytes(pipe)?) } else { 0 };
         if before > 0 {
-            return Ok(ReadFrom::Pipe(length.min(before)));
+            return Ok(ReadFrom::Stream(length.min(before)));
         }
         let later = self.rest.split_off(length.min(self.rest.len()));
         let bytes = std::mem::replace(&mut self.rest, later);

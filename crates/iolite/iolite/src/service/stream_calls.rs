@@ -13,9 +13,9 @@ use crate::channel::{Channel, ChannelOptions};
 use crate::service::client::{FileClient, lock};
 use crate::service::counters::Count;
 use crate::service::message::{Request, Response};
-use crate::service::pipe_reader::ReadFrom;
-use crate::service::pipe_state::TEXT_BYTES;
-use crate::service::pipes::{EndKey, PipeEnd};
+use crate::service::stream_reader::ReadFrom;
+use crate::service::stream_state::TEXT_BYTES;
+use crate::service::streams::{EndKey, StreamEnd};
 use crate::service::write::write_bytes;
 
 /// The file system of pipes that have no name (statfs(2), PIPEFS_MAGIC).
@@ -46,7 +46,7 @@ impl FileClient {
                 self.counters.count(Count::Passed);
                 Ok(bytes)
             }
-            ReadFrom::Pipe(length) => {
+            ReadFrom::Stream(length) => {
                 end.reader.begin();
                 let bytes = self.read_stream(pipe, length);
                 let count = bytes.as_ref().map_or(0, Aggregate::len);
@@ -54,7 +54,7 @@ impl FileClient {
                 end.moved += count;
                 if bytes.as_ref().is_ok_and(Aggregate::is_empty) {
                     // A pipe that has ended stays so.
-                    lock(&self.pipes).remove(key);
+                    lock(&self.streams).remove(key);
                 }
                 bytes
             }
@@ -80,7 +80,7 @@ impl FileClient {
         let written = end.writer.write(pipe, bytes);
         if written.as_ref().is_err_and(|error| *error == Errno::PIPE) {
             // No process can read from it any more.
-            lock(&self.pipes).remove(key);
+            lock(&self.streams).remove(key);
         }
         let written = written?;
         if written.was_sent {
@@ -103,9 +103,9 @@ impl FileClient {
         lock(&end).writer.allocate(bytes)
     }
 
-    fn end(&self, key: Option<EndKey>) -> Option<(EndKey, Arc<Mutex<PipeEnd>>)> {
+    fn end(&self, key: Option<EndKey>) -> Option<(EndKey, Arc<Mutex<StreamEnd>>)> {
         let key = key?;
-        Some((key, lock(&self.pipes).end(key)?))
+        Some((key, lock(&self.streams).end(key)?))
     }
 
     /// Returns the channel to the process at the other end of a pipe, which may come later.
