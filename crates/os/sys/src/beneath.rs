@@ -44,7 +44,9 @@ pub enum InodeKind {
     Link,
     /// A pipe, with a name or without one.
     Pipe,
-    /// A socket or a device, or unknown to the folder that lists it.
+    /// A socket, with a name or without one.
+    Socket,
+    /// A device, or unknown to the folder that lists it.
     Other,
 }
 
@@ -157,6 +159,7 @@ fn kind_of(kind: FileType) -> InodeKind {
         FileType::Directory => InodeKind::Folder,
         FileType::Symlink => InodeKind::Link,
         FileType::Fifo => InodeKind::Pipe,
+        FileType::Socket => InodeKind::Socket,
         _ => InodeKind::Other,
     }
 }

@@ -33,6 +33,7 @@ mod read;
 mod seals;
 mod signals;
 mod socket;
+mod stream;
 mod wait;
 mod watch;
 
@@ -98,6 +99,11 @@ pub use socket::{
     Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,
     is_nonblocking, peek, receive, reset_on_close, send, set_nodelay, shutdown, take_error,
     tcp_state, unacknowledged_bytes,
+};
+pub use stream::{
+    StreamFamily, TcpConnection, TcpCounters, check_sending, is_stream_socket, receive_timeout,
+    socket_number, stream_family, tcp_connection, tcp_counters, tcp_written, unix_peer,
+    unix_unread,
 };
 pub use wait::{DescriptorState, PacketEvents, wait_for_two, waiting_bytes};
 pub use watch::{FreedFiles, WatchNumber, watched_files_max};

@@ -15,6 +15,10 @@ pub enum PacketEvents {
     Readable,
     /// Room, or the end.
     Writable,
+    /// Only the end of the connection, or of the peer's direction of it (POLLRDHUP).
+    Ended,
+    /// Bytes, the end of the peer's direction of a connection, or the end.
+    ReadableOrEnded,
 }
 
 /// The state of a descriptor, as poll(2) reports it.
@@ -24,6 +28,11 @@ pub struct DescriptorState {
     pub is_ready: bool,
     /// The other end is gone: no writer of a pipe is left (POLLHUP), or no reader (POLLERR).
     pub is_gone: bool,
+    /// Both directions of a connection have ended, or no writer of a pipe is left (POLLHUP).
+    pub is_hung_up: bool,
+    /// The peer has ended its direction of a connection, if that was waited for (POLLRDHUP). All
+    /// its bytes have arrived.
+    pub has_ended: bool,
 }
 
 /// Waits until an event of one of two descriptors has happened, at most for `wait_ms_max`
@@ -44,6 +53,8 @@ pub fn wait_for_two(
     Ok(fds.map(|fd| DescriptorState {
         is_ready: fd.revents().intersects(PollFlags::IN | PollFlags::OUT),
         is_gone: fd.revents().intersects(PollFlags::HUP | PollFlags::ERR),
+        is_hung_up: fd.revents().intersects(PollFlags::HUP),
+        has_ended: fd.revents().intersects(PollFlags::RDHUP),
     }))
 }
 
@@ -52,6 +63,8 @@ pub(crate) fn flags(events: PacketEvents) -> PollFlags {
         PacketEvents::None => PollFlags::empty(),
         PacketEvents::Readable => PollFlags::IN,
         PacketEvents::Writable => PollFlags::OUT,
+        PacketEvents::Ended => PollFlags::RDHUP,
+        PacketEvents::ReadableOrEnded => PollFlags::IN | PollFlags::RDHUP,
     }
 }
 
@@ -87,11 +100,27 @@ mod tests {
         let nothing = DescriptorState::default();
         assert_eq!(wait(), [nothing; 2]);
         other.write_all(b"abc").unwrap();
-        assert_eq!(wait(), [DescriptorState { is_ready: true, is_gone: false }, nothing]);
+        assert_eq!(wait(), [DescriptorState { is_ready: true, ..nothing }, nothing]);
         assert_eq!(waiting_bytes(one.as_fd()), Ok(3));
         assert_eq!(waiting_bytes(other.as_fd()), Ok(3));
         drop(other);
-        assert_eq!(wait(), [DescriptorState { is_ready: true, is_gone: true }, nothing]);
+        let ended = DescriptorState { is_gone: true, is_hung_up: true, ..nothing };
+        assert_eq!(wait(), [DescriptorState { is_ready: true, ..ended }, nothing]);
+    }
+
+    #[test]
+    fn the_end_of_one_direction_is_noticed() {
+        let (one, mut other) = std::os::unix::net::UnixStream::pair().unwrap();
+        let wait = |events| wait_for_two([(one.as_fd(), events); 2], 0).unwrap()[0];
+        assert_eq!(wait(PacketEvents::Ended), DescriptorState::default());
+        other.write_all(b"abc").unwrap();
+        other.shutdown(std::net::Shutdown::Write).unwrap();
+        let ended = DescriptorState { has_ended: true, ..DescriptorState::default() };
+        assert_eq!(wait(PacketEvents::Ended), ended);
+        let readable = DescriptorState { is_ready: true, ..ended };
+        assert_eq!(wait(PacketEvents::ReadableOrEnded), readable);
+        one.shutdown(std::net::Shutdown::Write).unwrap();
+        assert!(wait(PacketEvents::None).is_hung_up);
     }
 
     #[test]

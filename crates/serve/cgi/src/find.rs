@@ -44,7 +44,9 @@ pub(crate) fn find<'a>(root: BorrowedFd<'_>, path: &'a [u8]) -> Result<FoundProg
                 let (path, path_info) = path.split_at(end);
                 return Ok(FoundProgram { file, folder, path, path_info });
             }
-            InodeKind::Link | InodeKind::Pipe | InodeKind::Other => return Err(Errno::NOENT),
+            InodeKind::Link | InodeKind::Pipe | InodeKind::Socket | InodeKind::Other => {
+                return Err(Errno::NOENT);
+            }
         }
     }
     Err(Errno::NOENT)

@@ -314,7 +314,7 @@ fn file_status(status: &InodeStatus) -> Option<FileStatus> {
     let kind = match kind {
         InodeKind::Regular => FileKind::Regular,
         InodeKind::Folder => FileKind::Folder,
-        InodeKind::Link | InodeKind::Pipe | InodeKind::Other => return None,
+        InodeKind::Link | InodeKind::Pipe | InodeKind::Socket | InodeKind::Other => return None,
     };
     Some(FileStatus { kind, device, inode, bytes, modified, changed })
 }
