@@ -14,14 +14,15 @@ pub(crate) const CLIENTS_PER_USER_DEFAULT: usize = 128;
 pub(crate) const CLIENTS_MAX: usize = 1024;
 /// How long a thread waits for another one that reads the same file.
 pub(crate) const LOAD_WAIT_MAX: Duration = Duration::from_secs(2);
-/// The ends of pipes of one connection that wait for their other ends.
+/// The ends of pipes and connections of one client that wait for their other ends. Beyond it, the
+/// oldest one carries bytes.
 pub(crate) const PAIRS_PER_CLIENT_MAX: usize = 16;
 /// How often a file is read again that changes meanwhile.
 pub(crate) const ATTEMPTS_MAX: usize = 3;
 /// The entries that are examined to find one that no client holds.
 pub(crate) const PROBES_MAX: usize = 64;
 /// The descriptors for one connection: its socket, those of a request, those of a response, those
-/// of a pair, and the ends of pipes.
+/// of a pair, and the ends of channels that wait.
 pub(crate) const DESCRIPTORS_PER_CLIENT: u64 =
     1 + 2 * PIECES_PER_PACKET_MAX as u64 + 2 + PAIRS_PER_CLIENT_MAX as u64;
 /// Users that have no number in the user namespace of the daemon have this one

@@ -14,6 +14,7 @@ mod pressure;
 mod replacement;
 mod session;
 mod sizing;
+mod streams;
 mod users;
 
 use std::io::{ErrorKind, Write};

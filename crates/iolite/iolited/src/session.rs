@@ -70,7 +70,7 @@ impl Session<'_> {
 
     fn handle(&self, request: Request, mut files: Vec<OwnedFd>) -> Result<(), End> {
         match request {
-            Request::Pair | Request::Written { .. } if self.user == UNKNOWN_USER => {
+            Request::Pair { .. } | Request::Written { .. } if self.user == UNKNOWN_USER => {
                 self.send(&Response::Refused(Refusal::UnknownUser), &[])
             }
             Request::Read { offset, length } => {
@@ -82,10 +82,12 @@ impl Session<'_> {
                     Err(refusal) => self.send(&Response::Refused(refusal), &[]),
                 }
             }
-            Request::Pair => match self.pairs.add(self.user, self.client, files[0].as_fd()) {
-                Ok(socket) => self.send(&Response::Paired, &[socket]),
-                Err(refusal) => self.send(&Response::Refused(refusal), &[]),
-            },
+            Request::Pair { writes } => {
+                match self.pairs.add(self.user, self.client, files[0].as_fd(), writes) {
+                    Ok(socket) => self.send(&Response::Paired, &[socket]),
+                    Err(refusal) => self.send(&Response::Refused(refusal), &[]),
+                }
+            }
             Request::Written { offset, length } => {
                 let memory = files.pop().expect("the request was checked");
                 let range = PieceRange { offset, length };

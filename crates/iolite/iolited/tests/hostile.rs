@@ -438,13 +438,16 @@ fn plays_a_role() {
                 assert_eq!(refusal, Some(Refusal::NotWritable));
             }
             let (pipe, _other_end) = std::io::pipe().unwrap();
-            assert_eq!(peer.exchange(&Request::Pair, &[pipe.as_fd()]).0, Response::Paired);
+            assert_eq!(
+                peer.exchange(&Request::Pair { writes: false }, &[pipe.as_fd()]).0,
+                Response::Paired
+            );
         }
         // The kernel may have given it to users that the daemon's user namespace does not know.
         "unknown" => {
             let peer = Peer::connect(&socket);
             let (pipe, _other_end) = std::io::pipe().unwrap();
-            let refusal = peer.refusal(&Request::Pair, &[pipe.as_fd()]);
+            let refusal = peer.refusal(&Request::Pair { writes: false }, &[pipe.as_fd()]);
             assert_eq!(refusal, Some(Refusal::UnknownUser));
             let bytes = sealed(&pattern(100_000, 5));
             let memory = bytes.slices().next().and_then(|it| it.sendfile_source()).unwrap().0;

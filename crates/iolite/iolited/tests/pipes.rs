@@ -3,14 +3,16 @@
 mod common;
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, PipeReader, PipeWriter, Read, Write};
+use std::io::{BufReader, PipeReader, PipeWriter, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::thread::JoinHandleExt;
-use std::process::ChildStdout;
 use std::sync::Arc;
 use std::thread;
 
-use common::{Actor, Daemon, Folder, memory_of, pair_by_hand, pattern, sealed, whole};
+use common::{
+    Actor, Daemon, Folder, Reports, finishes, fork, memory_of, pair_by_hand, pattern, sealed,
+    succeeds, whole,
+};
 use iolite::service::FileClient;
 use iolite::{Aggregate, Channel, ChannelOptions};
 use millrace_sys::Errno;
@@ -275,27 +277,6 @@ fn a_writer_waits_for_its_reader() {
     });
 }
 
-/// Makes a child by fork(2) that runs `run`, and ends with success if that returns `true`.
-fn fork(run: impl FnOnce() -> bool) -> i32 {
-    // SAFETY: the child uses only what this thread has, and memory, which glibc makes usable.
-    let child = unsafe { libc::fork() };
-    if child == 0 {
-        let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
-        // SAFETY: the call does not return, and runs no code of the parent.
-        unsafe { libc::_exit(i32::from(!is_right.unwrap_or(false))) };
-    }
-    assert!(child > 0, "fork(2)");
-    child
-}
-
-/// Waits for the end of a child, and returns whether it has ended with success.
-fn succeeds(child: i32) -> bool {
-    let mut status = 0;
-    // SAFETY: the kernel stores the status of the child to `status`.
-    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
-}
-
 #[test]
 fn a_child_drops_what_its_parent_has_read() {
     let folder = Folder::new("fork");
@@ -326,20 +307,6 @@ fn a_child_drops_what_its_parent_has_read() {
         write_all(&writer, &to, b"bytes of the parent");
         assert_eq!(reader.read(from.as_fd(), 100).expect("bytes").to_vec(), b"bytes of the parent");
         assert_eq!(writer.stats().passed, passed + 1);
-    }
-}
-
-/// The standard output of an actor.
-struct Reports(BufReader<ChildStdout>);
-
-impl Reports {
-    /// Waits for a line with this word.
-    fn wait_for(&mut self, word: &str) {
-        let mut line = String::new();
-        while !line.contains(word) {
-            line.clear();
-            assert!(self.0.read_line(&mut line).expect("a line") > 0, "no {word}");
-        }
     }
 }
 
@@ -411,13 +378,6 @@ fn the_end_of_a_parent_is_noticed() {
     // The child has the pipe, but not the channel.
     write_all(&writer, &to, b"for a child");
     assert_eq!(writer.stats().passed, 0);
-}
-
-/// Runs `run` on a thread, and returns its result. It fails if that takes a minute.
-fn finishes<T: Send + 'static>(what: &str, run: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = thread::spawn(run);
-    common::wait_until(what, || thread.is_finished());
-    thread.join().expect("no panic")
 }
 
 #[test]
@@ -682,7 +642,7 @@ fn a_reader_that_breaks_the_protocol_is_left() {
     let folder = Folder::new("broken");
     let daemon = Daemon::start(&folder, &[]);
     let (mut from, to) = std::io::pipe().expect("a pipe");
-    let socket = pair_by_hand(&daemon, from.as_fd());
+    let socket = pair_by_hand(&daemon, from.as_fd(), false);
     let copy = socket.try_clone().expect("dup");
     let slab = iolite::Slab::on_heap(4 << 20).expect("memory");
     let reader = Channel::new(socket, ChannelOptions::new(slab)).expect("a channel");

@@ -463,7 +463,7 @@ fn an_aggregate_does_not_come_within_a_short_write() {
         count += read(u64::MAX).len();
     }
     let slab = Slab::on_heap(SLAB_BYTES_MIN).expect("memory");
-    let socket = common::pair_by_hand(&daemon, to.as_fd());
+    let socket = common::pair_by_hand(&daemon, to.as_fd(), true);
     let options = ChannelOptions { text_max: 8, ..ChannelOptions::new(slab.clone()) };
     let mut writer = Channel::new(socket, options).expect("a channel");
     // Another process writes, after the writer has found the pipe empty.

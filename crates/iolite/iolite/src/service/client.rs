@@ -76,17 +76,18 @@ impl FileClient {
     ///
     /// Two threads that read from one descriptor of a file at the same time may get the same bytes.
     ///
-    /// As with stdio(3), a program that reads a pipe by these calls reads it only by them until its
-    /// end: read(2) and poll(2) do not show what the writer has passed, and a child or a next
-    /// program does not get what was received here.
+    /// As with stdio(3), a program that reads a pipe or a connection by these calls reads it only by
+    /// them until its end: read(2) and poll(2) do not show what the writer has passed, and a child
+    /// or a next program does not get what was received here.
     ///
     /// # Errors
-    /// Those of read(2); ENOMEM. EINTR ends a wait for a pipe also with SA_RESTART (sigaction(2)).
+    /// Those of read(2); ENOMEM. EINTR ends a wait for a pipe or a connection also with SA_RESTART
+    /// (sigaction(2)).
     pub fn read(&self, file: BorrowedFd<'_>, length: u64) -> Result<Aggregate, Errno> {
         let status = millrace_sys::inode_status(file)?;
         let Some(version) = FileVersion::from_status(&status) else {
             return match status.kind {
-                InodeKind::Pipe => self.read_pipe(file, &status, length),
+                InodeKind::Pipe | InodeKind::Socket => self.read_end(file, &status, length),
                 _ => self.read_stream(file, length),
             };
         };
@@ -118,16 +119,16 @@ impl FileClient {
     /// written. The daemon learns which sealed memory the file has now, so that readers get that
     /// memory.
     ///
-    /// A pipe that blocks takes all bytes, unless a signal comes. If a reader ends, the next call
-    /// writes the bytes to the pipe that the reader has not returned. They are lost if the writer
-    /// ends first.
+    /// A pipe or a socket that blocks takes all bytes, unless a signal comes. If a reader ends, the
+    /// next call writes the bytes to it that the reader has not returned. They are lost if the
+    /// writer ends first.
     ///
     /// # Errors
     /// Those of write(2), if nothing was written: ENOSPC, EDQUOT, EFBIG, EAGAIN.
     pub fn write(&self, file: BorrowedFd<'_>, bytes: &Aggregate) -> Result<u64, Errno> {
         let status = millrace_sys::inode_status(file)?;
-        if status.kind == InodeKind::Pipe {
-            return self.write_pipe(file, &status, bytes);
+        if let InodeKind::Pipe | InodeKind::Socket = status.kind {
+            return self.write_end(file, &status, bytes);
         }
         let written = write_bytes(file, bytes)?;
         if let Some(version) = FileVersion::from_status(&status) {
@@ -137,7 +138,8 @@ impl FileClient {
     }
 
     /// Returns memory for up to `bytes` bytes, at most 2 MB, that are written to `file` later. If
-    /// it is a pipe whose reader trusts the writer, the reader reads them where they are.
+    /// it is a pipe or a connection whose reader trusts the writer, the reader reads them where they
+    /// are.
     ///
     /// # Errors
     /// ENOMEM while all memory is in use.
@@ -146,8 +148,8 @@ impl FileClient {
     /// If `bytes` is 0.
     pub fn allocate(&self, file: BorrowedFd<'_>, bytes: usize) -> Result<Buffer, Errno> {
         let status = millrace_sys::inode_status(file)?;
-        if status.kind == InodeKind::Pipe
-            && let Some(buffer) = self.allocate_for_pipe(file, &status, bytes)
+        if let InodeKind::Pipe | InodeKind::Socket = status.kind
+            && let Some(buffer) = self.allocate_for_end(file, &status, bytes)
         {
             return Ok(buffer);
         }
@@ -161,8 +163,8 @@ impl FileClient {
         self.slab.with_ready_block(allocate)
     }
 
-    /// From now on, bytes of pipes are read where writers of the same user have them, also of pipes
-    /// that are in use already. Such a writer can change them while they are read.
+    /// From now on, bytes of pipes and connections are read where writers of the same user have
+    /// them, also of ones that are in use already. Such a writer can change them while they are read.
     pub fn trust_user(&self) {
         self.trusts_user.store(true, Ordering::Relaxed);
     }

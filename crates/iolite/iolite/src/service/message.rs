@@ -34,9 +34,13 @@ pub enum Request {
         /// In bytes; at least one.
         length: u64,
     },
-    /// The descriptor is an end of a pipe. The response has the end of a socket whose other end the
-    /// process at the other end of the pipe gets by the same request, now or later.
-    Pair,
+    /// The descriptor is an end of a pipe or of a connection, which the client reads or writes. The
+    /// response has the end of a socket whose other end the process at the other end gets by the
+    /// same request for writing or reading, now or later.
+    Pair {
+        /// The client writes; otherwise it reads.
+        writes: bool,
+    },
 }
 
 /// A part of a file, and the memory that has it, from the memory's start on.
@@ -82,9 +86,9 @@ pub enum Refusal {
     NotWritable,
     /// It is no regular file.
     NotRegular,
-    /// It is no end of a pipe, or it is open for reading and writing.
-    NotPipe,
-    /// A process has passed this end of the pipe already, or too many others.
+    /// It is no end of a pipe, or no connected stream socket whose peer is known.
+    NotStream,
+    /// A process has passed this end already.
     Taken,
     /// The file system may show its readers different bytes, or keep a reader waiting.
     FileSystem,
@@ -126,7 +130,7 @@ impl Refusal {
             Self::NotWritable => (8, 0),
             Self::Kernel(error) => (9, error.raw_os_error().unsigned_abs()),
             Self::Unsealed => (10, 0),
-            Self::NotPipe => (11, 0),
+            Self::NotStream => (11, 0),
             Self::Taken => (12, 0),
             Self::Busy => (13, 0),
             Self::UnknownUser => (14, 0),
@@ -150,7 +154,7 @@ impl Refusal {
                 Self::Kernel(Errno::from_raw_os_error(error.cast_signed()))
             }
             10 => Self::Unsealed,
-            11 => Self::NotPipe,
+            11 => Self::NotStream,
             12 => Self::Taken,
             13 => Self::Busy,
             14 => Self::UnknownUser,
@@ -165,8 +169,8 @@ impl fmt::Display for Refusal {
             Self::NotReadable => "the descriptor was not opened for reading",
             Self::NotWritable => "the descriptor was not opened for writing",
             Self::NotRegular => "it is no regular file",
-            Self::NotPipe => "it is no end of a pipe",
-            Self::Taken => "a process has passed this end of the pipe before",
+            Self::NotStream => "it is no end of a pipe or of a connection of this host",
+            Self::Taken => "a process has passed this end before",
             Self::FileSystem => "files of its file system are not shared",
             Self::Changing => "the file was changed again and again while it was read",
             Self::Busy => "the file is being read or written for long",
@@ -186,7 +190,7 @@ impl Request {
         let (kind, offset, length) = match *self {
             Self::Read { offset, length } => (1_u32, offset, length),
             Self::Written { offset, length } => (2, offset, length),
-            Self::Pair => (3, 0, 0),
+            Self::Pair { writes } => (3 + u32::from(writes), 0, 0),
         };
         bytes.extend_from_slice(&MAGIC.to_le_bytes());
         bytes.extend_from_slice(&kind.to_le_bytes());
@@ -204,7 +208,9 @@ impl Request {
         let request = match kind {
             1 if descriptors == 1 => Self::Read { offset, length },
             2 if descriptors == 2 && length > 0 => Self::Written { offset, length },
-            3 if descriptors == 1 && (offset, length) == (0, 0) => Self::Pair,
+            3 | 4 if descriptors == 1 && (offset, length) == (0, 0) => {
+                Self::Pair { writes: kind == 4 }
+            }
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -348,7 +354,10 @@ mod tests {
         let write = Request::Written { offset: 7, length: u64::MAX - 7 };
         assert_eq!(Request::read(&written(&write), 2), Some(write));
         assert_eq!(written(&write).len(), REQUEST_BYTES_MAX);
-        assert_eq!(Request::read(&written(&Request::Pair), 1), Some(Request::Pair));
+        for writes in [false, true] {
+            let pair = Request::Pair { writes };
+            assert_eq!(Request::read(&written(&pair), 1), Some(pair));
+        }
     }
 
     #[test]
@@ -408,7 +417,7 @@ mod tests {
         let refusals = [NotReadable, NotRegular, FileSystem, Changing, Memory, Clients];
         let more =
             [Refusal::UserMemory, Refusal::NotWritable, Refusal::Unsealed, Kernel(Errno::IO)];
-        let pipes = [Refusal::NotPipe, Refusal::Taken, Refusal::Busy, Refusal::UnknownUser];
+        let pipes = [Refusal::NotStream, Refusal::Taken, Refusal::Busy, Refusal::UnknownUser];
         for refusal in refusals.into_iter().chain(more).chain(pipes) {
             let response = Response::Refused(refusal);
             assert_eq!(read_back(&response, 0), Some(response.clone()));

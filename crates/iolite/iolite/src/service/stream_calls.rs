@@ -1,10 +1,10 @@
-//! The calls of a client on pipes.
+//! The calls of a client on pipes and sockets.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 
-use millrace_sys::{Errno, InodeStatus};
+use millrace_sys::{Errno, FileAccess, InodeStatus};
 
 use crate::account::Account;
 use crate::aggregate::Aggregate;
@@ -14,46 +14,46 @@ use crate::service::client::{FileClient, lock};
 use crate::service::counters::Count;
 use crate::service::message::{Request, Response};
 use crate::service::stream_reader::ReadFrom;
-use crate::service::stream_state::TEXT_BYTES;
+use crate::service::stream_state::{Candidate, PairedStream, StreamKind, TEXT_BYTES};
 use crate::service::streams::{EndKey, StreamEnd};
 use crate::service::write::write_bytes;
 
-/// The file system of pipes that have no name (statfs(2), PIPEFS_MAGIC).
-const PIPE_FILE_SYSTEM: u64 = 0x5049_5045;
-
 impl FileClient {
-    pub(super) fn read_pipe(
+    /// Reads from a pipe or a socket.
+    pub(super) fn read_end(
         &self,
-        pipe: BorrowedFd<'_>,
+        stream: BorrowedFd<'_>,
         status: &InodeStatus,
         length: u64,
     ) -> Result<Aggregate, Errno> {
-        let access = millrace_sys::file_access(pipe)?;
-        let key = EndKey::new(access, status).filter(|key| !key.writes && length > 0);
-        let Some((key, end)) = self.end(key) else { return self.read_stream(pipe, length) };
+        let access = millrace_sys::file_access(stream)?;
+        let key = EndKey::new(access, status, false).filter(|_| length > 0);
+        let Some((key, end)) = self.end(key) else { return self.read_stream(stream, length) };
         let mut end = lock(&end);
-        if !access.is_nonblocking && end.begin_pairing(0) {
-            let waiting = millrace_sys::waiting_bytes(pipe)?;
-            if let Some(channel) = self.pair(pipe) {
-                end.reader.pair(channel, waiting);
-            }
+        if let Some(paired) = self.pair(&mut end, stream, status, access, 0, false) {
+            end.reader.pair(paired);
+        }
+        if end.is_plain() {
+            // Other threads may read it meanwhile, as by read(2).
+            drop(end);
+            return self.read_stream(stream, length);
         }
         if self.trusts_user.load(Ordering::Relaxed) {
             end.reader.trust_writer();
         }
-        match end.reader.next(pipe, length, access.is_nonblocking)? {
+        match end.reader.next(stream, length, access.is_nonblocking)? {
             ReadFrom::Aggregate(bytes) => {
                 self.counters.count(Count::Passed);
                 Ok(bytes)
             }
             ReadFrom::Stream(length) => {
                 end.reader.begin();
-                let bytes = self.read_stream(pipe, length);
+                let bytes = self.read_stream(stream, length);
                 let count = bytes.as_ref().map_or(0, Aggregate::len);
                 end.reader.end(count);
                 end.moved += count;
                 if bytes.as_ref().is_ok_and(Aggregate::is_empty) {
-                    // A pipe that has ended stays so.
+                    // A stream that has ended stays so.
                     lock(&self.streams).remove(key);
                 }
                 bytes
@@ -61,23 +61,26 @@ impl FileClient {
         }
     }
 
-    pub(super) fn write_pipe(
+    /// Writes to a pipe or a socket.
+    pub(super) fn write_end(
         &self,
-        pipe: BorrowedFd<'_>,
+        stream: BorrowedFd<'_>,
         status: &InodeStatus,
         bytes: &Aggregate,
     ) -> Result<u64, Errno> {
-        let access = millrace_sys::file_access(pipe)?;
-        let key = EndKey::new(access, status).filter(|key| key.writes && !bytes.is_empty());
-        let Some((key, end)) = self.end(key) else { return write_bytes(pipe, bytes) };
+        let access = millrace_sys::file_access(stream)?;
+        let key = EndKey::new(access, status, true).filter(|_| !bytes.is_empty());
+        let Some((key, end)) = self.end(key) else { return write_bytes(stream, bytes) };
         let mut end = lock(&end);
-        if !access.is_nonblocking
-            && end.begin_pairing(bytes.len())
-            && let Some(channel) = self.pair(pipe)
-        {
-            end.writer.pair(channel);
+        let paired = self.pair(&mut end, stream, status, access, bytes.len(), true);
+        if let Some(PairedStream { kind, channel, .. }) = paired {
+            end.writer.pair(kind, channel);
         }
-        let written = end.writer.write(pipe, bytes);
+        if end.is_plain() {
+            drop(end);
+            return write_bytes(stream, bytes);
+        }
+        let written = end.writer.write(stream, bytes);
         if written.as_ref().is_err_and(|error| *error == Errno::PIPE) {
             // No process can read from it any more.
             lock(&self.streams).remove(key);
@@ -90,16 +93,16 @@ impl FileClient {
         Ok(written.bytes)
     }
 
-    /// Returns memory for bytes that are written to a pipe later, if its reader reads them where
-    /// they are.
-    pub(super) fn allocate_for_pipe(
+    /// Returns memory for bytes that are written to a pipe or a socket later, if its reader reads
+    /// them where they are.
+    pub(super) fn allocate_for_end(
         &self,
-        pipe: BorrowedFd<'_>,
+        stream: BorrowedFd<'_>,
         status: &InodeStatus,
         bytes: usize,
     ) -> Option<Buffer> {
-        let key = EndKey::new(millrace_sys::file_access(pipe).ok()?, status);
-        let (_, end) = self.end(key.filter(|key| key.writes))?;
+        let key = EndKey::new(millrace_sys::file_access(stream).ok()?, status, true);
+        let (_, end) = self.end(key)?;
         lock(&end).writer.allocate(bytes)
     }
 
@@ -108,17 +111,43 @@ impl FileClient {
         Some((key, lock(&self.streams).end(key)?))
     }
 
-    /// Returns the channel to the process at the other end of a pipe, which may come later.
-    fn pair(&self, pipe: BorrowedFd<'_>) -> Option<Channel> {
-        if millrace_sys::file_system(pipe) != Ok(PIPE_FILE_SYSTEM) {
-            // One with a name can be opened by others later.
+    /// Returns the channel to the process at the other end, which may come later, if it is time to
+    /// pair this end.
+    fn pair(
+        &self,
+        end: &mut StreamEnd,
+        stream: BorrowedFd<'_>,
+        status: &InodeStatus,
+        access: FileAccess,
+        more: u64,
+        writes: bool,
+    ) -> Option<PairedStream> {
+        if end.is_new() && millrace_sys::is_stream_socket(stream) == Ok(false) {
+            end.never_pair();
+        }
+        if access.is_nonblocking || !end.begin_pairing(more) {
             return None;
         }
-        let paired =
-            self.link.request(Request::Pair, &[pipe], |response, sockets| match response {
-                Response::Paired => sockets.into_iter().next(),
-                _ => None,
-            });
+        match StreamKind::of(stream, status) {
+            Ok(Candidate::Stream(kind, state)) => {
+                let waiting = millrace_sys::waiting_bytes(stream).ok()?;
+                let channel = self.channel(stream, writes)?;
+                Some(PairedStream { kind, state, waiting, channel })
+            }
+            Ok(Candidate::Later) => {
+                end.postpone_pairing();
+                None
+            }
+            Ok(Candidate::Never) | Err(_) => None,
+        }
+    }
+
+    fn channel(&self, stream: BorrowedFd<'_>, writes: bool) -> Option<Channel> {
+        let request = Request::Pair { writes };
+        let paired = self.link.request(request, &[stream], |response, sockets| match response {
+            Response::Paired => sockets.into_iter().next(),
+            _ => None,
+        });
         let socket = paired.map_err(|refusal| self.count_refusal(refusal)).ok()?;
         let options = ChannelOptions {
             joins_pools: self.trusts_user.load(Ordering::Relaxed),

@@ -1,15 +1,15 @@
-//! The ends of pipes that this process uses, by their pipes and directions.
+//! The ends of pipes and connections that this process uses, by their inodes and directions.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-use millrace_sys::{FileAccess, InodeStatus};
+use millrace_sys::{FileAccess, InodeKind, InodeStatus};
 
 use crate::service::stream_reader::StreamReader;
 use crate::service::stream_writer::StreamWriter;
 use crate::service::version::FileKey;
 
-/// The ends of pipes of this process. Nothing reports that a descriptor was closed, so the process
+/// The ends of this process. Nothing reports that a descriptor was closed, so the process
 /// looks for ends that are over now and then.
 #[derive(Debug)]
 pub(super) struct Streams {
@@ -22,14 +22,15 @@ pub(super) struct Streams {
     refused: usize,
 }
 
-/// An end of a pipe. All descriptors that refer to it are the same end (dup(2)).
+/// An end of a pipe, or a direction of a connection at one end. All descriptors that refer to it
+/// are the same end (dup(2)).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct EndKey {
-    pipe: FileKey,
+    stream: FileKey,
     pub(super) writes: bool,
 }
 
-/// The state of an end of a pipe.
+/// The state of an end.
 #[derive(Debug, Default)]
 pub(super) struct StreamEnd {
     /// The bytes that were read or written.
@@ -41,7 +42,7 @@ pub(super) struct StreamEnd {
 
 /// Pairing costs more than copying fewer bytes.
 const MOVED_BYTES_MIN: u64 = 32 * 1024;
-/// The ends that are known at a time; further pipes carry bytes. Each takes some descriptors.
+/// The ends that are known at a time; further ones carry bytes. Each takes some descriptors.
 const ENDS_MAX: usize = 64;
 /// The calls without room after which ends that are over are looked for again.
 const REFUSED_PER_CHECK: usize = 64;
@@ -78,9 +79,9 @@ impl Streams {
 
     /// Removes the ends whose peers are gone, and those that this process has closed.
     fn remove_ended(&mut self) {
-        let open = open_pipes();
+        let open = open_streams();
         let is_closed =
-            |key: &EndKey| open.as_ref().is_some_and(|of| !of.contains(&key.pipe.inode));
+            |key: &EndKey| open.as_ref().is_some_and(|of| !of.contains(&key.stream.inode));
         self.ends.retain(|key, end| {
             // A thread that uses an end has locked it.
             end.try_lock().map_or(true, |end| !is_closed(key) && !end.is_over())
@@ -101,6 +102,26 @@ impl StreamEnd {
         is_time
     }
 
+    /// Returns whether no bytes were moved yet.
+    pub(super) fn is_new(&self) -> bool {
+        self.moved == 0 && !self.is_tried
+    }
+
+    /// Lets the end carry bytes only.
+    pub(super) fn never_pair(&mut self) {
+        self.is_tried = true;
+    }
+
+    /// Lets the end be paired when as many bytes have moved again.
+    pub(super) fn postpone_pairing(&mut self) {
+        (self.is_tried, self.moved) = (false, 0);
+    }
+
+    /// Returns whether the end carries bytes now and later.
+    pub(super) fn is_plain(&self) -> bool {
+        self.is_tried && self.reader.is_plain() && self.writer.is_plain()
+    }
+
     /// Returns whether nothing is lost if this end becomes a new one.
     fn is_over(&self) -> bool {
         self.reader.is_over() && self.writer.is_over()
@@ -108,20 +129,24 @@ impl StreamEnd {
 }
 
 impl EndKey {
-    /// Returns the end that a descriptor refers to; `None` for one of both ends, as of a pipe that
-    /// was opened by its name.
-    pub(super) fn new(access: FileAccess, status: &InodeStatus) -> Option<Self> {
-        let pipe = FileKey { device: status.device, inode: status.inode };
-        (access.reads != access.writes).then_some(Self { pipe, writes: access.writes })
+    /// Returns the end that a descriptor refers to; `None` if it is not open for this direction, or
+    /// is a pipe that was opened by its name for both.
+    pub(super) fn new(access: FileAccess, status: &InodeStatus, writes: bool) -> Option<Self> {
+        let stream = FileKey { device: status.device, inode: status.inode };
+        let is_open = if writes { access.writes } else { access.reads };
+        let has_two_ends = status.kind == InodeKind::Pipe && access.reads && access.writes;
+        (is_open && !has_two_ends).then_some(Self { stream, writes })
     }
 }
 
-/// Returns the inodes of the pipes that this process has open; `None` without /proc.
-fn open_pipes() -> Option<HashSet<u64>> {
+/// Returns the inodes of the pipes and sockets that this process has open; `None` without /proc.
+fn open_streams() -> Option<HashSet<u64>> {
     let descriptors = std::fs::read_dir("/proc/self/fd").ok()?;
     let inode = |entry: std::io::Result<std::fs::DirEntry>| {
         let target = std::fs::read_link(entry.ok()?.path()).ok()?;
-        target.to_str()?.strip_prefix("pipe:[")?.strip_suffix(']')?.parse().ok()
+        let target = target.to_str()?;
+        let number = target.strip_prefix("pipe:[").or_else(|| target.strip_prefix("socket:["))?;
+        number.strip_suffix(']')?.parse().ok()
     };
     Some(descriptors.filter_map(inode).collect())
 }

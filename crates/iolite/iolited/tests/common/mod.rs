@@ -1,6 +1,7 @@
 //! A running iolited, and files for it.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod connections;
 pub(crate) mod history;
 
 use std::collections::BTreeMap;
@@ -10,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use iolite::service::{FileClient, RESPONSE_BYTES_MAX, Request, Response};
@@ -224,8 +225,9 @@ pub(crate) fn role() -> Option<(String, FileClient, PathBuf)> {
     Some((role?.into_string().expect("a name"), client, folder?.into()))
 }
 
-/// Passes an end of a pipe to the daemon, and returns the socket for a channel.
-pub(crate) fn pair_by_hand(daemon: &Daemon, pipe: BorrowedFd<'_>) -> OwnedFd {
+/// Passes an end of a pipe or a connection to the daemon, for writing if `writes`, and returns the
+/// socket for a channel.
+pub(crate) fn pair_by_hand(daemon: &Daemon, stream: BorrowedFd<'_>, writes: bool) -> OwnedFd {
     let connection = millrace_sys::connect_and_wait(&daemon.socket, Duration::from_secs(60));
     let connection = connection.expect("the daemon");
     let (mut packet, mut files) = (Vec::new(), Vec::new());
@@ -235,10 +237,56 @@ pub(crate) fn pair_by_hand(daemon: &Daemon, pipe: BorrowedFd<'_>) -> OwnedFd {
         Response::read(&bytes[..length.expect("a response")], files.len())
     };
     assert_eq!(receive(), Some(Response::Ready));
-    Request::Pair.write(&mut packet);
-    millrace_sys::send_packet_and_wait(connection.as_fd(), &[&packet], &[pipe]).expect("sent");
+    Request::Pair { writes }.write(&mut packet);
+    millrace_sys::send_packet_and_wait(connection.as_fd(), &[&packet], &[stream]).expect("sent");
     assert_eq!(receive(), Some(Response::Paired));
     // The other end finds this one even if the connection has ended.
     std::mem::forget(connection);
     files.pop().expect("a socket")
+}
+
+/// Makes a child by fork(2) that runs `run`, and ends with success if that returns `true`.
+pub(crate) fn fork(run: impl FnOnce() -> bool) -> i32 {
+    // SAFETY: the child uses only what this thread has, and memory, which glibc makes usable.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let is_right = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run));
+        // SAFETY: the call does not return, and runs no code of the parent.
+        unsafe { libc::_exit(i32::from(!is_right.unwrap_or(false))) };
+    }
+    assert!(child > 0, "fork(2)");
+    child
+}
+
+/// Waits for the end of a child, and returns whether it has ended with success.
+pub(crate) fn succeeds(child: i32) -> bool {
+    let mut status = 0;
+    // SAFETY: the kernel stores the status of the child to `status`.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+}
+
+/// The standard output of an actor.
+pub(crate) struct Reports(pub(crate) BufReader<ChildStdout>);
+
+impl Reports {
+    /// Waits for a line with this word, and returns it.
+    pub(crate) fn wait_for(&mut self, word: &str) -> String {
+        let mut line = String::new();
+        while !line.contains(word) {
+            line.clear();
+            assert!(self.0.read_line(&mut line).expect("a line") > 0, "no {word}");
+        }
+        line
+    }
+}
+
+/// Runs `run` on a thread, and returns its result. It fails if that takes a minute.
+pub(crate) fn finishes<T: Send + 'static>(
+    what: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> T {
+    let thread = std::thread::spawn(run);
+    wait_until(what, || thread.is_finished());
+    thread.join().expect("no panic")
 }
