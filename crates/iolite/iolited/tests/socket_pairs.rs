@@ -15,8 +15,8 @@ use millrace_sys::Errno;
 
 const MEGABYTE: usize = 1 << 20;
 
-/// Connects from a port of the loopback address, or any if it is 0. Both ends are reset when they are
-/// closed, so the ports can be used again at once.
+/// Connects from a port of the loopback address, or any if it is 0. Both ends are reset when they
+/// are closed, so the ports can be used again at once.
 fn connect_between(listener: &TcpListener, port: u16) -> (Socket, Socket) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC;

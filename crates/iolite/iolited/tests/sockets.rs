@@ -143,7 +143,8 @@ fn an_ordinary_program_at_the_other_end_gets_bytes() {
 /// The most bytes of one step of a random run.
 const STEP_BYTES_MAX: u64 = 30_000;
 
-/// Writes and reads in random steps, so that bytes of the connection and aggregates mix in all ways.
+/// Writes and reads in random steps, so that bytes of the connection and aggregates mix in all
+/// ways.
 fn run_randomly(daemon: &Daemon, family: Family, seed: u64) {
     const STEPS: u32 = 1500;
     let (reader, from, writer, to) = paired(daemon, family);

@@ -45,7 +45,7 @@ pub struct TcpCounters {
     pub written: u64,
 }
 
-/// What the kernel reports about a Unix socket.
+/// The state of a Unix socket, as far as it was requested.
 #[derive(Clone, Copy, Default)]
 struct UnixStatus {
     peer: Option<u32>,
@@ -178,7 +178,8 @@ pub fn tcp_written(fd: BorrowedFd<'_>) -> Result<Option<u64>> {
 }
 
 /// Returns the inode of the socket at the other end of a Unix stream socket; 0 before the
-/// connection is accepted, and after the other end was closed. The socket has to be of the network namespace of this process.
+/// connection is accepted, and after the other end was closed. The socket has to be of the network
+/// namespace of this process.
 ///
 /// # Errors
 /// ENOENT if it is of another one; ENOTCONN if it has no peer; EPROTONOSUPPORT if the
@@ -199,7 +200,7 @@ pub fn unix_unread(inode: u64) -> Result<u64> {
     status.unread.map(u64::from).ok_or(Errno::NOENT)
 }
 
-/// Asks the kernel for a Unix socket (sock_diag(7)).
+/// Requests the state of a Unix socket from the kernel (sock_diag(7)).
 fn unix_status(inode: u64, number: u64, show: u32) -> Result<UnixStatus> {
     let inode = u32::try_from(inode).map_err(|_| Errno::NOENT)?;
     let kind = SocketType::DGRAM;

@@ -76,9 +76,9 @@ impl FileClient {
     ///
     /// Two threads that read from one descriptor of a file at the same time may get the same bytes.
     ///
-    /// As with stdio(3), a program that reads a pipe or a connection by these calls reads it only by
-    /// them until its end: read(2) and poll(2) do not show what the writer has passed, and a child
-    /// or a next program does not get what was received here.
+    /// As with stdio(3), a program that reads a pipe or a connection by these calls reads it only
+    /// by them until its end: read(2) and poll(2) do not show what the writer has passed, and a
+    /// child or a next program does not get what was received here.
     ///
     /// # Errors
     /// Those of read(2); ENOMEM. EINTR ends a wait for a pipe or a connection also with SA_RESTART
@@ -138,8 +138,8 @@ impl FileClient {
     }
 
     /// Returns memory for up to `bytes` bytes, at most 2 MB, that are written to `file` later. If
-    /// it is a pipe or a connection whose reader trusts the writer, the reader reads them where they
-    /// are.
+    /// it is a pipe or a connection whose reader trusts the writer, the reader reads them where
+    /// they are.
     ///
     /// # Errors
     /// ENOMEM while all memory is in use.
@@ -164,7 +164,8 @@ impl FileClient {
     }
 
     /// From now on, bytes of pipes and connections are read where writers of the same user have
-    /// them, also of ones that are in use already. Such a writer can change them while they are read.
+    /// them, also of ones that are in use already. Such a writer can change them while they are
+    /// read.
     pub fn trust_user(&self) {
         self.trusts_user.store(true, Ordering::Relaxed);
     }

@@ -62,8 +62,8 @@ impl StreamWriter {
         self.channel.is_none() && self.pending.is_empty()
     }
 
-    /// Returns memory for bytes that are written to the stream later, if the reader reads them where
-    /// they are.
+    /// Returns memory for bytes that are written to the stream later, if the reader reads them
+    /// where they are.
     pub(super) fn allocate(&mut self, bytes: usize) -> Option<Buffer> {
         let channel = self.channel.as_mut()?;
         if !channel.find_peer().ok()? {
@@ -75,8 +75,8 @@ impl StreamWriter {
         self.pool.as_ref()?.allocate(1..=bytes.min(BLOCK_BYTES)).ok()
     }
 
-    /// Writes an aggregate as a whole, like write(2): a signal, or a stream that does not block, ends
-    /// it earlier.
+    /// Writes an aggregate as a whole, like write(2): a signal, or a stream that does not block,
+    /// ends it earlier.
     ///
     /// # Errors
     /// Those of write(2), if nothing was written.
