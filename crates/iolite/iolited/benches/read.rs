@@ -1,10 +1,11 @@
 //! The CPU time of `iol_read` beside read(2), for cached files: `cargo bench -p iolited --bench
-//! read`. The daemon's time counts too.
+//! read`. The daemon's time counts too. Then the same for many short files, which are opened each
+//! time: alone, and with packs of a public folder.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
@@ -37,15 +38,74 @@ fn main() {
             columns[1].push(read_again(&daemon, &socket, &path, count));
             columns[2].push(read_first(&daemon, &socket, &path, 200));
         }
-        let [kernel, again, first] = columns.map(|mut column| {
-            column.sort_by(f64::total_cmp);
-            column[column.len() / 2]
-        });
+        let [kernel, again, first] = columns.map(median);
         println!("{kilobytes:>8} {kernel:>10.2} {again:>10.2} {first:>10.2}");
     }
     daemon.kill().expect("a signal");
     daemon.wait().expect("its end");
     std::fs::remove_dir_all(folder).expect("the folder");
+    compare_short_files();
+}
+
+const SHORT_FILES: u32 = 1000;
+const SHORT_SIZES_KB: [usize; 4] = [4, 8, 16, 31];
+
+fn compare_short_files() {
+    println!("{:>8} {:>10} {:>10} {:>10}", "KB", "read(2)", "packs", "first");
+    for kilobytes in SHORT_SIZES_KB {
+        let name = format!("iolited-bench-{}-{kilobytes}", std::process::id());
+        let folder = std::env::temp_dir().join(name);
+        let public = folder.join("public");
+        std::fs::create_dir_all(&public).expect("a folder");
+        std::fs::set_permissions(&public, Permissions::from_mode(0o755)).expect("a mode");
+        let paths: Vec<_> = (0..SHORT_FILES).map(|of| public.join(of.to_string())).collect();
+        for path in &paths {
+            std::fs::write(path, vec![b'x'; kilobytes << 10]).expect("a file");
+            std::fs::set_permissions(path, Permissions::from_mode(0o644)).expect("a mode");
+        }
+        let socket = folder.join("socket");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_iolited"));
+        command.arg("--socket").arg(&socket).arg("--public").arg(&public);
+        let mut daemon = command.spawn().expect("the daemon starts");
+        while !socket.exists() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // Their times are settled.
+        std::thread::sleep(Duration::from_millis(50));
+        let mut columns: [Vec<f64>; 3] = Default::default();
+        for _ in 0..ROUNDS {
+            columns[0].push(read_short(None, &paths, |file| {
+                let mut buffer = vec![0; kilobytes << 10];
+                file.read_exact_at(&mut buffer, 0).expect("bytes");
+                touch(&buffer)
+            }));
+            let client = client(&socket);
+            let read = |file: &File| {
+                let bytes = client.read_at(file.as_fd(), 0, 1 << 30).expect("bytes");
+                bytes.slices().map(|slice| touch(slice)).sum()
+            };
+            columns[2].push(read_short(Some(&daemon), &paths, read));
+            let copied = client.stats().copied;
+            columns[1].push(read_short(Some(&daemon), &paths, read));
+            assert_eq!(client.stats().copied, copied, "all files are in packs");
+        }
+        let [kernel, packs, first] = columns.map(median);
+        println!("{kilobytes:>8} {kernel:>10.2} {packs:>10.2} {first:>10.2}");
+        daemon.kill().expect("a signal");
+        daemon.wait().expect("its end");
+        std::fs::remove_dir_all(folder).expect("the folder");
+    }
+}
+
+/// Opens and reads each file. Returns the microseconds for one.
+fn read_short(daemon: Option<&Child>, paths: &[PathBuf], read: impl Fn(&File) -> u64) -> f64 {
+    let all = || paths.iter().map(|path| read(&File::open(path).expect("the file"))).sum();
+    timed(daemon, 1, all) / f64::from(SHORT_FILES)
+}
+
+fn median(mut column: Vec<f64>) -> f64 {
+    column.sort_by(f64::total_cmp);
+    column[column.len() / 2]
 }
 
 /// Calls read(2) into the same buffer.

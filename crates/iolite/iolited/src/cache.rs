@@ -34,7 +34,7 @@ pub(crate) struct Cache {
 }
 
 /// A file that this thread reads, until this is dropped.
-struct Loading<'a> {
+pub(crate) struct Loading<'a> {
     cache: &'a Cache,
     key: FileKey,
 }
@@ -155,7 +155,7 @@ impl Cache {
     }
 
     /// Waits until no other thread reads a file, but not for one that waits for a stalled writer.
-    fn begin_loading(&self, key: FileKey) -> Result<Loading<'_>, Refusal> {
+    pub(crate) fn begin_loading(&self, key: FileKey) -> Result<Loading<'_>, Refusal> {
         let mut state = self.state();
         let since = state.loading.get(&key).copied();
         let left =
@@ -238,6 +238,36 @@ impl Cache {
         self.state().add(key, &Piece { offset: range.offset, memory: Arc::new(memory) });
         self.loaded.notify_all();
         Ok(())
+    }
+
+    /// Adds a pack of short files.
+    ///
+    /// # Errors
+    /// [`Refusal::Memory`], and those of the kernel.
+    pub(crate) fn add_pack(&self, key: FileKey, bytes: &[u8]) -> Result<Arc<Memory>, Refusal> {
+        let length = bytes.len() as u64;
+        let reserved = self.make_room(memory_for(length))?;
+        let fill = |memory: &mut [u8]| {
+            memory.copy_from_slice(bytes);
+            Ok(())
+        };
+        let memory = Arc::new(Memory::filled(length, reserved, &self.unfreed, fill)?);
+        self.state().add(key, &Piece { offset: 0, memory: memory.clone() });
+        Ok(memory)
+    }
+
+    /// Returns a pack, and counts as a use of it; `None` after its eviction.
+    pub(crate) fn find_pack(&self, key: FileKey) -> Option<Arc<Memory>> {
+        self.state().find(key, 0).map(|(piece, _)| piece.memory)
+    }
+
+    /// Returns whether a pack was not evicted.
+    pub(crate) fn has_pack(&self, key: FileKey) -> bool {
+        self.state().entries.contains_key(&(key, 0))
+    }
+
+    pub(crate) fn remove_pack(&self, key: FileKey) {
+        self.state().remove(key, 0);
     }
 
     /// Charges memory to a user, and opens it for a process of that user.

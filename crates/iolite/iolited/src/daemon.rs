@@ -16,8 +16,10 @@ use crate::budget::Budget;
 use crate::cache::Cache;
 use crate::limits::{CLIENTS_MAX, DESCRIPTORS_PER_CLIENT, PIECES_MIN, REPORT_AFTER};
 use crate::options::DaemonOptions;
+use crate::packs::Packs;
 use crate::pairs::Pairs;
 use crate::pressure::MemoryLevels;
+use crate::public::PublicFolders;
 use crate::session::{End, Session};
 use crate::sizing::{SAMPLE_INTERVAL, Sizing};
 
@@ -30,6 +32,7 @@ pub(crate) struct Daemon {
 struct Shared {
     listener: OwnedFd,
     cache: Cache,
+    packs: Packs,
     pairs: Pairs,
     /// The number of the last connection.
     last_client: AtomicU64,
@@ -50,6 +53,7 @@ impl Daemon {
     /// One line that names the path and the reason.
     pub(crate) fn listen(options: &DaemonOptions) -> Result<Self, String> {
         let path = options.socket.clone();
+        let packs = Packs::new(PublicFolders::open(&options.public)?);
         let listener = millrace_sys::listen_packets(&path, 0o666).map_err(|error| {
             let reason = match error {
                 Errno::ADDRINUSE => "a process listens there, or it is no socket".to_owned(),
@@ -75,6 +79,7 @@ impl Daemon {
             listener,
             idle_threads: AtomicUsize::new(0),
             cache,
+            packs,
             pairs: Pairs::default(),
             last_client: AtomicU64::new(0),
             clients_max: clients_max as usize,
@@ -152,8 +157,8 @@ impl Shared {
         };
         let _ = millrace_sys::set_descriptor_passing(socket.as_fd(), true);
         let client = self.last_client.fetch_add(1, Ordering::Relaxed) + 1;
-        let Self { cache, pairs, .. } = &**self;
-        let session = Session { cache, pairs, client, socket, user: place.user };
+        let Self { cache, packs, pairs, .. } = &**self;
+        let session = Session { cache, packs, pairs, client, socket, user: place.user };
         if let End::NoRequest = session.run() {
             self.report_closed(place.user);
         }

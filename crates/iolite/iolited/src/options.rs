@@ -27,6 +27,8 @@ pub(crate) struct DaemonOptions {
     /// `None`: half of the cache.
     pub(crate) user_bytes: Option<u64>,
     pub(crate) clients_per_user: usize,
+    /// Public folders.
+    pub(crate) public: Vec<PathBuf>,
 }
 
 /// An option of the command line. Each option takes a value.
@@ -43,7 +45,7 @@ struct OptionSpec {
     apply: fn(&mut DaemonOptions, &str) -> Result<(), &'static str>,
 }
 
-const OPTIONS: [OptionSpec; 4] = [
+const OPTIONS: [OptionSpec; 5] = [
     OptionSpec {
         name: "--socket",
         value: "PATH",
@@ -94,11 +96,21 @@ const OPTIONS: [OptionSpec; 4] = [
             }
         },
     },
+    OptionSpec {
+        name: "--public",
+        value: "DIR",
+        allowed: "a folder; several times for several",
+        text: "pack short files there that all users may read",
+        apply: |options, value| {
+            options.public.push(value.into());
+            if value.is_empty() { Err("is empty") } else { Ok(()) }
+        },
+    },
 ];
 
 impl DaemonOptions {
     /// Parses a command line without the name of the program. If an option occurs several times,
-    /// its last value applies.
+    /// its last value applies; of `--public`, all.
     ///
     /// # Errors
     /// One line that names the option, the value and what is allowed.
@@ -110,6 +122,7 @@ impl DaemonOptions {
             cache_bytes: Some(CACHE_BYTES_DEFAULT),
             user_bytes: None,
             clients_per_user: CLIENTS_PER_USER_DEFAULT,
+            public: Vec::new(),
         };
         let mut parser = Parser::from_args(arguments);
         while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
@@ -184,6 +197,8 @@ mod tests {
         assert_eq!(options.socket.to_str(), Some("a"));
         assert_eq!((options.cache_bytes, options.user_bytes), (Some(1 << 30), Some(7 << 20)));
         assert_eq!(options.clients_per_user, 9);
+        let public = parse("--public a --public b").unwrap().public;
+        assert_eq!(public, [PathBuf::from("a"), PathBuf::from("b")]);
         assert_eq!(parse("--cache-memory auto").unwrap().cache_bytes, None);
     }
 

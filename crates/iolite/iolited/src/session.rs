@@ -7,12 +7,14 @@ use millrace_sys::Errno;
 
 use crate::cache::{Cache, Contents};
 use crate::limits::UNKNOWN_USER;
+use crate::packs::Packs;
 use crate::pairs::Pairs;
 
 /// A connected process. It has a thread of its own, which waits for slow disks, and for what the
 /// process sends: so it keeps no other process waiting.
 pub(crate) struct Session<'a> {
     pub(crate) cache: &'a Cache,
+    pub(crate) packs: &'a Packs,
     pub(crate) pairs: &'a Pairs,
     /// The number of the connection.
     pub(crate) client: u64,
@@ -79,6 +81,14 @@ impl Session<'_> {
                 let opened = contents.and_then(|contents| self.open(&contents));
                 match opened {
                     Ok((response, memory)) => self.send(&response, &memory),
+                    Err(refusal) => self.send(&Response::Refused(refusal), &[]),
+                }
+            }
+            Request::Pack => {
+                let pack = self.packs.find_or_make(self.cache, files[0].as_fd());
+                let open = |memory| Ok((self.cache.open_for(self.user, &memory)?, memory.length()));
+                match pack.and_then(open) {
+                    Ok((memory, length)) => self.send(&Response::Packed(length), &[memory]),
                     Err(refusal) => self.send(&Response::Refused(refusal), &[]),
                 }
             }

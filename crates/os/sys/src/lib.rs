@@ -20,6 +20,7 @@ mod limits;
 mod listen;
 mod memory;
 mod packet;
+mod permission;
 mod pidfd;
 mod pipe;
 mod poll_select;
@@ -76,6 +77,7 @@ pub use packet::{
     packet_pair, receive_packet, send_packet, send_packet_and_wait, set_blocking,
     set_descriptor_passing, wait_for_packet,
 };
+pub use permission::permits_all_users;
 pub use pidfd::{has_ended, is_process, open_process};
 pub use pipe::{pipe, read_pipe, splice, tee};
 pub use poll_select::{Interest, LevelSet, PollSet, SelectSet};

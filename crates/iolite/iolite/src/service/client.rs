@@ -15,6 +15,7 @@ use crate::memory_kind::MemoryKind;
 use crate::sealed::{SealedMemory, UnsealedMemory};
 use crate::service::counters::{ClientStats, Count, Counters};
 use crate::service::kept::KeptFiles;
+use crate::service::kept_packs::KeptPacks;
 use crate::service::link::DaemonLink;
 use crate::service::message::{PieceRange, Refusal, Request, Response};
 use crate::service::streams::Streams;
@@ -34,6 +35,7 @@ pub struct FileClient {
     pub(super) link: DaemonLink,
     pub(super) slab: Slab,
     kept: Mutex<KeptFiles>,
+    packs: Mutex<KeptPacks>,
     pub(super) streams: Mutex<Streams>,
     /// Writers of the same user are trusted not to change the bytes that they have passed.
     pub(super) trusts_user: AtomicBool,
@@ -58,6 +60,7 @@ impl FileClient {
             link: DaemonLink::new(path),
             slab: Slab::on_heap(SLAB_BYTES)?,
             kept: Mutex::new(no_kept_files()),
+            packs: Mutex::new(KeptPacks::new(KEPT_BYTES_MAX)),
             streams: Mutex::new(Streams::new()),
             trusts_user: AtomicBool::new(false),
             counters: Counters::default(),
@@ -189,9 +192,12 @@ impl FileClient {
         if length == 0 {
             return Ok(Aggregate::new());
         }
-        if version.bytes >= SHARED_FILE_BYTES_MIN
-            && let Some(bytes) = self.read_shared(file, version, offset, end)
-        {
+        let shared = if version.bytes >= SHARED_FILE_BYTES_MIN {
+            self.read_shared(file, version, offset, end)
+        } else {
+            self.read_packed(file, version, offset, length)
+        };
+        if let Some(bytes) = shared {
             return Ok(bytes);
         }
         self.copy_at(file, offset, length, BLOCK_BYTES)
@@ -234,6 +240,49 @@ impl FileClient {
             bytes.concatenate(more);
         }
         Some(bytes)
+    }
+
+    /// Returns bytes of a short file from a pack; `None` if the file has to be read.
+    fn read_packed(
+        &self,
+        file: BorrowedFd<'_>,
+        version: FileVersion,
+        offset: u64,
+        length: u64,
+    ) -> Option<Aggregate> {
+        if !self.link.has_path() {
+            return None;
+        }
+        let mut packs = self.packs();
+        if let Some(bytes) = packs.read(&version, offset, length) {
+            self.counters.count(Count::Kept);
+            return Some(bytes);
+        }
+        if !packs.take_turn() {
+            return None;
+        }
+        drop(packs);
+        let received = self.receive_pack(file);
+        let mut packs = self.packs();
+        let wrong = || self.link.lose("iolited has sent a wrong pack".to_owned());
+        let added = received.and_then(|pack| packs.add(&pack).ok_or_else(wrong).ok());
+        // It may have another version.
+        let bytes = added.and_then(|()| packs.read(&version, offset, length));
+        if bytes.is_none() {
+            packs.count_refusal();
+        }
+        bytes
+    }
+
+    /// Requests a pack with a file.
+    fn receive_pack(&self, file: BorrowedFd<'_>) -> Option<Slice> {
+        let received = self.link.request(Request::Pack, &[file], |response, memory| {
+            let Response::Packed(length) = response else { return None };
+            Some((PieceRange { offset: 0, length }, memory.into_iter().next()?))
+        });
+        let (range, memory) = received.map_err(|refusal| self.count_refusal(refusal)).ok()?;
+        self.counters.count(Count::Received);
+        slice_of(range, memory).map_err(|reason| self.link.lose(reason)).ok()
     }
 
     /// Requests bytes of a file. Returns the version that has them, and as many as came.
@@ -383,7 +432,17 @@ impl FileClient {
         if matches!(refusal, Refusal::UserMemory | Refusal::Memory) {
             // The kept pieces of other files may be all of that memory.
             *self.kept() = no_kept_files();
+            *self.packs() = KeptPacks::new(KEPT_BYTES_MAX);
         }
+    }
+
+    fn packs(&self) -> MutexGuard<'_, KeptPacks> {
+        let mut packs = lock(&self.packs);
+        if !packs.is_of_this_process() {
+            // The mappings of the parent do not exist here.
+            *packs = KeptPacks::new(KEPT_BYTES_MAX);
+        }
+        packs
     }
 
     pub(super) fn kept(&self) -> MutexGuard<'_, KeptFiles> {

@@ -41,6 +41,9 @@ pub enum Request {
         /// The client writes; otherwise it reads.
         writes: bool,
     },
+    /// The client wants a pack with this file, which is shorter than
+    /// [`super::SHARED_FILE_BYTES_MIN`]. There is one response.
+    Pack,
 }
 
 /// A part of a file, and the memory that has it, from the memory's start on.
@@ -72,6 +75,8 @@ pub enum Response {
     Taken,
     /// One descriptor: an end of a socket for a channel ([`Request::Pair`]).
     Paired,
+    /// One descriptor: a pack of this length, in bytes ([`super::files_of_pack`]).
+    Packed(u64),
     /// The client has to read the file itself, or its memory was not taken.
     /// [`Refusal::Clients`] comes instead of [`Response::Ready`], and the connection ends.
     Refused(Refusal),
@@ -106,6 +111,10 @@ pub enum Refusal {
     Kernel(Errno),
     /// The memory is not sealed, has holes, or is too short.
     Unsealed,
+    /// The file is not short, or not one that all users may read, in a public folder.
+    NotPublic,
+    /// No pack can be made now with the file.
+    Unpacked,
     /// The user has no number in the daemon's user namespace, so it may be any user.
     UnknownUser,
 }
@@ -116,6 +125,8 @@ const TAKEN: u32 = 1000;
 const PAIRED: u32 = 1001;
 /// The code of [`Response::Ready`].
 const READY: u32 = 1002;
+/// The code of [`Response::Packed`].
+const PACKED: u32 = 1003;
 
 impl Refusal {
     fn code(self) -> (u32, u32) {
@@ -134,6 +145,8 @@ impl Refusal {
             Self::Taken => (12, 0),
             Self::Busy => (13, 0),
             Self::UnknownUser => (14, 0),
+            Self::NotPublic => (15, 0),
+            Self::Unpacked => (16, 0),
         }
     }
 
@@ -158,6 +171,8 @@ impl Refusal {
             12 => Self::Taken,
             13 => Self::Busy,
             14 => Self::UnknownUser,
+            15 => Self::NotPublic,
+            16 => Self::Unpacked,
             _ => return None,
         })
     }
@@ -178,6 +193,8 @@ impl fmt::Display for Refusal {
             Self::UserMemory => "the processes of this user hold all that one user may",
             Self::Clients => "too many processes are connected",
             Self::UnknownUser => "the user is not known in the user namespace of iolited",
+            Self::NotPublic => "it is not a short file for all users in a public folder",
+            Self::Unpacked => "no pack can be made now with the file",
             Self::Unsealed => "the memory is not sealed, has holes, or is too short",
             Self::Kernel(error) => return write!(f, "the file cannot be read: {error}"),
         })
@@ -191,6 +208,7 @@ impl Request {
             Self::Read { offset, length } => (1_u32, offset, length),
             Self::Written { offset, length } => (2, offset, length),
             Self::Pair { writes } => (3 + u32::from(writes), 0, 0),
+            Self::Pack => (5, 0, 0),
         };
         bytes.extend_from_slice(&MAGIC.to_le_bytes());
         bytes.extend_from_slice(&kind.to_le_bytes());
@@ -211,6 +229,7 @@ impl Request {
             3 | 4 if descriptors == 1 && (offset, length) == (0, 0) => {
                 Self::Pair { writes: kind == 4 }
             }
+            5 if descriptors == 1 && (offset, length) == (0, 0) => Self::Pack,
             _ => return None,
         };
         fields.0.is_empty().then_some(request)
@@ -223,6 +242,12 @@ impl Response {
         bytes.extend_from_slice(&MAGIC.to_le_bytes());
         let (version, is_settled, pieces) = match self {
             Self::Pieces { version, is_settled, pieces } => (version, *is_settled, pieces),
+            Self::Packed(length) => {
+                bytes.extend_from_slice(&PACKED.to_le_bytes());
+                bytes.extend_from_slice(&0_u32.to_le_bytes());
+                bytes.extend_from_slice(&length.to_le_bytes());
+                return;
+            }
             Self::Taken | Self::Paired | Self::Ready | Self::Refused(_) => {
                 let (code, error) = match self {
                     Self::Refused(refusal) => refusal.code(),
@@ -261,6 +286,7 @@ impl Response {
                 (TAKEN, 0, 0) => Self::Taken,
                 (PAIRED, 0, 1) => Self::Paired,
                 (READY, 0, 0) => Self::Ready,
+                (PACKED, 0, 1) => Self::Packed(fields.u64()?),
                 (_, _, 0) => Self::Refused(Refusal::from_code(code, detail)?),
                 _ => return None,
             };
@@ -299,7 +325,7 @@ impl PieceRange {
 }
 
 /// The bytes of a packet that were not read yet.
-struct Fields<'a>(&'a [u8]);
+pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Fields<'_> {
     fn u32(&mut self) -> Option<u32> {
@@ -308,7 +334,7 @@ impl Fields<'_> {
         Some(u32::from_le_bytes(*first))
     }
 
-    fn u64(&mut self) -> Option<u64> {
+    pub(super) fn u64(&mut self) -> Option<u64> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(u64::from_le_bytes(*first))
@@ -354,9 +380,9 @@ mod tests {
         let write = Request::Written { offset: 7, length: u64::MAX - 7 };
         assert_eq!(Request::read(&written(&write), 2), Some(write));
         assert_eq!(written(&write).len(), REQUEST_BYTES_MAX);
-        for writes in [false, true] {
-            let pair = Request::Pair { writes };
-            assert_eq!(Request::read(&written(&pair), 1), Some(pair));
+        let pairs = [false, true].map(|writes| Request::Pair { writes });
+        for request in pairs.into_iter().chain([Request::Pack]) {
+            assert_eq!(Request::read(&written(&request), 1), Some(request));
         }
     }
 
@@ -412,13 +438,16 @@ mod tests {
         assert_eq!(read_back(&Response::Taken, 1), None);
         assert_eq!(read_back(&Response::Paired, 1), Some(Response::Paired));
         assert_eq!(read_back(&Response::Paired, 0), None);
+        let packed = Response::Packed(u64::MAX);
+        assert_eq!((read_back(&packed, 1), read_back(&packed, 0)), (Some(packed), None));
         assert_eq!(read_back(&Response::Ready, 0), Some(Response::Ready));
         use Refusal::{Changing, Clients, FileSystem, Kernel, Memory, NotReadable, NotRegular};
         let refusals = [NotReadable, NotRegular, FileSystem, Changing, Memory, Clients];
         let more =
             [Refusal::UserMemory, Refusal::NotWritable, Refusal::Unsealed, Kernel(Errno::IO)];
-        let pipes = [Refusal::NotStream, Refusal::Taken, Refusal::Busy, Refusal::UnknownUser];
-        for refusal in refusals.into_iter().chain(more).chain(pipes) {
+        let streams = [Refusal::NotStream, Refusal::Taken, Refusal::Busy, Refusal::UnknownUser];
+        let packs = [Refusal::NotPublic, Refusal::Unpacked];
+        for refusal in refusals.into_iter().chain(more).chain(streams).chain(packs) {
             let response = Response::Refused(refusal);
             assert_eq!(read_back(&response, 0), Some(response.clone()));
             assert_eq!(read_back(&response, 1), None, "a descriptor without a piece");

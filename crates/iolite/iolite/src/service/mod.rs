@@ -16,8 +16,10 @@ mod client;
 mod connection;
 mod counters;
 mod kept;
+mod kept_packs;
 mod link;
 mod message;
+mod pack;
 mod stream_calls;
 mod stream_reader;
 mod stream_state;
@@ -35,12 +37,14 @@ pub use message::{
     PIECES_PER_PACKET_MAX, PieceRange, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX, Refusal, Request,
     Response, fuzz_file_messages,
 };
+pub use pack::{PackedFile, files_of_pack, pack_bytes, pack_of};
 pub use version::{FileKey, FileVersion};
 
 /// Files are cached in pieces of this many bytes, at offsets that are multiples of it. Slices that
 /// were written can be shorter, and anywhere.
 pub const PIECE_BYTES: u64 = crate::limits::BLOCK_BYTES as u64;
-/// Shorter files are read with ordinary calls: copying them costs less than mapping them.
+/// Shorter files are copied by the kernel, unless a pack has them: copying one costs less than
+/// mapping it.
 pub const SHARED_FILE_BYTES_MIN: u64 = 32 * 1024;
 /// The path of the daemon's socket, unless an option or a variable says otherwise.
 pub const DEFAULT_SOCKET: &str = "/run/iolited.sock";

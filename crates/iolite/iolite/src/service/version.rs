@@ -45,7 +45,7 @@ impl FileVersion {
     }
 
     /// Returns the version that a status shows; `None` for another kind of file.
-    pub(super) fn from_status(status: &InodeStatus) -> Option<Self> {
+    pub fn from_status(status: &InodeStatus) -> Option<Self> {
         let InodeStatus { kind, device, inode, bytes, modified, changed } = *status;
         let version = Self { key: FileKey { device, inode }, bytes, modified, changed };
         (kind == InodeKind::Regular).then_some(version)

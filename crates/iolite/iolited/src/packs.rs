@@ -1,0 +1,244 @@
+//! Packs: the short files of a public folder in one piece of memory.
+//!
+//! A pack has files of one folder that all users may read ([`crate::public`]). It is passed only
+//! while each of its files is still there, with the same version: so it has no bytes that a process
+//! could not read now. A change of a mode, an owner, an access list or a name is another version.
+//! Then new packs are made, from files as they are now.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use iolite::service::{
+    FileKey, FileVersion, PIECE_BYTES, Refusal, SHARED_FILE_BYTES_MIN, pack_bytes, pack_of,
+};
+use millrace_sys::InodeKind;
+
+use crate::access::readable_file;
+use crate::bytes::read_exactly;
+use crate::cache::Cache;
+use crate::memory::Memory;
+use crate::public::{PublicFolders, PublicPlace, open_public};
+
+/// The packs of all public folders. The cache has their memory, and evicts it.
+#[derive(Debug)]
+pub(crate) struct Packs {
+    folders: PublicFolders,
+    state: Mutex<PacksState>,
+}
+
+#[derive(Debug, Default)]
+struct PacksState {
+    /// By the folder of their files.
+    packs: HashMap<FileKey, Vec<Pack>>,
+    /// When a pack of a folder could not be made, or had files that have changed.
+    failed_at: HashMap<FileKey, Instant>,
+    /// The number of the last pack.
+    last: u64,
+}
+
+#[derive(Debug)]
+struct Pack {
+    /// Where the cache has it.
+    key: FileKey,
+    /// The names of the files, and their versions.
+    files: Vec<(Vec<u8>, FileVersion)>,
+}
+
+/// Files and their bytes for a new pack.
+#[derive(Default)]
+struct Draft {
+    files: Vec<(Vec<u8>, FileVersion)>,
+    keys: HashSet<FileKey>,
+    contents: Vec<u8>,
+}
+
+/// A folder whose files change is not read for packs more often.
+const MAKE_AFTER: Duration = Duration::from_secs(1);
+/// The files of a pack: all are examined each time when it is passed.
+const FILES_MAX: usize = 1024;
+/// The names of a folder that are examined for a pack.
+const NAMES_MAX: usize = 10_000;
+/// The folders with a time of a failure, before old times are removed.
+const TIMES_MAX: usize = 1_000;
+/// No file system has this number, so no file has the keys of packs.
+const PACKS: u64 = u64::MAX;
+
+impl Packs {
+    pub(crate) fn new(folders: PublicFolders) -> Self {
+        Self { folders, state: Mutex::default() }
+    }
+
+    /// Returns a pack that has a short file of a public folder.
+    ///
+    /// # Errors
+    /// The reason why there is none.
+    pub(crate) fn find_or_make(
+        &self,
+        cache: &Cache,
+        file: BorrowedFd<'_>,
+    ) -> Result<Arc<Memory>, Refusal> {
+        if self.folders.is_empty() {
+            return Err(Refusal::NotPublic);
+        }
+        let version = readable_file(file)?;
+        if !is_short(&version) {
+            return Err(Refusal::NotPublic);
+        }
+        let place = self.folders.place_of(file, version.key).ok_or(Refusal::NotPublic)?;
+        let _loading = cache.begin_loading(place.key)?;
+        let mut packs = self.state().packs.remove(&place.key).unwrap_or_default();
+        packs.retain(|pack| cache.has_pack(pack.key));
+        let before = packs.len();
+        let found = find(cache, &mut packs, &place, &version);
+        let has_changed = packs.len() < before;
+        let found = found.map_or_else(|| self.make(cache, &place, &mut packs), Ok);
+        if found.is_err() || has_changed {
+            self.state().count_failure(place.key);
+        }
+        if !packs.is_empty() {
+            self.state().packs.insert(place.key, packs);
+        }
+        found
+    }
+
+    /// Makes a pack of the file and others beside it that are in no pack.
+    fn make(
+        &self,
+        cache: &Cache,
+        place: &PublicPlace,
+        packs: &mut Vec<Pack>,
+    ) -> Result<Arc<Memory>, Refusal> {
+        let key = self.state().begin_making(place.key).ok_or(Refusal::Unpacked)?;
+        let mut draft = Draft::default();
+        if !draft.add(place, &place.name) {
+            return Err(Refusal::Unpacked);
+        }
+        let versions = packs.iter().flat_map(|pack| &pack.files).map(|(_, version)| *version);
+        let packed: HashMap<FileKey, FileVersion> =
+            versions.map(|version| (version.key, version)).collect();
+        for name in names_in(place.folder.as_fd())? {
+            let status = millrace_sys::entry_status(place.folder.as_fd(), &name).ok();
+            let version = status.and_then(|status| FileVersion::from_status(&status));
+            let is_new = |version: &FileVersion| {
+                is_short(version)
+                    && draft.has_room(version)
+                    && packed.get(&version.key) != Some(version)
+            };
+            if version.as_ref().is_some_and(is_new) {
+                draft.add(place, &name);
+            }
+        }
+        if (draft.contents.len() as u64) < SHARED_FILE_BYTES_MIN {
+            return Err(Refusal::Unpacked);
+        }
+        let versions: Vec<_> = draft.files.iter().map(|(_, version)| *version).collect();
+        let bytes = pack_of(&versions, &draft.contents);
+        let memory = cache.add_pack(key, &bytes)?;
+        packs.push(Pack { key, files: draft.files });
+        Ok(memory)
+    }
+
+    fn state(&self) -> MutexGuard<'_, PacksState> {
+        self.state.lock().expect("no holder of this lock panics")
+    }
+}
+
+impl PacksState {
+    /// Returns the key of a new pack of a folder, unless one has failed just before.
+    fn begin_making(&mut self, folder: FileKey) -> Option<FileKey> {
+        if self.failed_at.get(&folder).is_some_and(is_recent) {
+            return None;
+        }
+        self.last += 1;
+        Some(FileKey { device: PACKS, inode: self.last })
+    }
+
+    fn count_failure(&mut self, folder: FileKey) {
+        if self.failed_at.len() >= TIMES_MAX {
+            self.failed_at.retain(|_, at| is_recent(at));
+        }
+        // Failures for this reason do not make the pause longer.
+        if !self.failed_at.get(&folder).is_some_and(is_recent) {
+            self.failed_at.insert(folder, Instant::now());
+        }
+    }
+}
+
+fn is_recent(at: &Instant) -> bool {
+    at.elapsed() < MAKE_AFTER
+}
+
+/// Returns the pack that has a version of a file, if none of its files has changed. Removes one
+/// whose files have.
+fn find(
+    cache: &Cache,
+    packs: &mut Vec<Pack>,
+    place: &PublicPlace,
+    version: &FileVersion,
+) -> Option<Arc<Memory>> {
+    let has = |pack: &Pack| pack.files.iter().any(|(_, of)| of.key == version.key);
+    let at = packs.iter().position(has)?;
+    let is_as_before = |(name, version): &(Vec<u8>, FileVersion)| {
+        let status = millrace_sys::entry_status(place.folder.as_fd(), name);
+        status.is_ok_and(|status| FileVersion::from_status(&status) == Some(*version))
+    };
+    let files = &packs[at].files;
+    if files.iter().any(|(_, of)| of == version) && files.iter().all(is_as_before) {
+        return cache.find_pack(packs[at].key);
+    }
+    cache.remove_pack(packs.remove(at).key);
+    None
+}
+
+/// Returns whether a pack may have a file.
+fn is_short(version: &FileVersion) -> bool {
+    (1..SHARED_FILE_BYTES_MIN).contains(&version.bytes)
+}
+
+/// Returns the names of files in a folder.
+fn names_in(folder: BorrowedFd<'_>) -> Result<Vec<Vec<u8>>, Refusal> {
+    let mut names = Vec::new();
+    let visited = millrace_sys::visit_entries(folder, &mut |name, kind| {
+        if matches!(kind, InodeKind::Regular | InodeKind::Other) {
+            names.push(name.to_vec());
+        }
+        if names.len() < NAMES_MAX { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+    });
+    visited.map(|()| names).map_err(Refusal::Kernel)
+}
+
+impl Draft {
+    fn has_room(&self, version: &FileVersion) -> bool {
+        let bytes = self.contents.len() as u64 + version.bytes;
+        let fits = pack_bytes(self.files.len() + 1, 0) as u64 + bytes <= PIECE_BYTES;
+        fits && self.files.len() < FILES_MAX
+    }
+
+    /// Adds a file, if it may be in a pack, and does not change meanwhile. Returns whether it is
+    /// there now.
+    fn add(&mut self, place: &PublicPlace, name: &[u8]) -> bool {
+        let now = millrace_sys::time_of_day();
+        let Some(file) = open_public(place.folder.as_fd(), name) else { return false };
+        let Ok(version) = readable_file(file.as_fd()) else { return false };
+        let is_wanted = is_short(&version) && self.has_room(&version) && version.is_settled(now);
+        if !is_wanted || self.keys.contains(&version.key) {
+            return false;
+        }
+        // A write that the version includes may not have copied all of its bytes yet.
+        millrace_sys::await_writers(file.as_fd());
+        let mut bytes = vec![0; version.bytes as usize];
+        // The mode belongs to the version, so all users could read the file until now.
+        let is_read = read_exactly(file.as_fd(), 0, &mut bytes).is_ok()
+            && millrace_sys::permits_all_users(file.as_fd(), 4) == Ok(true)
+            && readable_file(file.as_fd()) == Ok(version);
+        if is_read {
+            self.contents.extend(bytes);
+            self.keys.insert(version.key);
+            self.files.push((name.to_vec(), version));
+        }
+        is_read
+    }
+}
