@@ -14,7 +14,7 @@
 #endif
 
 // The bytes that one call reads: the pieces in which iolited keeps files.
-#define READ_BYTES ((size_t)16 << 20)
+#define READ_BYTES ((size_t)2 << 20)
 // The bytes of a buffer for the output.
 #define OUTPUT_BYTES ((size_t)256 << 10)
 

@@ -14,19 +14,33 @@ static int is_space(unsigned char byte)
     return (byte == ' ') | ((unsigned char)(byte - '\t') <= '\r' - '\t');
 }
 
-// Counts the ends of lines. Compilers use vector instructions for the loops here at -O3.
+// The loops count this many bytes at a time, so that each sum fits in a byte. Then compilers use
+// vector instructions for them (-O3).
+#define BLOCK_BYTES ((size_t)240)
+
+// Counts the ends of lines.
 static void count_lines(struct counts *counts, const unsigned char *bytes, size_t length)
 {
-    for (size_t i = 0; i < length; i++)
-        counts->lines += bytes[i] == '\n';
+    for (size_t begin = 0; begin < length; begin += BLOCK_BYTES) {
+        size_t end = length - begin < BLOCK_BYTES ? length : begin + BLOCK_BYTES;
+        uint8_t lines = 0;
+        for (size_t i = begin; i < end; i++)
+            lines += bytes[i] == '\n';
+        counts->lines += lines;
+    }
 }
 
 // Counts the beginnings of words.
 static void count_words(struct counts *counts, const unsigned char *bytes, size_t length)
 {
     counts->words += (uint64_t)(!counts->is_in_word && !is_space(bytes[0]));
-    for (size_t i = 1; i < length; i++)
-        counts->words += (uint64_t)(is_space(bytes[i - 1]) > is_space(bytes[i]));
+    for (size_t begin = 1; begin < length; begin += BLOCK_BYTES) {
+        size_t end = length - begin < BLOCK_BYTES ? length : begin + BLOCK_BYTES;
+        uint8_t words = 0;
+        for (size_t i = begin; i < end; i++)
+            words += is_space(bytes[i - 1]) > is_space(bytes[i]);
+        counts->words += words;
+    }
     counts->is_in_word = !is_space(bytes[length - 1]);
 }
 

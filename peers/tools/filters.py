@@ -92,7 +92,7 @@ def section(notes, rows):
             cells.append(cell(ratios(kinds, "iolite"), 2))
         escaped = program.replace("|", "\\|")  # as in every cell of a table
         lines.append([f"`{escaped}`", *cells, words])
-    about = (f"A file of 16 MB, in the page cache; {len({row['round'] for row in rows})} rounds, "
+    about = (f"A file of 64 MB, in the page cache; {len({row['round'] for row in rows})} rounds, "
              f"mean ± half of the 90 % confidence interval; ratios are those within a round. "
              f"{notes['system']}; millrace at {notes['commit']}; {notes['peers']}. Command: "
              f"`{notes['command']}`.")
