@@ -293,7 +293,8 @@ int64_t iol_channel_maps(const struct iol_channel *channel);
 ssize_t iol_read(int fd, size_t length, struct iol_aggregate **aggregate);
 // iol_read(3): read from an offset of a file.
 ssize_t iol_pread(int fd, size_t length, off_t offset, struct iol_aggregate **aggregate);
-// iol_read(3): from now on, read the bytes of pipes where writers of the same user have them.
+// iol_read(3): from now on, read the bytes of pipes and connections where writers of the same user
+// have them.
 int iol_trust_user(void);
 // iol_write(3): write an aggregate to a descriptor, and return the number of bytes written.
 ssize_t iol_write(int fd, const struct iol_aggregate *aggregate);

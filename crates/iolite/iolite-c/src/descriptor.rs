@@ -96,7 +96,8 @@ pub unsafe extern "C" fn iol_pread(
     unsafe { read(fd, aggregate, read_at) }
 }
 
-/// iol_read(3): lets this process read the bytes of pipes where writers of the same user have them.
+/// iol_read(3): lets this process read the bytes of pipes and connections where writers of the same
+/// user have them.
 #[unsafe(no_mangle)]
 pub extern "C" fn iol_trust_user() -> c_int {
     to_zero(consume((), |()| client().map(FileClient::trust_user)))
