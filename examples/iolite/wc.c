@@ -18,12 +18,23 @@ static int is_space(unsigned char byte)
 // vector instructions for them (-O3).
 #define BLOCK_BYTES ((size_t)240)
 
+// The bytes between a block and the one that is fetched meanwhile.
+#define AHEAD_BYTES 2048
+
+// Has the processor fetch a later block: it does so by itself only within a page.
+static void fetch_ahead(const unsigned char *block)
+{
+    for (size_t i = 0; i < BLOCK_BYTES; i += 64)
+        __builtin_prefetch(block + AHEAD_BYTES + i);
+}
+
 // Counts the ends of lines.
 static void count_lines(struct counts *counts, const unsigned char *bytes, size_t length)
 {
     for (size_t begin = 0; begin < length; begin += BLOCK_BYTES) {
         size_t end = length - begin < BLOCK_BYTES ? length : begin + BLOCK_BYTES;
         uint8_t lines = 0;
+        fetch_ahead(bytes + begin);
         for (size_t i = begin; i < end; i++)
             lines += bytes[i] == '\n';
         counts->lines += lines;
@@ -37,6 +48,7 @@ static void count_words(struct counts *counts, const unsigned char *bytes, size_
     for (size_t begin = 1; begin < length; begin += BLOCK_BYTES) {
         size_t end = length - begin < BLOCK_BYTES ? length : begin + BLOCK_BYTES;
         uint8_t words = 0;
+        fetch_ahead(bytes + begin);
         for (size_t i = begin; i < end; i++)
             words += is_space(bytes[i - 1]) > is_space(bytes[i]);
         counts->words += words;
