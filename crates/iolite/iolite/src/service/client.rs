@@ -431,8 +431,10 @@ impl FileClient {
         self.counters.count_refusal(refusal);
         if matches!(refusal, Refusal::UserMemory | Refusal::Memory) {
             // The kept pieces of other files may be all of that memory.
-            *self.kept() = no_kept_files();
-            *self.packs() = KeptPacks::new(KEPT_BYTES_MAX);
+            let dropped = std::mem::replace(&mut *self.kept(), no_kept_files());
+            // Unmapping takes long, so it does not keep other threads from the table.
+            drop(dropped);
+            self.packs().clear();
         }
     }
 

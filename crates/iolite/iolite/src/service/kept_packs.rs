@@ -32,6 +32,8 @@ struct KeptInPack {
     pack: u64,
 }
 
+/// Each pack takes a descriptor, of which a process has 1024 by default.
+const PACKS_MAX: usize = 128;
 /// After this number of refusals, the pauses between requests no longer grow.
 const REFUSED_MAX: u32 = 12;
 
@@ -95,13 +97,20 @@ impl KeptPacks {
         }
         self.packs.push_back((number, pack.len() as u64));
         self.bytes += pack.len() as u64;
-        while self.bytes > self.bytes_max
+        while (self.bytes > self.bytes_max || self.packs.len() > PACKS_MAX)
             && let Some((oldest, bytes)) = self.packs.pop_front()
         {
             self.bytes -= bytes;
             self.files.retain(|_, file| file.pack != oldest);
         }
         Some(())
+    }
+
+    /// Drops all packs. Requests stay as rare as they are.
+    pub(super) fn clear(&mut self) {
+        self.files.clear();
+        self.packs.clear();
+        self.bytes = 0;
     }
 }
 
@@ -138,6 +147,18 @@ mod tests {
         assert_eq!(read(&packs, 2, 6, 0, 4).unwrap(), b"new!");
         assert_eq!(packs.files.len(), 1);
         assert_eq!(packs.add(&slice(&slab, b"no pack")), None);
+        packs.clear();
+        assert_eq!(read(&packs, 2, 6, 0, 4), None);
+    }
+
+    #[test]
+    fn few_descriptors_are_kept() {
+        let slab = Slab::on_heap(SLAB_BYTES_MIN).unwrap();
+        let mut packs = KeptPacks::new(u64::MAX);
+        for inode in 0..PACKS_MAX as u64 + 10 {
+            packs.add(&slice(&slab, &pack_of(&[version(inode, 5)], b"abcd"))).unwrap();
+        }
+        assert_eq!((packs.packs.len(), packs.files.len()), (PACKS_MAX, PACKS_MAX));
     }
 
     #[test]
