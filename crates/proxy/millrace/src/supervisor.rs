@@ -25,7 +25,7 @@ use millrace_config::{Config, ListenAddress, Splice};
 use millrace_engine::LogSink;
 use millrace_files::Pool;
 use millrace_proxy::counters::Counters;
-use millrace_proxy::{SharedState, WorkerMessage};
+use millrace_proxy::{SharedFiles, SharedState, WorkerMessage};
 use millrace_store::HotCopies;
 use millrace_sys::{Signal, Signals};
 
@@ -461,7 +461,7 @@ fn create_shared(config: &Config, copies: HotCopies) -> Result<Arc<SharedState>,
 fn connect_to_iolited(config: &Config, shared: &SharedState) -> Result<(), ProgramError> {
     let Some(path) = &config.iolited else { return Ok(()) };
     let client = FileClient::new(Some(path)).map_err(|error| start_error("iolited", error))?;
-    let is_first = shared.iolited.set(Arc::new(client)).is_ok();
+    let is_first = shared.iolited.set(Arc::new(SharedFiles::new(client))).is_ok();
     assert!(is_first, "the client is created once");
     Ok(())
 }

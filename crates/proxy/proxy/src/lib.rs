@@ -28,7 +28,7 @@ mod worker;
 
 pub use cached::DIRECT_BYTES;
 pub use exchange::{access_log, reason};
-pub use files::FileThreads;
+pub use files::{FileThreads, SharedFiles};
 pub use origin::shared_health;
 pub use overload::per_client::ClientPrefix;
 pub use secure::challenges::SharedChallenges;

@@ -4,13 +4,12 @@ use std::fmt::Arguments;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, OnceLock};
 
-use iolite::service::FileClient;
 use millrace_files::UploadFolders;
 use millrace_store::Cache;
 use millrace_tls::{Aead, Provider};
 
 use crate::counters::{Counters, Requests};
-use crate::files::FileThreads;
+use crate::files::{FileThreads, SharedFiles};
 use crate::origin::shared_health::SharedHealth;
 use crate::overload::per_client::SharedClientCounts;
 use crate::secure::challenges::SharedChallenges;
@@ -48,7 +47,7 @@ pub struct SharedState {
     pub files: FileThreads,
     /// The client of iolited, which has files in memory. Set at most once, before the first worker
     /// runs.
-    pub iolited: OnceLock<Arc<FileClient>>,
+    pub iolited: OnceLock<Arc<SharedFiles>>,
     /// The folders for bodies of requests that are too long for memory. Set at most once, before
     /// the first worker runs.
     pub uploads: OnceLock<Arc<UploadFolders>>,

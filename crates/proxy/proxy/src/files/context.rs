@@ -87,7 +87,7 @@ pub(crate) enum FileWork {
     /// Reads it into the cache.
     Load(PendingWork<Loaded>, LoadGuard),
     /// Gets its bytes from iolited, if they are there.
-    Share(PendingWork<Option<SharedFile>>, LoadGuard),
+    Share(PendingWork<Option<Arc<SharedFile>>>, LoadGuard),
     /// Reads a part of it, or of a stored body, into the page cache.
     Read(PendingWork<()>),
     /// Such a read that was refused, because too much work waits. It is tried again.

@@ -18,5 +18,6 @@ pub(crate) use load::FileLoad;
 pub(crate) use search::{FileSearch, Found, ListingRequest};
 pub(crate) use served_file::{FileSource, ServedFile, listing};
 pub(crate) use shared_file::SharedFile;
+pub use shared_file::SharedFiles;
 pub(crate) use table::{FileTable, Finding};
 pub use threads::FileThreads;

@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::RangeInclusive;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use iolite::service::SHARED_FILE_BYTES_MIN;
 use millrace_engine::FileRead;
@@ -12,6 +12,8 @@ use millrace_files::{
     listing_header,
 };
 use millrace_http_cache::{CachedHeader, HashKey, Key};
+
+use super::shared_file::SharedFile;
 
 /// A file with the header of its response.
 #[derive(Debug)]
@@ -37,6 +39,8 @@ pub(crate) struct ServedFile {
     is_loading: Cell<bool>,
     /// Until then, in milliseconds since 1970, iolited is not tried: it did not have the bytes.
     unshared_until_ms: Cell<u64>,
+    /// The bytes in memory of iolited, while a response has them: all responses share them.
+    shared: RefCell<Weak<SharedFile>>,
 }
 
 /// The bytes of a file that are not in the cache. A file is open until the last copy is dropped.
@@ -122,6 +126,7 @@ impl ServedFile {
                 source: source.clone(),
                 is_loading: Cell::new(false),
                 unshared_until_ms: Cell::new(0),
+                shared: RefCell::default(),
             })
         };
         let plain = form(None);
@@ -195,6 +200,7 @@ impl ServedFile {
             source: self.source.clone(),
             is_loading: Cell::new(false),
             unshared_until_ms: self.unshared_until_ms.clone(),
+            shared: self.shared.clone(),
         }
     }
 
@@ -208,6 +214,16 @@ impl ServedFile {
     /// Returns whether iolited may have the bytes now.
     pub(crate) fn may_be_shared(&self, now_ms: u64) -> bool {
         now_ms >= self.unshared_until_ms.get()
+    }
+
+    /// Returns the bytes in memory of iolited, if another response has them now.
+    pub(crate) fn shared(&self) -> Option<Arc<SharedFile>> {
+        self.shared.borrow().upgrade()
+    }
+
+    /// Lets other responses share these bytes.
+    pub(crate) fn set_shared(&self, shared: &Arc<SharedFile>) {
+        *self.shared.borrow_mut() = Arc::downgrade(shared);
     }
 
     /// Notes that iolited does not have the bytes now.
@@ -255,6 +271,7 @@ pub(crate) fn listing(page: Vec<u8>, rules: &FolderRules, now_ms: u64) -> Served
         source: Rc::new(RefCell::new(Some(FileSource::Memory(Arc::new(Text(page)))))),
         is_loading: Cell::new(false),
         unshared_until_ms: Cell::new(0),
+        shared: RefCell::default(),
     }
 }
 

@@ -2,11 +2,24 @@
 
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use iolite::service::FileClient;
 use iolite::{Aggregate, Slice};
 use millrace_engine::{FilePart, FileRead};
 use millrace_files::{Errno, FileStatus, OpenFile};
+
+/// The client of iolited. One thread at a time waits for it: others read their files themselves, so
+/// that a daemon or a file that does not respond takes one thread only.
+#[derive(Debug)]
+pub struct SharedFiles {
+    client: FileClient,
+    is_waiting: AtomicBool,
+}
+
+/// The turn of a thread that waits for iolited, until it is dropped.
+#[derive(Debug)]
+pub(crate) struct SharingTurn(Arc<SharedFiles>);
 
 /// The bytes of a file in memory files that never change. iolited cannot free them before it is
 /// dropped.
@@ -28,23 +41,68 @@ struct SharedPart {
 #[derive(Debug)]
 struct MemoryFile(Slice);
 
+impl SharedFiles {
+    /// Creates the state for a client.
+    pub fn new(client: FileClient) -> Self {
+        Self { client, is_waiting: AtomicBool::new(false) }
+    }
+
+    /// Returns the turn to wait; `None` while another thread has it.
+    pub(crate) fn take_turn(self: &Arc<Self>) -> Option<SharingTurn> {
+        let is_taken = self.is_waiting.swap(true, Ordering::Relaxed);
+        (!is_taken).then(|| SharingTurn(self.clone()))
+    }
+
+    /// Returns a file that this process has received already.
+    ///
+    /// # Errors
+    /// EAGAIN if iolited may have it; those of fstat(2).
+    pub(crate) fn find(
+        &self,
+        file: &dyn OpenFile,
+        status: &FileStatus,
+    ) -> Result<Option<Arc<SharedFile>>, Errno> {
+        SharedFile::find(&self.client, file, status, false)
+    }
+}
+
+impl SharingTurn {
+    /// Waits for iolited to pass a file; `None` if it does not.
+    ///
+    /// # Errors
+    /// Those of fstat(2).
+    pub(crate) fn wait_for(
+        self,
+        file: &dyn OpenFile,
+        status: &FileStatus,
+    ) -> Result<Option<Arc<SharedFile>>, Errno> {
+        SharedFile::find(&self.0.client, file, status, true)
+    }
+}
+
+impl Drop for SharingTurn {
+    fn drop(&mut self) {
+        self.0.is_waiting.store(false, Ordering::Relaxed);
+    }
+}
+
 impl SharedFile {
     /// Returns a file with this status from memory of iolited; `None` if it is not there. With
     /// `waits` false, iolited is not involved: only memory that this process has is used.
     ///
     /// # Errors
     /// EAGAIN if `waits` is false and iolited may have the file; those of fstat(2).
-    pub(crate) fn find(
+    fn find(
         client: &FileClient,
         file: &dyn OpenFile,
         status: &FileStatus,
         waits: bool,
-    ) -> Result<Option<Self>, Errno> {
+    ) -> Result<Option<Arc<Self>>, Errno> {
         let Some(descriptor) = file.descriptor() else { return Ok(None) };
         let Some(bytes) = client.whole_file(descriptor, waits)? else { return Ok(None) };
         // The header belongs to the version that was found.
         let is_current = bytes.len() == status.bytes && file.status()? == *status;
-        Ok(if is_current { Self::new(&bytes) } else { None })
+        Ok(if is_current { Self::new(&bytes).map(Arc::new) } else { None })
     }
 
     fn new(bytes: &Aggregate) -> Option<Self> {

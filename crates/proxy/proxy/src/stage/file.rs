@@ -5,7 +5,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use iolite::service::FileClient;
 use millrace_config::{FolderRoute, OriginProtocol, Route};
 use millrace_engine::{Engine, Key, TokenKind};
 use millrace_files::{AcceptedCodings, Errno, JobKind, OpenMode, RequestPath, Resolution};
@@ -22,7 +21,7 @@ use crate::exchange::stage::{Event, NextStep, Stage};
 use crate::exchange::{Exchange, OwnResponse, RequestPlan};
 use crate::files::{
     FileContext, FileLoad, FileSearch, FileSource, FileWork, Finding, Found, ListingRequest,
-    Loaded, NamedFile, ServedFile, SharedFile, listing,
+    Loaded, NamedFile, ServedFile, SharedFile, SharedFiles, listing,
 };
 
 /// Handles an event of an exchange in this stage.
@@ -288,7 +287,7 @@ fn act<E: Engine>(core: &mut Core<E>, key: Key, finding: Finding) -> NextStep {
 fn find_bytes<E: Engine>(core: &mut Core<E>, key: Key, file: Rc<ServedFile>) -> NextStep {
     let file = file.instead().unwrap_or(file);
     match core.shared.iolited.get().filter(|_| file.is_shareable()) {
-        Some(client) => find_shared_bytes(core, key, file, &client.clone()),
+        Some(files) => find_shared_bytes(core, key, file, &files.clone()),
         None => find_own_bytes(core, key, file),
     }
 }
@@ -299,7 +298,7 @@ fn find_shared_bytes<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     file: Rc<ServedFile>,
-    client: &Arc<FileClient>,
+    files: &Arc<SharedFiles>,
 ) -> NextStep {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchanges.get_mut(key).expect("the driver's exchange is in the table");
@@ -311,18 +310,21 @@ fn find_shared_bytes<E: Engine>(
     if !needs_body(exchange, &file) || !file.may_be_shared(now_ms) {
         return serve(exchange, file, None);
     }
-    match SharedFile::find(client, &*open, &status, false) {
+    if let Some(shared) = file.shared() {
+        return serve_shared(exchange, file, shared);
+    }
+    match files.find(&*open, &status) {
         Ok(Some(shared)) => return serve_shared(exchange, file, shared),
         Err(Errno::AGAIN) => {}
         Ok(None) | Err(_) => return serve(exchange, file, None),
     }
-    let Some(guard) = file.begin_load() else {
-        // Another exchange gets them.
+    let (Some(guard), Some(turn)) = (file.begin_load(), files.take_turn()) else {
+        // A thread gets these bytes, or others.
         return serve(exchange, file, None);
     };
     exchange.file_mut().served = Some(file.clone());
-    let (client, waiter) = (client.clone(), core.waiter(key, TokenKind::Exchange));
-    let work = move || SharedFile::find(&client, &*open, &status, true);
+    let waiter = core.waiter(key, TokenKind::Exchange);
+    let work = move || turn.wait_for(&*open, &status);
     match core.shared.files.run(JobKind::Io, waiter, work) {
         Ok(pending) => waiting::wait_for_file(core, key, FileWork::Share(pending, guard)),
         Err(_) => serve(core.exchange(key), file, None),
@@ -333,7 +335,7 @@ fn find_shared_bytes<E: Engine>(
 fn finish_sharing<E: Engine>(
     core: &mut Core<E>,
     key: Key,
-    found: Result<Option<SharedFile>, Errno>,
+    found: Result<Option<Arc<SharedFile>>, Errno>,
 ) -> NextStep {
     let now_ms = now_ms(&core.engine);
     let exchange = core.exchange(key);
@@ -347,8 +349,13 @@ fn finish_sharing<E: Engine>(
     }
 }
 
-fn serve_shared(exchange: &mut Exchange, file: Rc<ServedFile>, shared: SharedFile) -> NextStep {
-    exchange.file_mut().source = Some(FileSource::Memory(Arc::new(shared)));
+fn serve_shared(
+    exchange: &mut Exchange,
+    file: Rc<ServedFile>,
+    shared: Arc<SharedFile>,
+) -> NextStep {
+    file.set_shared(&shared);
+    exchange.file_mut().source = Some(FileSource::Memory(shared));
     serve(exchange, file, None)
 }
 
