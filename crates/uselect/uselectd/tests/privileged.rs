@@ -9,7 +9,7 @@ mod request;
 #[path = "common/uselectd.rs"]
 mod uselectd;
 
-use std::io::{BufRead, BufReader, IoSliceMut, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, IoSliceMut, Read, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -143,7 +143,16 @@ impl AttackProcess {
         command.env("USELECT_PROCESS", &uselectd.socket).env("USELECT_EXECUTES", &after.0);
         command.env("USELECT_CONNECTION", connection.as_raw_fd().to_string());
         command.stdin(Stdio::piped()).stdout(Stdio::null()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
+        let mut child = loop {
+            match command.spawn() {
+                // A child of another test holds the copied image open for writing until it executes
+                // its program.
+                Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => {
+                    std::thread::yield_now();
+                }
+                spawned => break spawned.unwrap(),
+            }
+        };
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let mut process = Self { child, stderr, connection };
         assert_eq!(process.read_line("process: "), "connected");
