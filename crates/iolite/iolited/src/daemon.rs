@@ -1,15 +1,17 @@
 //! The daemon: its socket, and a thread for each connected process.
 
 use std::collections::HashMap;
+use std::fs::Permissions;
 use std::io::Write;
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use iolite::service::{Refusal, Response};
+use iolite::service::{DEFAULT_SOCKET, Refusal, Response};
 use millrace_sys::Errno;
 
 use crate::budget::Budget;
@@ -53,6 +55,9 @@ impl Daemon {
     /// One line that names the path and the reason.
     pub(crate) fn listen(options: &DaemonOptions) -> Result<Self, String> {
         let path = options.socket.clone();
+        if path == Path::new(DEFAULT_SOCKET) {
+            create_folder_of(&path);
+        }
         let packs = Packs::new(PublicFolders::open(&options.public)?);
         let listener = millrace_sys::listen_packets(&path, 0o666).map_err(|error| {
             let reason = match error {
@@ -209,6 +214,15 @@ impl Drop for ClientPlace {
         if *own == 0 {
             clients.remove(&self.user);
         }
+    }
+}
+
+/// Creates the folder of a socket, which all users may enter. A failure shows when the daemon
+/// listens there.
+fn create_folder_of(path: &Path) {
+    let folder = path.parent().unwrap_or(path);
+    if std::fs::create_dir(folder).is_ok() {
+        let _ = std::fs::set_permissions(folder, Permissions::from_mode(0o755));
     }
 }
 

@@ -50,7 +50,7 @@ const OPTIONS: [OptionSpec; 5] = [
         name: "--socket",
         value: "PATH",
         allowed: "a path of up to 107 bytes",
-        text: "listen at this path [default: /run/iolited.sock]",
+        text: "listen at PATH [default: /run/iolited/iolited.sock]",
         apply: |options, value| {
             options.socket = value.into();
             match value.len() {
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn values_are_stored() {
         let options = parse("").unwrap();
-        assert_eq!(options.socket.to_str(), Some("/run/iolited.sock"));
+        assert_eq!(options.socket.to_str(), Some("/run/iolited/iolited.sock"));
         assert_eq!((options.cache_bytes, options.user_bytes), (Some(256 << 20), None));
         let options = parse("--socket a --cache-memory 1G --user-memory=7M --per-user 9").unwrap();
         assert_eq!(options.socket.to_str(), Some("a"));

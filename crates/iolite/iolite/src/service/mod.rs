@@ -46,8 +46,9 @@ pub const PIECE_BYTES: u64 = crate::limits::BLOCK_BYTES as u64;
 /// Shorter files are copied by the kernel, unless a pack has them: copying one costs less than
 /// mapping it.
 pub const SHARED_FILE_BYTES_MIN: u64 = 32 * 1024;
-/// The path of the daemon's socket, unless an option or a variable says otherwise.
-pub const DEFAULT_SOCKET: &str = "/run/iolited.sock";
+/// The path of the daemon's socket, unless an option or a variable says otherwise. The folder is
+/// the daemon's: a client trusts its owner.
+pub const DEFAULT_SOCKET: &str = "/run/iolited/iolited.sock";
 
 /// Returns the path of the daemon's socket: the value of `IOLITED_SOCKET`, or [`DEFAULT_SOCKET`].
 /// A process that has got privileges by being started (set-user-id) ignores the variable.
