@@ -182,6 +182,9 @@ static int stream_close(void *cookie)
     *place = stream->next;
     pthread_mutex_unlock(&streams_lock);
     int result = close(stream->fd);
+    // A stream of popen that fclose closes: its child gets the end of its input.
+    if (stream->popened)
+        fclose(stream->popened);
     free(stream);
     return result;
 }
@@ -267,9 +270,12 @@ FILE *freopen(const char *path, const char *mode, FILE *file)
         FILE *opened = fopen(path, mode);
         if (!opened)
             return NULL;
-        int flags = strchr(mode, 'e') ? O_CLOEXEC : 0;
-        int result = dup3(fileno(opened), stream->fd, flags);
+        // The file may have the stream's own descriptor, if the program has closed that.
+        int fd = fcntl(fileno(opened), F_DUPFD_CLOEXEC, stream->fd + 1);
         fclose(opened);
+        int result = dup3(fd, stream->fd, strchr(mode, 'e') ? O_CLOEXEC : 0);
+        if (fd >= 0)
+            close(fd);
         if (result < 0)
             return NULL;
         stream->moved = 0;
@@ -311,6 +317,7 @@ int pclose(FILE *file)
         next = (__typeof__(&pclose))dlsym(RTLD_NEXT, "pclose");
     if (stream && stream->popened) {
         FILE *popened = stream->popened;
+        stream->popened = NULL;
         fclose(file);
         file = popened;
     }

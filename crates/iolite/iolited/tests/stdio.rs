@@ -95,7 +95,7 @@ fn calls_on_streams_have_the_results_of_ordinary_ones() {
     let folder = Folder::new("stdio-calls");
     let output = run(&folder, None, "$test print | $test results | cat", true);
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "to a child\nthe end\n");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "to a child\nto another child\nthe end\n");
 }
 
 #[test]
