@@ -164,29 +164,40 @@ class Unit(unittest.TestCase):
 
     @unittest.skipUnless(os.geteuid() == 0, "only root gives up privileges as systemd does")
     def test_programs_find_and_trust_the_daemon(self):
-        """A program of another user gets the daemon's memory, without a setting of its own."""
-        daemon, _ = self._daemon()
+        """A program of another user gets the daemon's memory, without a setting of its own. If
+        another user could have put the socket there, it reads the file itself."""
+        daemon, path = self._daemon()
         library = shutil.copy(built("libiolite_c.so"), self.folder / "libiolite.so")
         command = ["nsenter", f"--mount=/proc/{daemon.pid}/ns/mnt", "setpriv"]
         command += [f"--reuid={CLIENT_USER}", f"--regid={CLIENT_USER}", "--clear-groups"]
         command += [sys.executable, "-c", CLIENT, library]
         file = self.folder / "file"
         file.write_bytes(BYTES)
-        environment = {"PATH": os.environ["PATH"]}
-        with file.open() as opened:
-            done = subprocess.run(
-                command,
-                stdin=opened,
-                capture_output=True,
-                text=True,
-                env=environment,
-                timeout=SECONDS_MAX,
-            )
-        self.assertEqual(done.stderr, "")
-        count, *mapped = [int(number) for number in done.stdout.split()]
+
+        def read():
+            environment = {"PATH": os.environ["PATH"]}
+            with file.open() as opened:
+                done = subprocess.run(
+                    command,
+                    stdin=opened,
+                    capture_output=True,
+                    text=True,
+                    env=environment,
+                    timeout=SECONDS_MAX,
+                )
+            count, *mapped = [int(number) for number in done.stdout.split()]
+            self.assertEqual(count, len(BYTES))
+            return mapped, done.stderr
+
+        mapped, message = read()
         cached = {entry.stat().st_ino for entry in os.scandir(f"/proc/{daemon.pid}/fd")}
-        self.assertEqual((count, len(mapped)), (len(BYTES), 1))
+        self.assertEqual((len(mapped), message), (1, ""))
         self.assertIn(mapped[0], cached)
+
+        os.chown(path.parent, 0, 0)
+        mapped, message = read()
+        self.assertEqual(mapped, [])
+        self.assertIn(f"it belongs to user {USER}", message)
 
     @unittest.skipUnless(os.geteuid() == 0, "only root has a /run of its own")
     def test_the_daemon_creates_its_folder(self):
