@@ -7,6 +7,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use millrace_sys::{Errno, InodeKind};
 
+use crate::account::Account;
 use crate::aggregate::Aggregate;
 use crate::buffer::Buffer;
 use crate::error::{AllocError, Error};
@@ -29,7 +30,8 @@ use crate::slice::Slice;
 /// System calls copy those of other files, and of all files without the daemon. Applications see
 /// the same bytes.
 ///
-/// A child that was made by fork(2) can use it, but not read what its parent has read.
+/// A child that was made by fork(2) can use it, unless another thread of the parent used it at that
+/// moment, but the child cannot read what its parent has read.
 #[derive(Debug)]
 pub struct FileClient {
     pub(super) link: DaemonLink,
@@ -37,6 +39,8 @@ pub struct FileClient {
     kept: Mutex<KeptFiles>,
     packs: Mutex<KeptPacks>,
     pub(super) streams: Mutex<Streams>,
+    /// The memory that was received from streams.
+    pub(super) stream_account: Account,
     /// Writers of the same user are trusted not to change the bytes that they have passed.
     pub(super) trusts_user: AtomicBool,
     pub(super) counters: Counters,
@@ -46,10 +50,11 @@ pub struct FileClient {
 const SLAB_BYTES: usize = 64 << 20;
 /// The memory of files that is kept for further calls, in bytes.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
-/// The most pieces of files that are kept.
-const KEPT_PIECES_MAX: u64 = 1024;
 
 impl FileClient {
+    /// The most descriptors that a client keeps open for memory of files: one for each piece.
+    pub const KEPT_DESCRIPTORS_MAX: u64 = 1024;
+
     /// Creates a client of the daemon that listens at `path`; without a path, of none. The daemon
     /// does not have to run yet.
     ///
@@ -62,6 +67,8 @@ impl FileClient {
             kept: Mutex::new(no_kept_files()),
             packs: Mutex::new(KeptPacks::new(KEPT_BYTES_MAX)),
             streams: Mutex::new(Streams::new()),
+            // The program decides how much of what it has read it keeps.
+            stream_account: Account::new(u64::MAX),
             trusts_user: AtomicBool::new(false),
             counters: Counters::default(),
         })
@@ -466,7 +473,7 @@ const VERSIONS_MAX: usize = 4;
 
 /// Returns a table without files. Each piece has a descriptor, of which the program needs others.
 fn no_kept_files() -> KeptFiles {
-    let pieces_max = (millrace_sys::descriptor_limit() / 4).min(KEPT_PIECES_MAX);
+    let pieces_max = (millrace_sys::descriptor_limit() / 4).min(FileClient::KEPT_DESCRIPTORS_MAX);
     KeptFiles::new(KEPT_BYTES_MAX, pieces_max as usize)
 }
 

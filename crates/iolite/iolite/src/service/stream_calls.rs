@@ -6,7 +6,6 @@ use std::sync::{Arc, Mutex};
 
 use millrace_sys::{Errno, FileAccess, InodeStatus};
 
-use crate::account::Account;
 use crate::aggregate::Aggregate;
 use crate::buffer::Buffer;
 use crate::channel::{Channel, ChannelOptions};
@@ -154,8 +153,7 @@ impl FileClient {
             text_max: TEXT_BYTES,
             // Copies go through the ring, which bounds what is under way.
             copied_max: usize::MAX,
-            // The program decides how much of what it has read it keeps.
-            account: Account::new(u64::MAX),
+            account: self.stream_account.clone(),
             ..ChannelOptions::new(self.slab.clone())
         };
         Channel::new(socket, options).ok()

@@ -40,8 +40,8 @@ pub(super) enum ReadFrom {
     Stream(u64),
 }
 
-/// The received files that are held as they are; further ones are copied. Each takes a descriptor,
-/// of which a process has 1024 by default.
+/// The memory files from all streams that a process holds; the bytes of further ones are copied.
+/// Each takes a descriptor, of which a process has 1024 by default.
 const FILES_MAX: usize = 128;
 /// Waiting is renewed after this time.
 const WAIT_MS: u32 = 60_000;
