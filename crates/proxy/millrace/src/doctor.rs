@@ -19,7 +19,7 @@ use crate::acme::{self, report};
 use crate::engines::{self, Engine, Engine::Epoll, EngineSelection};
 use crate::finding::{Finding, Severity};
 use crate::program_error::ProgramError;
-use crate::worker_pool::{descriptors_per_worker, disk_files, served_files};
+use crate::worker_pool::{descriptors_per_worker, disk_files, served_files, shared_files};
 use crate::{certificates, console, hot_bodies, ring_reservation, splice_thresholds};
 use crate::{cgi, privileges};
 
@@ -213,7 +213,11 @@ fn descriptors(machine: &Machine, config: &Config) -> Finding {
         false => format!("{now}, raised to {most} at start"),
     };
     let connections = config.limits.connections;
-    let files = [(disk_files(config), "disk"), (served_files(config), "served")];
+    let files = [
+        (disk_files(config), "disk"),
+        (served_files(config), "served"),
+        (shared_files(config), "shared"),
+    ];
     let sum = files.iter().map(|(count, _)| count).sum::<u64>();
     let others = DESCRIPTORS_OTHER + sum + acme::http_descriptors_max(config, most);
     let needed = connections.saturating_mul(DESCRIPTORS_PER_CONNECTION) + others;

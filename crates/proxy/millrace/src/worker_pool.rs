@@ -6,6 +6,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
+use iolite::service::FileClient;
 use millrace_config::{Config, Service};
 use millrace_disk as disk;
 use millrace_dns::ResolverConfig;
@@ -348,14 +349,20 @@ pub(crate) fn served_files(config: &Config) -> u64 {
     if routes.any(|route| route.folder.is_some()) { config.limits.open_files } else { 0 }
 }
 
+/// Returns the number of memory files of iolited that the process keeps open.
+pub(crate) fn shared_files(config: &Config) -> u64 {
+    if config.iolited.is_some() { FileClient::KEPT_DESCRIPTORS_MAX } else { 0 }
+}
+
 /// Returns the number of descriptors that each of `workers` may open. Those that are open now, and
-/// those for files of disks, served files and connections of acme-http, are subtracted first. A
-/// reserved ring is subtracted twice: as an open descriptor and in [`DESCRIPTORS_PER_ENGINE`]. So
-/// with engine uring each worker has one descriptor less than it could have.
+/// those for files of disks and iolited, served files and connections of acme-http, are subtracted
+/// first. A reserved ring is subtracted twice: as an open descriptor and in
+/// [`DESCRIPTORS_PER_ENGINE`]. So with engine uring each worker has one descriptor less than it
+/// could have.
 pub(crate) fn descriptors_per_worker(workers: usize, config: &Config) -> u64 {
     let open = millrace_sys::descriptor_count().unwrap_or(0) as u64;
     let limit = millrace_sys::descriptor_limit();
-    let files = disk_files(config) + served_files(config);
+    let files = disk_files(config) + served_files(config) + shared_files(config);
     share(left(limit, open, workers as u64, config), workers as u64, files)
 }
 
@@ -392,6 +399,14 @@ mod tests {
         assert_eq!(count("boost --origin=http://a"), 0);
         assert_eq!(count("serve /srv"), 2048);
         assert_eq!(count("serve /srv --limit open_files=100"), 100);
+    }
+
+    #[test]
+    fn files_of_iolited_count_if_it_is_used() {
+        let count =
+            |words: &str| shared_files(&millrace_config::from_arguments(words.split(' ')).unwrap());
+        assert_eq!(count("serve /srv"), 0);
+        assert_eq!(count("serve /srv --iolited=/run/iolited/iolited.sock"), 1024);
     }
 
     #[test]

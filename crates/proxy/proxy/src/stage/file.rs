@@ -32,7 +32,7 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
         Event::Woken => resume(core, key),
         Event::TimedOut => {
             waiting::end_wait(core, key);
-            give_up_waiting(core.exchange(key))
+            give_up_waiting(core, key)
         }
         Event::End(reason) => NextStep::End(reason),
         _ => NextStep::Wait,
@@ -203,13 +203,18 @@ fn keep_waiting<E: Engine>(core: &mut Core<E>, key: Key, work: FileWork) -> Next
 
 /// Ends the wait for a thread that takes too long. A file that is not compressed yet is sent as it
 /// is: the threads may have too much to compress.
-fn give_up_waiting(exchange: &mut Exchange) -> NextStep {
+fn give_up_waiting<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let now_ms = now_ms(&core.engine);
+    let exchange = core.exchange(key);
     let context = exchange.file_mut();
     match (context.work.take(), context.served.clone()) {
         (Some(FileWork::Load(..)), Some(file)) if file.compressed.is_some() => {
             serve(exchange, plain_form(file), None)
         }
-        (Some(FileWork::Share(..)), Some(file)) => serve(exchange, file, None),
+        (Some(FileWork::Share(..)), Some(file)) => {
+            file.note_unshared(now_ms);
+            serve(exchange, file, None)
+        }
         _ => NextStep::End(Reason::FileTimedOut),
     }
 }
