@@ -197,17 +197,23 @@ fn paired_with(daemon: &Daemon, trusts: bool) -> (FileClient, PipeReader, FileCl
     if trusts {
         reader.trust_user();
     }
+    let (from, to) = pair_pipe(&reader, &writer);
+    assert_eq!((reader.stats().passed, writer.stats().passed), (1, 1));
+    (reader, from, writer, to)
+}
+
+/// Makes a pipe whose ends are paired. The writer has passed one byte.
+fn pair_pipe(reader: &FileClient, writer: &FileClient) -> (PipeReader, PipeWriter) {
     let (from, to) = std::io::pipe().expect("a pipe");
     let bytes = pattern(PAIRING_BYTES, 1);
-    write_all(&writer, &to, &bytes);
+    write_all(writer, &to, &bytes);
     let mut received = Vec::new();
     while received.len() < bytes.len() {
         received.extend(reader.read(from.as_fd(), 35_000).expect("bytes").to_vec());
     }
-    write_all(&writer, &to, b"x");
+    write_all(writer, &to, b"x");
     assert_eq!(reader.read(from.as_fd(), 1).expect("a byte").to_vec(), b"x");
-    assert_eq!((reader.stats().passed, writer.stats().passed), (1, 1));
-    (reader, from, writer, to)
+    (from, to)
 }
 
 #[test]
@@ -529,6 +535,23 @@ fn a_reader_keeps_many_sealed_files() {
     }
     assert!(writer.stats().passed > 0);
     reports.wait_for("has kept all");
+}
+
+#[test]
+fn a_reader_holds_128_sealed_files_of_all_its_pipes() {
+    let folder = Folder::new("files-of-all");
+    let daemon = Daemon::start(&folder, &[]);
+    let (reader, writer) = (daemon.client(), daemon.client());
+    let pipes = [(); 2].map(|()| pair_pipe(&reader, &writer));
+    let mut kept = Vec::new();
+    for number in 0..100_u32 {
+        for (from, to) in &pipes {
+            assert_eq!(writer.write(to.as_fd(), &sealed(&number.to_le_bytes())), Ok(4));
+            kept.push(reader.read(from.as_fd(), 4).expect("bytes"));
+        }
+    }
+    let is_held = |bytes: &&Aggregate| bytes.slices().all(|of| of.sendfile_source().is_some());
+    assert_eq!(kept.iter().filter(is_held).count(), 128);
 }
 
 #[test]
