@@ -69,7 +69,9 @@ impl Sizing {
         used: u64,
         evictable: impl FnOnce() -> u64,
     ) {
-        let both = || self.before.iter().flatten().zip(levels.iter().flatten());
+        let pairs = || self.before.iter().zip(&levels);
+        // A level may have no reading at times: while it has no limit, for instance.
+        let both = || pairs().filter_map(|(before, now)| before.as_ref().zip(now.as_ref()));
         let is_short = both().any(|(before, now)| now.is_short_since(before));
         let is_lasting = is_short && self.was_short;
         let has_pressure = |(before, now): &(&MemoryReading, &MemoryReading)| {
@@ -224,10 +226,33 @@ mod tests {
             machine.now.refaulted += 100 * MB;
             assert!(machine.step(384, 384) >= 384);
         }
-        // A reader of many files, who reads each once.
+        // A program reads many files once each: little is free, but no thread waits for memory, and
+        // nothing is read again.
         let mut machine = Machine::new(MemoryReading { free: 20 * MB, ..CALM });
         let limit = machine.sizing.limit() / MB;
         assert!((0..10).all(|_| machine.step(limit, limit) >= limit));
+    }
+
+    #[test]
+    fn a_level_without_a_reading_is_compared_with_no_other() {
+        // The counters of the system are far ahead of those of the group. The group has a limit
+        // only at every second reading.
+        let group = MemoryReading { free: 20 * MB, file_cache: 100 * MB, ..CALM };
+        let system = MemoryReading { stalled: Duration::from_secs(9), refaulted: 900 * MB, ..CALM };
+        let later = |reading: MemoryReading, at| Some(MemoryReading { at, ..reading });
+        let mut sizing = Sizing::new(vec![later(group, Duration::ZERO), None]);
+        sizing.limit = 400 * MB;
+        let mut limits = Vec::new();
+        for step in 1..=4 {
+            let at = SAMPLE_INTERVAL * step;
+            let readings = match step % 2 {
+                0 => vec![later(group, at), None],
+                _ => vec![None, later(MemoryReading { free: 20 * MB, ..system }, at)],
+            };
+            sizing.update(readings, 400 * MB, || 400 * MB);
+            limits.push(sizing.limit() / MB);
+        }
+        assert_eq!(limits, [400; 4], "no level has two readings in a row");
     }
 
     #[test]
