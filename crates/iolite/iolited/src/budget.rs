@@ -39,7 +39,7 @@ pub(crate) struct Unfreed {
 /// Returns the bytes that are charged for memory of a length: whole pages, and at least 64 KB,
 /// because a process has a limited number of descriptors.
 pub(crate) fn memory_for(length: u64) -> u64 {
-    length.max(64 << 10).next_multiple_of(4096)
+    length.max(64 << 10).next_multiple_of(millrace_sys::page_bytes() as u64)
 }
 
 impl Budget {

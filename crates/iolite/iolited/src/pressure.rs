@@ -45,10 +45,10 @@ const VERSION_2: GroupNames = GroupNames {
 };
 
 const SYSTEM_PRESSURE: &str = "/proc/pressure/memory";
+/// The row with the number of pages of files that were read again.
+const REFAULTED_PAGES: &str = "workingset_refault_file";
 /// Version 1 has a large number instead of "max".
 const LIMIT_BYTES_MAX: u64 = 1 << 60;
-/// The unit of counters of pages, where pages have 4 KB.
-const PAGE_BYTES: u64 = 4096;
 
 /// The memory of one level at one time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -138,7 +138,7 @@ fn read_system(at: Duration, text: impl Fn(&Path) -> Option<String>) -> Option<M
         free: bytes("MemFree:")?,
         file_cache: bytes("Active(file):")? + bytes("Inactive(file):")?,
         stalled: stalled(&pressure),
-        refaulted: row(&events, "workingset_refault_file").unwrap_or(0) * PAGE_BYTES,
+        refaulted: row(&events, REFAULTED_PAGES).unwrap_or(0) * page_bytes(),
     })
 }
 
@@ -157,8 +157,12 @@ fn read_group(
         free: limit.saturating_sub(number(names.usage)?),
         file_cache: counted("active_file")? + counted("inactive_file")?,
         stalled: stalled(&text(names.pressure).unwrap_or_default()),
-        refaulted: counted("workingset_refault_file").unwrap_or(0) * PAGE_BYTES,
+        refaulted: counted(REFAULTED_PAGES).unwrap_or(0) * page_bytes(),
     })
+}
+
+fn page_bytes() -> u64 {
+    millrace_sys::page_bytes() as u64
 }
 
 /// Returns the number in the row of a name.
@@ -202,7 +206,7 @@ mod tests {
             free: 100 << 10,
             file_cache: 70 << 10,
             stalled: Duration::from_micros(123_456),
-            refaulted: 5 * 4096,
+            refaulted: 5 * page_bytes(),
         };
         assert_eq!(read_system(at, text), Some(reading));
         assert_eq!(read_system(at, |_| None), None);
@@ -235,8 +239,8 @@ mod tests {
         let seen = |names, limits| {
             read(names, limits).map(|of| (of.limit, of.free, of.file_cache, of.refaulted))
         };
-        assert_eq!(seen(&VERSION_2, ["100\n", "max\n"]), Some((100, 40, 3, 3 * 4096)));
-        assert_eq!(seen(&VERSION_2, ["100\n", "50\n"]), Some((50, 0, 3, 3 * 4096)));
+        assert_eq!(seen(&VERSION_2, ["100\n", "max\n"]), Some((100, 40, 3, 3 * page_bytes())));
+        assert_eq!(seen(&VERSION_2, ["100\n", "50\n"]), Some((50, 0, 3, 3 * page_bytes())));
         assert_eq!(seen(&VERSION_2, ["max\n", "max\n"]), None);
         assert_eq!(seen(&VERSION_1, ["100\n", ""]), Some((100, 40, 30, 0)));
         assert_eq!(seen(&VERSION_1, ["9223372036854771712\n", ""]), None);
