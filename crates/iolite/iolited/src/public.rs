@@ -32,7 +32,7 @@ pub(crate) struct PublicPlace {
 const RULES: BeneathRules = BeneathRules { follows_links: false, may_wait: true };
 /// The bits of the permission to read a file.
 const READ: u32 = 4;
-/// Those of the permissions to list a folder, and to open the files in it.
+/// The bits of the permissions to list a folder and to open the files in it.
 const LIST_AND_SEARCH: u32 = 5;
 
 impl PublicFolders {

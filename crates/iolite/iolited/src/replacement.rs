@@ -22,7 +22,7 @@ pub(crate) struct Uses<K> {
     /// By the numbers of the last uses.
     once: BTreeMap<u64, K>,
     again: BTreeMap<u64, K>,
-    /// Those of the entries that were used once.
+    /// The bytes of the entries that were used once.
     once_bytes: u64,
     /// The number of the last use.
     clock: u64,

@@ -19,7 +19,7 @@ pub(crate) struct MemoryOfUsers {
 struct Holdings {
     /// By the ids of memory.
     memories: HashMap<u64, Holding>,
-    /// Those of the holdings that are charged.
+    /// The bytes of the holdings that are charged.
     bytes: u64,
     examined_at: Option<Instant>,
 }

@@ -20,10 +20,11 @@ pub(super) struct StreamReader {
     channel: Option<Channel>,
     /// The state that the writer knows, or will know.
     state: StreamState,
-    /// The bytes of the stream after which `rest` follows.
+    /// The number of bytes of the stream that come before `rest`.
     rest_at: u64,
-    /// Those of them that were there before an aggregate that is received next was sent. No short
-    /// write(2) of another process (PIPE_BUF) begins before this and ends behind it.
+    /// The number of bytes that the stream had got just before the channel was found empty. They
+    /// come before each aggregate that is received later. A write(2) of up to PIPE_BUF bytes adds
+    /// all its bytes to a pipe at once, so this position is never in the middle of one.
     whole_until: u64,
     /// Received bytes that were not returned to the program yet. If this process ends before, the
     /// writer writes them to the stream.

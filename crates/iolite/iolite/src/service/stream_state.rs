@@ -29,7 +29,7 @@ pub(super) struct StreamState {
     /// The reader has used its descriptor since the writer was paired, so both are ends of the same
     /// connection. The addresses of a connection that was closed can be those of a new one.
     pub(super) is_confirmed: bool,
-    /// More are being read now.
+    /// The reader is reading bytes of the stream now.
     pub(super) is_reading: bool,
 }
 
@@ -156,7 +156,7 @@ fn states_of(files: [BorrowedFd<'_>; 2]) -> Option<[DescriptorState; 2]> {
 /// The bytes of a stream that an aggregate follows.
 pub(super) enum Follows {
     Nothing,
-    /// Those before this position.
+    /// All bytes of the stream before this position.
     Bytes(u64),
 }
 
