@@ -362,6 +362,28 @@ pub fn fuzz_file_messages(data: &[u8]) {
     }
 }
 
+/// Runs the body of a fuzz target with at least `count` inputs of its corpus: as they are, cut
+/// anywhere, and with each of their bits changed.
+#[cfg(test)]
+pub(super) fn fuzz_corpus(target: &str, count: usize, body: impl Fn(&[u8])) {
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus");
+    let files = std::fs::read_dir(std::path::Path::new(corpus).join(target)).expect("the corpus");
+    let paths: Vec<_> = files.map(|file| file.expect("an input").path()).collect();
+    assert!(paths.len() >= count, "{target} has {} inputs", paths.len());
+    for path in paths {
+        let input = std::fs::read(path).expect("an input");
+        body(&input);
+        for at in 0..input.len() {
+            body(&input[..at]);
+            for bit in 0..8 {
+                let mut changed = input.clone();
+                changed[at] ^= 1 << bit;
+                body(&changed);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -469,21 +491,6 @@ mod tests {
 
     #[test]
     fn any_packet_is_written_as_it_was_read() {
-        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../fuzz/corpus/file_messages");
-        let files = std::fs::read_dir(folder).unwrap();
-        let inputs: Vec<Vec<u8>> =
-            files.map(|file| std::fs::read(file.unwrap().path()).unwrap()).collect();
-        assert!(inputs.len() >= 5, "the corpus is there");
-        for input in inputs {
-            fuzz_file_messages(&input);
-            for at in 0..input.len() {
-                fuzz_file_messages(&input[..at]);
-                for bit in 0..8 {
-                    let mut changed = input.clone();
-                    changed[at] ^= 1 << bit;
-                    fuzz_file_messages(&changed);
-                }
-            }
-        }
+        fuzz_corpus("file_messages", 10, fuzz_file_messages);
     }
 }

@@ -37,7 +37,7 @@ pub use message::{
     PIECES_PER_PACKET_MAX, PieceRange, REQUEST_BYTES_MAX, RESPONSE_BYTES_MAX, Refusal, Request,
     Response, fuzz_file_messages,
 };
-pub use pack::{PackedFile, files_of_pack, pack_bytes, pack_of};
+pub use pack::{PackedFile, files_of_pack, fuzz_packs, pack_bytes, pack_of};
 pub use version::{FileKey, FileVersion};
 
 /// Files are cached in pieces of this many bytes, at offsets that are multiples of it. Slices that

@@ -70,9 +70,35 @@ pub fn files_of_pack(pack: &[u8]) -> Option<Vec<PackedFile>> {
     (0..count).map(|_| file()).collect()
 }
 
+/// The body of the fuzz target `packs`: the files of a pack have their bytes within it, and are the
+/// same in a pack that is made from them.
+///
+/// # Panics
+/// If they have not, or are not.
+#[doc(hidden)]
+pub fn fuzz_packs(data: &[u8]) {
+    let Some(files) = files_of_pack(data) else { return };
+    let (mut versions, mut contents) = (Vec::new(), Vec::new());
+    for PackedFile { version, offset } in &files {
+        let bytes = &data[*offset as usize..][..version.bytes as usize];
+        // The files of a wrong pack may overlap, and then have any number of bytes together.
+        if contents.len() + bytes.len() <= data.len() {
+            versions.push(*version);
+            contents.extend_from_slice(bytes);
+        }
+    }
+    let again = pack_of(&versions, &contents);
+    let files = files_of_pack(&again).expect("a pack");
+    assert!(files.iter().map(|file| file.version).eq(versions), "the files are the same");
+    let begin = pack_bytes(files.len(), 0);
+    assert!(files.iter().all(|file| file.offset as usize >= begin), "they are behind the index");
+    assert!(again[begin..] == contents, "their bytes are the same");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::service::message::fuzz_corpus;
 
     #[test]
     fn the_index_has_each_file() {
@@ -97,5 +123,10 @@ mod tests {
         let mut endless = pack;
         endless[..8].fill(0xff);
         assert_eq!(files_of_pack(&endless), None);
+    }
+
+    #[test]
+    fn any_bytes_are_a_pack_or_none() {
+        fuzz_corpus("packs", 3, fuzz_packs);
     }
 }
