@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::time::Duration;
 
 use common::{Daemon, Folder, by_kernel, memory_of, path, pattern, wait_until, whole};
-use iolite::service::{FileClient, RESPONSE_BYTES_MAX, Refusal, Request, Response};
+use iolite::service::{FileClient, FileVersion, RESPONSE_BYTES_MAX, Refusal, Request, Response};
 
 const FILES: u64 = 200;
 
@@ -35,6 +35,10 @@ impl Public {
             drop(folder.file(&name, &pattern(length as usize, number)));
             set_mode(&name, 0o644);
         }
+        // A file that is left out of the last pack might be too short for one alone.
+        let last = File::open(path(&folder, &format!("public/{}", FILES - 1))).expect("a file");
+        let last = FileVersion::of(last.as_fd()).expect("fstat").expect("a regular file");
+        wait_until("all files are settled", || last.is_settled(millrace_sys::time_of_day()));
         let public = path(&folder, "public");
         let public = ["--public", public.to_str().expect("a name")];
         let daemon = Daemon::start(&folder, &[&public, options].concat());
