@@ -32,7 +32,7 @@ pub(crate) struct Packs {
 #[derive(Debug, Default)]
 struct PacksState {
     /// By the folder of their files.
-    packs: HashMap<FileKey, Vec<Pack>>,
+    packs: HashMap<FileKey, Vec<Arc<Pack>>>,
     /// When a pack of a folder could not be made, or had files that have changed.
     failed_at: HashMap<FileKey, Instant>,
     /// The number of the last pack.
@@ -88,28 +88,45 @@ impl Packs {
             return Err(Refusal::NotPublic);
         }
         let place = self.folders.place_of(file, version.key).ok_or(Refusal::NotPublic)?;
-        let _loading = cache.begin_loading(place.key)?;
-        let mut packs = self.state().packs.remove(&place.key).unwrap_or_default();
-        packs.retain(|pack| cache.has_pack(pack.key));
-        let before = packs.len();
-        let found = find(cache, &mut packs, &place, &version);
-        let has_changed = packs.len() < before;
-        let found = found.map_or_else(|| self.make(cache, &place, &mut packs), Ok);
-        if found.is_err() || has_changed {
-            self.state().count_failure(place.key);
+        let (mut loading, mut has_changed) = (None, false);
+        loop {
+            // Examining the files of a pack takes up to a millisecond, and making one as long as a
+            // writer keeps a file locked. So a pack is examined without `Loading`: requests for one
+            // folder do not wait for each other, and are served while another pack is being made.
+            let packs = self.packs_of(cache, place.key);
+            if let Some(pack) = packs.iter().find(|pack| pack.has(&version)) {
+                if let Some(memory) = pack.find_unchanged(cache, &place, &version) {
+                    return Ok(memory);
+                }
+                has_changed = true;
+                self.state().remove(place.key, pack.key);
+                cache.remove_pack(pack.key);
+            } else if loading.is_some() {
+                let made = self.make(cache, &place, &packs);
+                if made.is_err() || has_changed {
+                    self.state().count_failure(place.key);
+                }
+                return made;
+            } else {
+                // Another thread may have made the pack meanwhile, so look for it again.
+                loading = Some(cache.begin_loading(place.key)?);
+            }
         }
-        if !packs.is_empty() {
-            self.state().packs.insert(place.key, packs);
-        }
-        found
     }
 
-    /// Makes a pack of the file and others beside it that are in no pack.
+    /// Returns the packs of a folder that the cache has.
+    fn packs_of(&self, cache: &Cache, folder: FileKey) -> Vec<Arc<Pack>> {
+        let mut packs = self.state().packs.get(&folder).cloned().unwrap_or_default();
+        packs.retain(|pack| cache.has_pack(pack.key));
+        packs
+    }
+
+    /// Makes a pack of the file and others beside it that are in none of `packs`.
     fn make(
         &self,
         cache: &Cache,
         place: &PublicPlace,
-        packs: &mut Vec<Pack>,
+        packs: &[Arc<Pack>],
     ) -> Result<Arc<Memory>, Refusal> {
         let key = self.state().begin_making(place.key).ok_or(Refusal::Unpacked)?;
         let mut draft = Draft::default();
@@ -137,7 +154,7 @@ impl Packs {
         let versions: Vec<_> = draft.files.iter().map(|(_, version)| *version).collect();
         let bytes = pack_of(&versions, &draft.contents);
         let memory = cache.add_pack(key, &bytes)?;
-        packs.push(Pack { key, files: draft.files });
+        self.state().add(place.key, Pack { key, files: draft.files });
         Ok(memory)
     }
 
@@ -156,6 +173,18 @@ impl PacksState {
         Some(FileKey { device: PACKS, inode: self.last })
     }
 
+    fn add(&mut self, folder: FileKey, pack: Pack) {
+        self.packs.entry(folder).or_default().push(Arc::new(pack));
+    }
+
+    fn remove(&mut self, folder: FileKey, pack: FileKey) {
+        let Some(packs) = self.packs.get_mut(&folder) else { return };
+        packs.retain(|other| other.key != pack);
+        if packs.is_empty() {
+            self.packs.remove(&folder);
+        }
+    }
+
     fn count_failure(&mut self, folder: FileKey) {
         if self.failed_at.len() >= TIMES_MAX {
             self.failed_at.retain(|_, at| is_recent(at));
@@ -171,26 +200,28 @@ fn is_recent(at: &Instant) -> bool {
     at.elapsed() < MAKE_AFTER
 }
 
-/// Returns the pack that has a version of a file, if none of its files has changed. Removes one
-/// whose files have.
-fn find(
-    cache: &Cache,
-    packs: &mut Vec<Pack>,
-    place: &PublicPlace,
-    version: &FileVersion,
-) -> Option<Arc<Memory>> {
-    let has = |pack: &Pack| pack.files.iter().any(|(_, of)| of.key == version.key);
-    let at = packs.iter().position(has)?;
-    let is_as_before = |(name, version): &(Vec<u8>, FileVersion)| {
-        let status = millrace_sys::entry_status(place.folder.as_fd(), name);
-        status.is_ok_and(|status| FileVersion::from_status(&status) == Some(*version))
-    };
-    let files = &packs[at].files;
-    if files.iter().any(|(_, of)| of == version) && files.iter().all(is_as_before) {
-        return cache.find_pack(packs[at].key);
+impl Pack {
+    /// Returns whether the pack has the file, maybe another version of it.
+    fn has(&self, version: &FileVersion) -> bool {
+        self.files.iter().any(|(_, of)| of.key == version.key)
     }
-    cache.remove_pack(packs.remove(at).key);
-    None
+
+    /// Returns the memory if the pack has a version of a file, and each of its files was unchanged
+    /// at some moment of this call; `None` also after its eviction.
+    fn find_unchanged(
+        &self,
+        cache: &Cache,
+        place: &PublicPlace,
+        version: &FileVersion,
+    ) -> Option<Arc<Memory>> {
+        let is_as_before = |(name, version): &(Vec<u8>, FileVersion)| {
+            let status = millrace_sys::entry_status(place.folder.as_fd(), name);
+            status.is_ok_and(|status| FileVersion::from_status(&status) == Some(*version))
+        };
+        let has_version = self.files.iter().any(|(_, of)| of == version);
+        let is_unchanged = has_version && self.files.iter().all(is_as_before);
+        is_unchanged.then(|| cache.find_pack(self.key)).flatten()
+    }
 }
 
 /// Returns whether a pack may have a file.
@@ -240,5 +271,99 @@ impl Draft {
             self.files.push((name.to_vec(), version));
         }
         is_read
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::budget::Budget;
+
+    /// Public folders with two files each, which a pack may have.
+    struct Tree {
+        path: PathBuf,
+        packs: Packs,
+        cache: Cache,
+    }
+
+    impl Tree {
+        fn new(name: &str, folders: usize) -> Self {
+            // Containers often have temporary files in a file system that is not shared.
+            let bases = [std::env::temp_dir(), PathBuf::from("/dev/shm")];
+            let paths = bases.map(|of| of.join(format!("iolited-{name}-{}", std::process::id())));
+            let is_shared = |path: &PathBuf| {
+                fs::write(path, b"file").unwrap();
+                let version = readable_file(File::open(path).unwrap().as_fd());
+                fs::remove_file(path).unwrap();
+                version.is_ok()
+            };
+            let path = paths.into_iter().find(is_shared).expect("ext4, XFS or tmpfs");
+            let set_mode = |path, mode| {
+                fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
+            };
+            for folder in (0..folders).map(|number| path.join(number.to_string())) {
+                fs::create_dir_all(&folder).unwrap();
+                set_mode(folder.clone(), 0o755);
+                for name in ["a", "b"] {
+                    fs::write(folder.join(name), [5; 20_000]).unwrap();
+                    set_mode(folder.join(name), 0o644);
+                }
+            }
+            set_mode(path.clone(), 0o755);
+            let packs = Packs::new(PublicFolders::open(std::slice::from_ref(&path)).unwrap());
+            let cache = Cache::new(Budget::new(1 << 20, 1000), None).unwrap();
+            let tree = Self { path, packs, cache };
+            while !(0..folders).all(|folder| tree.is_settled(folder)) {
+                std::thread::yield_now();
+            }
+            tree
+        }
+
+        fn open(&self, folder: usize, name: &str) -> File {
+            File::open(self.path.join(folder.to_string()).join(name)).unwrap()
+        }
+
+        /// Returns whether the files of a folder may be in a pack now.
+        fn is_settled(&self, folder: usize) -> bool {
+            let now = millrace_sys::time_of_day();
+            let version = |name| readable_file(self.open(folder, name).as_fd()).unwrap();
+            ["a", "b"].iter().all(|name| version(name).is_settled(now))
+        }
+
+        /// Returns the number of the memory with the pack of a folder.
+        fn request(&self, folder: usize) -> Result<u64, Refusal> {
+            let file = self.open(folder, "a");
+            self.packs.find_or_make(&self.cache, file.as_fd()).map(|memory| memory.id())
+        }
+
+        fn key(&self, folder: usize) -> FileKey {
+            let file = self.open(folder, "a");
+            let key = readable_file(file.as_fd()).unwrap().key;
+            self.packs.folders.place_of(file.as_fd(), key).unwrap().key
+        }
+    }
+
+    impl Drop for Tree {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.path);
+        }
+    }
+
+    #[test]
+    fn packs_are_passed_while_another_one_is_being_made() {
+        let tree = Tree::new("passed", 1);
+        let pack = tree.request(0).unwrap();
+        let loading = tree.cache.begin_loading(tree.key(0)).unwrap();
+        assert_eq!(tree.request(0), Ok(pack));
+        drop(loading);
+        // The other file alone is too short for a pack.
+        fs::set_permissions(tree.path.join("0/b"), Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(tree.request(0), Err(Refusal::Unpacked));
+        assert!(tree.packs.state().packs.is_empty());
+        assert_eq!(tree.cache.evictable_bytes(), 0, "the memory of the pack was removed");
     }
 }
