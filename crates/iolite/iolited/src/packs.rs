@@ -19,6 +19,7 @@ use millrace_sys::InodeKind;
 use crate::access::readable_file;
 use crate::bytes::read_exactly;
 use crate::cache::Cache;
+use crate::limits::LOAD_WAIT_MAX;
 use crate::memory::Memory;
 use crate::public::{PublicFolders, PublicPlace, open_public};
 
@@ -35,8 +36,22 @@ struct PacksState {
     packs: HashMap<FileKey, Vec<Arc<Pack>>>,
     /// When a pack of a folder could not be made, or had files that have changed.
     failed_at: HashMap<FileKey, Instant>,
+    /// When the packs that are being made were begun, by their keys.
+    making: HashMap<FileKey, Instant>,
     /// The number of the last pack.
     last: u64,
+}
+
+/// A pack that this thread makes, until this is dropped.
+struct Making<'a> {
+    packs: &'a Packs,
+    key: FileKey,
+}
+
+impl Drop for Making<'_> {
+    fn drop(&mut self) {
+        self.packs.state().making.remove(&self.key);
+    }
 }
 
 #[derive(Debug)]
@@ -63,6 +78,12 @@ const FILES_MAX: usize = 1024;
 const NAMES_MAX: usize = 10_000;
 /// The folders with a time of a failure, before old times are removed.
 const TIMES_MAX: usize = 1_000;
+/// The packs that are made at a time: each takes a few megabytes of the heap, which the limit of
+/// the cache does not include. One that takes longer than [`LOAD_WAIT_MAX`] does not count, because
+/// it may wait for a writer, which can keep the lock of a file for any time.
+const MAKING_MAX: usize = 2;
+/// The packs that are made at a time, including those that take long.
+const MAKING_SLOWLY_MAX: usize = 8;
 /// No file system has this number, so no file has the keys of packs.
 const PACKS: u64 = u64::MAX;
 
@@ -102,7 +123,8 @@ impl Packs {
                 self.state().remove(place.key, pack.key);
                 cache.remove_pack(pack.key);
             } else if loading.is_some() {
-                let made = self.make(cache, &place, &packs);
+                let making = self.begin_making(place.key).ok_or(Refusal::Unpacked)?;
+                let made = self.make(cache, &place, &packs, making.key);
                 if made.is_err() || has_changed {
                     self.state().count_failure(place.key);
                 }
@@ -121,14 +143,31 @@ impl Packs {
         packs
     }
 
+    /// Begins to make a pack of a folder; `None` if one has failed just before, or if too many are
+    /// being made.
+    fn begin_making(&self, folder: FileKey) -> Option<Making<'_>> {
+        let mut state = self.state();
+        let is_counted = |at: &&Instant| at.elapsed() < LOAD_WAIT_MAX;
+        if state.failed_at.get(&folder).is_some_and(is_recent)
+            || state.making.len() >= MAKING_SLOWLY_MAX
+            || state.making.values().filter(is_counted).count() >= MAKING_MAX
+        {
+            return None;
+        }
+        state.last += 1;
+        let key = FileKey { device: PACKS, inode: state.last };
+        state.making.insert(key, Instant::now());
+        Some(Making { packs: self, key })
+    }
+
     /// Makes a pack of the file and others beside it that are in none of `packs`.
     fn make(
         &self,
         cache: &Cache,
         place: &PublicPlace,
         packs: &[Arc<Pack>],
+        key: FileKey,
     ) -> Result<Arc<Memory>, Refusal> {
-        let key = self.state().begin_making(place.key).ok_or(Refusal::Unpacked)?;
         let mut draft = Draft::default();
         if !draft.add(place, &place.name) {
             return Err(Refusal::Unpacked);
@@ -164,15 +203,6 @@ impl Packs {
 }
 
 impl PacksState {
-    /// Returns the key of a new pack of a folder, unless one has failed just before.
-    fn begin_making(&mut self, folder: FileKey) -> Option<FileKey> {
-        if self.failed_at.get(&folder).is_some_and(is_recent) {
-            return None;
-        }
-        self.last += 1;
-        Some(FileKey { device: PACKS, inode: self.last })
-    }
-
     fn add(&mut self, folder: FileKey, pack: Pack) {
         self.packs.entry(folder).or_default().push(Arc::new(pack));
     }
@@ -365,5 +395,34 @@ mod tests {
         assert_eq!(tree.request(0), Err(Refusal::Unpacked));
         assert!(tree.packs.state().packs.is_empty());
         assert_eq!(tree.cache.evictable_bytes(), 0, "the memory of the pack was removed");
+    }
+
+    #[test]
+    fn few_packs_are_made_at_a_time() {
+        let tree = Tree::new("making", 1);
+        let begin = |number| {
+            let making = tree.packs.begin_making(FileKey { device: 1, inode: number })?;
+            assert_eq!(making.key.device, PACKS);
+            Some(making)
+        };
+        let making: Vec<_> = (0..9).filter_map(begin).collect();
+        assert_eq!(making.len(), MAKING_MAX);
+        assert_eq!(tree.request(0), Err(Refusal::Unpacked));
+        // That is no failure of the folder.
+        drop(making);
+        assert!(tree.request(0).is_ok());
+        assert!(tree.packs.state().making.is_empty());
+        // Those that wait for a writer do not keep others from being made.
+        let begin_slowly = |number| {
+            let making = begin(number)?;
+            let long_ago = Instant::now().checked_sub(LOAD_WAIT_MAX)?;
+            tree.packs.state().making.insert(making.key, long_ago);
+            Some(making)
+        };
+        let slow: Vec<_> = (0..20).filter_map(begin_slowly).collect();
+        assert_eq!(slow.len(), MAKING_SLOWLY_MAX);
+        assert!(begin(0).is_none());
+        drop(slow);
+        assert!(begin(0).is_some());
     }
 }
