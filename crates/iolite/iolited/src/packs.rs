@@ -32,8 +32,10 @@ pub(crate) struct Packs {
 
 #[derive(Debug, Default)]
 struct PacksState {
-    /// By the folder of their files.
+    /// By the folder of their files. The cache may have evicted some.
     packs: HashMap<FileKey, Vec<Arc<Pack>>>,
+    /// The number of packs at which those that were evicted are removed.
+    prune_at: usize,
     /// When a pack of a folder could not be made, or had files that have changed.
     failed_at: HashMap<FileKey, Instant>,
     /// When the packs that are being made were begun, by their keys.
@@ -84,6 +86,8 @@ const TIMES_MAX: usize = 1_000;
 const MAKING_MAX: usize = 2;
 /// The packs that are made at a time, including those that take long.
 const MAKING_SLOWLY_MAX: usize = 8;
+/// The packs that are kept, also if the cache has evicted them, before these are removed.
+const PRUNE_MIN: usize = 32;
 /// No file system has this number, so no file has the keys of packs.
 const PACKS: u64 = u64::MAX;
 
@@ -194,7 +198,30 @@ impl Packs {
         let bytes = pack_of(&versions, &draft.contents);
         let memory = cache.add_pack(key, &bytes)?;
         self.state().add(place.key, Pack { key, files: draft.files });
+        self.prune(cache);
         Ok(memory)
+    }
+
+    /// Removes the packs that the cache has evicted, once the number of packs has doubled. Those of
+    /// a folder that is requested no more would stay otherwise.
+    fn prune(&self, cache: &Cache) {
+        let keys: Vec<FileKey> = {
+            let state = self.state();
+            if state.len() < state.prune_at {
+                return;
+            }
+            state.packs.values().flatten().map(|pack| pack.key).collect()
+        };
+        // The cache has a lock of its own, so it is not called under this one. A pack that it does
+        // not have never comes back.
+        let is_evicted = |key: &FileKey| !cache.has_pack(*key);
+        let evicted: HashSet<FileKey> = keys.into_iter().filter(is_evicted).collect();
+        let mut state = self.state();
+        state.packs.retain(|_, packs| {
+            packs.retain(|pack| !evicted.contains(&pack.key));
+            !packs.is_empty()
+        });
+        state.prune_at = PRUNE_MIN.max(2 * state.len());
     }
 
     fn state(&self) -> MutexGuard<'_, PacksState> {
@@ -203,6 +230,10 @@ impl Packs {
 }
 
 impl PacksState {
+    fn len(&self) -> usize {
+        self.packs.values().map(Vec::len).sum()
+    }
+
     fn add(&mut self, folder: FileKey, pack: Pack) {
         self.packs.entry(folder).or_default().push(Arc::new(pack));
     }
@@ -424,5 +455,24 @@ mod tests {
         assert!(begin(0).is_none());
         drop(slow);
         assert!(begin(0).is_some());
+    }
+
+    #[test]
+    fn packs_that_were_evicted_are_removed() {
+        let tree = Tree::new("evicted", 3 * PRUNE_MIN);
+        let cached = |packs: &PacksState| {
+            let packs = packs.packs.values().flatten();
+            packs.filter(|pack| tree.cache.has_pack(pack.key)).count()
+        };
+        for folder in 0..3 * PRUNE_MIN {
+            assert!(tree.request(folder).is_ok());
+            let state = tree.packs.state();
+            assert!(state.len() <= PRUNE_MIN.max(2 * cached(&state)), "{}", state.len());
+        }
+        let cached = cached(&tree.packs.state());
+        assert!((8..=PRUNE_MIN / 2).contains(&cached), "1 MB has {cached} packs");
+        // The last one is passed again.
+        let last = 3 * PRUNE_MIN - 1;
+        assert_eq!(tree.request(last), tree.request(last));
     }
 }
