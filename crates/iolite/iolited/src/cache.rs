@@ -320,7 +320,10 @@ impl Cache {
         self.budget.bytes()
     }
 
-    /// Returns the bytes of the entries that no client holds.
+    /// Returns the bytes of the entries that no client is known to hold. Memory that clients wrote
+    /// is included: the daemon cannot find out whether a client holds it still, and if none does,
+    /// evicting it frees it. If it were not included, a cache full of it would not shrink before a
+    /// system without memory kills a process.
     pub(crate) fn evictable_bytes(&self) -> u64 {
         let (mut bytes, mut after) = (0, Bound::Unbounded);
         loop {
@@ -486,7 +489,52 @@ impl CacheState {
 
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use iolite::{SealedMemory, UnsealedMemory};
+    use millrace_sys::{FreedFiles, create_memory_file};
+
     use super::*;
+
+    const MB: u64 = 1 << 20;
+
+    fn written_memory() -> SealedMemory {
+        let mut memory = UnsealedMemory::exactly(MB as usize).unwrap();
+        memory.unfilled()[..MB as usize].fill(7);
+        memory.advance(MB as usize);
+        memory.seal().map_err(|_| ()).unwrap()
+    }
+
+    #[test]
+    fn a_cache_of_memory_that_clients_wrote_shrinks_and_frees_it() {
+        let cache = Cache::new(Budget::new(16 * MB, 100), None).unwrap();
+        // Its file system is tmpfs.
+        let file = create_memory_file("file", 8 * MB).unwrap();
+        let (watched, mut freed) = (FreedFiles::new().unwrap(), 0);
+        for number in 0..8 {
+            let memory = written_memory();
+            watched.watch(memory.file()).unwrap();
+            let range = PieceRange { offset: number * MB, length: MB };
+            let passed = memory.file().try_clone_to_owned().unwrap();
+            cache.add_written(1, file.as_fd(), range, passed).unwrap();
+        }
+        assert_eq!((cache.bytes(), cache.evictable_bytes()), (8 * MB, 8 * MB));
+        cache.resize(3 * MB);
+        assert_eq!((cache.bytes(), cache.evictable_bytes()), (3 * MB, 3 * MB));
+        let begin = Instant::now();
+        while freed < 5 {
+            assert!(begin.elapsed() < Duration::from_secs(60), "{freed} are freed");
+            watched.collect(|_| freed += 1).unwrap();
+            std::thread::yield_now();
+        }
+        // Memory that a client holds is evicted, too.
+        let held = cache.state().find(FileVersion::of(file.as_fd()).unwrap().unwrap().key, 7 * MB);
+        let held = held.expect("the last one").0.memory.open().unwrap();
+        cache.resize(0);
+        assert_eq!((cache.bytes(), cache.evictable_bytes()), (0, 0));
+        drop(held);
+    }
 
     #[test]
     fn pieces_follow_each_other() {
