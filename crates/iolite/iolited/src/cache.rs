@@ -240,13 +240,18 @@ impl Cache {
         Ok(())
     }
 
-    /// Adds a pack of short files.
+    /// Adds a pack of short files. It is charged with `heap_bytes` of the daemon's heap, too.
     ///
     /// # Errors
     /// [`Refusal::Memory`], and those of the kernel.
-    pub(crate) fn add_pack(&self, key: FileKey, bytes: &[u8]) -> Result<Arc<Memory>, Refusal> {
+    pub(crate) fn add_pack(
+        &self,
+        key: FileKey,
+        bytes: &[u8],
+        heap_bytes: u64,
+    ) -> Result<Arc<Memory>, Refusal> {
         let length = bytes.len() as u64;
-        let reserved = self.make_room(memory_for(length))?;
+        let reserved = self.make_room(memory_for(length) + heap_bytes)?;
         let fill = |memory: &mut [u8]| {
             memory.copy_from_slice(bytes);
             Ok(())

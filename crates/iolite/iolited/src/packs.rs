@@ -196,8 +196,9 @@ impl Packs {
         }
         let versions: Vec<_> = draft.files.iter().map(|(_, version)| *version).collect();
         let bytes = pack_of(&versions, &draft.contents);
-        let memory = cache.add_pack(key, &bytes)?;
-        self.state().add(place.key, Pack { key, files: draft.files });
+        let pack = Pack { key, files: draft.files };
+        let memory = cache.add_pack(key, &bytes, pack.heap_bytes())?;
+        self.state().add(place.key, pack);
         self.prune(cache);
         Ok(memory)
     }
@@ -262,6 +263,14 @@ fn is_recent(at: &Instant) -> bool {
 }
 
 impl Pack {
+    /// Returns the bytes of the names and versions.
+    fn heap_bytes(&self) -> u64 {
+        let of_file = |(name, _): &(Vec<u8>, FileVersion)| {
+            (size_of::<(Vec<u8>, FileVersion)>() + name.len()) as u64
+        };
+        self.files.iter().map(of_file).sum()
+    }
+
     /// Returns whether the pack has the file, maybe another version of it.
     fn has(&self, version: &FileVersion) -> bool {
         self.files.iter().any(|(_, of)| of.key == version.key)
@@ -342,7 +351,7 @@ mod tests {
     use std::path::PathBuf;
 
     use super::*;
-    use crate::budget::Budget;
+    use crate::budget::{Budget, memory_for};
 
     /// Public folders with two files each, which a pack may have.
     struct Tree {
@@ -474,5 +483,14 @@ mod tests {
         // The last one is passed again.
         let last = 3 * PRUNE_MIN - 1;
         assert_eq!(tree.request(last), tree.request(last));
+    }
+
+    #[test]
+    fn names_and_versions_are_charged() {
+        let tree = Tree::new("charged", 1);
+        tree.request(0).unwrap();
+        let memory = memory_for((pack_bytes(2, 0) + 2 * 20_000) as u64);
+        let names = 2 * (size_of::<(Vec<u8>, FileVersion)>() + "a".len());
+        assert_eq!(tree.cache.bytes(), memory + names as u64);
     }
 }
