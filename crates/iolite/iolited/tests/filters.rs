@@ -17,7 +17,7 @@ use std::sync::OnceLock;
 
 use c::compile;
 use common::{Daemon, Folder, path};
-use linked::flags;
+use linked::{compile_example, flags};
 
 /// The filters. `permute` has no ordinary program.
 const NAMES: [&str; 4] = ["cat", "grep", "permute", "wc"];
@@ -213,5 +213,22 @@ fn errors_name_the_file_or_the_option() {
             }
         }
         assert_eq!(place.run("$permute", true).status.code(), Some(1));
+    }
+}
+
+#[test]
+fn the_filter_of_the_man_page_converts_all_bytes() {
+    let program = compile_example("iol_write.3");
+    for place in Place::all("man-page").into_iter().filter(|place| place.has_library) {
+        std::fs::copy(&program, path(&place.folder, "upper")).unwrap();
+        for line in
+            ["./upper < big", "./upper < small", "./upper < empty", "./upper < long | ./upper"]
+        {
+            let converted = place.run(&format!("{line} | cksum"), true);
+            let name = line.split(' ').nth(2).unwrap();
+            let expected = place.run(&format!("LC_ALL=C tr a-z A-Z < {name} | cksum"), false);
+            assert!(converted.status.success() && converted.stderr.is_empty(), "{converted:?}");
+            assert_eq!(converted.stdout, expected.stdout, "{line}");
+        }
     }
 }
