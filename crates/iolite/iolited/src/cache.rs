@@ -327,8 +327,8 @@ impl Cache {
 
     /// Returns the bytes of the entries that no client is known to hold. Memory that clients wrote
     /// is included: the daemon cannot find out whether a client holds it still, and if none does,
-    /// evicting it frees it. If it were not included, a cache full of it would not shrink before a
-    /// system without memory kills a process.
+    /// evicting it frees it. If it were not included, the kernel would kill a process for lack of
+    /// memory before a cache full of it shrinks.
     pub(crate) fn evictable_bytes(&self) -> u64 {
         let (mut bytes, mut after) = (0, Bound::Unbounded);
         loop {

@@ -19,7 +19,6 @@ use millrace_sys::InodeKind;
 use crate::access::readable_file;
 use crate::bytes::read_exactly;
 use crate::cache::Cache;
-use crate::limits::LOAD_WAIT_MAX;
 use crate::memory::Memory;
 use crate::public::{PublicFolders, PublicPlace, open_public};
 
@@ -36,12 +35,27 @@ struct PacksState {
     packs: HashMap<FileKey, Vec<Arc<Pack>>>,
     /// The number of packs at which those that were evicted are removed.
     prune_at: usize,
-    /// When a pack of a folder could not be made, or had files that have changed.
-    failed_at: HashMap<FileKey, Instant>,
-    /// When the packs that are being made were begun, by their keys.
-    making: HashMap<FileKey, Instant>,
+    /// The folders of which a pack could not be made, or had files that have changed.
+    pauses: HashMap<FileKey, Pause>,
+    /// The users for whom packs are being made, by the keys of these.
+    making: HashMap<FileKey, u32>,
     /// The number of the last pack.
     last: u64,
+}
+
+/// The time in which at most one more pack of a folder is made.
+#[derive(Debug)]
+struct Pause {
+    since: Instant,
+    may_make: bool,
+}
+
+/// The state of a pack when it is requested.
+enum PackState {
+    Unchanged(Arc<Memory>),
+    /// A file of the pack has changed.
+    Changed,
+    Evicted,
 }
 
 /// A pack that this thread makes, until this is dropped.
@@ -78,15 +92,15 @@ const MAKE_AFTER: Duration = Duration::from_secs(1);
 const FILES_MAX: usize = 1024;
 /// The names of a folder that are examined for a pack.
 const NAMES_MAX: usize = 10_000;
-/// The folders with a time of a failure, before old times are removed.
-const TIMES_MAX: usize = 1_000;
+/// The folders with a pause, before pauses that are over are removed.
+const PAUSES_MAX: usize = 1_000;
 /// The packs that are made at a time: each takes a few megabytes of the heap, which the limit of
-/// the cache does not include. One that takes longer than [`LOAD_WAIT_MAX`] does not count, because
-/// it may wait for a writer, which can keep the lock of a file for any time.
-const MAKING_MAX: usize = 2;
-/// The packs that are made at a time, including those that take long.
-const MAKING_SLOWLY_MAX: usize = 8;
-/// The packs that are kept, also if the cache has evicted them, before these are removed.
+/// the cache does not include.
+const MAKING_MAX: usize = 8;
+/// The packs that are made at a time for one user. A writer that keeps the lock of a file can make
+/// that take any time.
+const MAKING_PER_USER_MAX: usize = 2;
+/// Evicted packs are removed from the table when it has this many packs at least.
 const PRUNE_MIN: usize = 32;
 /// No file system has this number, so no file has the keys of packs.
 const PACKS: u64 = u64::MAX;
@@ -96,13 +110,14 @@ impl Packs {
         Self { folders, state: Mutex::default() }
     }
 
-    /// Returns a pack that has a short file of a public folder.
+    /// Returns a pack that has a short file of a public folder, for a client of `user`.
     ///
     /// # Errors
     /// The reason why there is none.
     pub(crate) fn find_or_make(
         &self,
         cache: &Cache,
+        user: u32,
         file: BorrowedFd<'_>,
     ) -> Result<Arc<Memory>, Refusal> {
         if self.folders.is_empty() {
@@ -113,24 +128,25 @@ impl Packs {
             return Err(Refusal::NotPublic);
         }
         let place = self.folders.place_of(file, version.key).ok_or(Refusal::NotPublic)?;
-        let (mut loading, mut has_changed) = (None, false);
+        let mut loading = None;
         loop {
             // Examining the files of a pack takes up to a millisecond, and making one as long as a
             // writer keeps a file locked. So a pack is examined without `Loading`: requests for one
             // folder do not wait for each other, and are served while another pack is being made.
             let packs = self.packs_of(cache, place.key);
             if let Some(pack) = packs.iter().find(|pack| pack.has(&version)) {
-                if let Some(memory) = pack.find_unchanged(cache, &place, &version) {
-                    return Ok(memory);
+                match pack.examine(cache, &place, &version) {
+                    PackState::Unchanged(memory) => return Ok(memory),
+                    PackState::Changed => self.state().pause(place.key, true),
+                    PackState::Evicted => {}
                 }
-                has_changed = true;
                 self.state().remove(place.key, pack.key);
                 cache.remove_pack(pack.key);
             } else if loading.is_some() {
-                let making = self.begin_making(place.key).ok_or(Refusal::Unpacked)?;
+                let making = self.begin_making(place.key, user)?;
                 let made = self.make(cache, &place, &packs, making.key);
-                if made.is_err() || has_changed {
-                    self.state().count_failure(place.key);
+                if made.is_err() {
+                    self.state().pause(place.key, false);
                 }
                 return made;
             } else {
@@ -147,21 +163,25 @@ impl Packs {
         packs
     }
 
-    /// Begins to make a pack of a folder; `None` if one has failed just before, or if too many are
+    /// Begins to make a pack of a folder for a user.
+    ///
+    /// # Errors
+    /// [`Refusal::Unpacked`] in a pause of the folder; [`Refusal::Busy`] if too many packs are
     /// being made.
-    fn begin_making(&self, folder: FileKey) -> Option<Making<'_>> {
+    fn begin_making(&self, folder: FileKey, user: u32) -> Result<Making<'_>, Refusal> {
         let mut state = self.state();
-        let is_counted = |at: &&Instant| at.elapsed() < LOAD_WAIT_MAX;
-        if state.failed_at.get(&folder).is_some_and(is_recent)
-            || state.making.len() >= MAKING_SLOWLY_MAX
-            || state.making.values().filter(is_counted).count() >= MAKING_MAX
-        {
-            return None;
+        let of_user = state.making.values().filter(|of| **of == user).count();
+        if state.making.len() >= MAKING_MAX || of_user >= MAKING_PER_USER_MAX {
+            return Err(Refusal::Busy);
+        }
+        if let Some(pause) = state.pauses.get_mut(&folder).filter(|pause| !pause.is_over()) {
+            let may_make = std::mem::take(&mut pause.may_make);
+            may_make.then_some(()).ok_or(Refusal::Unpacked)?;
         }
         state.last += 1;
         let key = FileKey { device: PACKS, inode: state.last };
-        state.making.insert(key, Instant::now());
-        Some(Making { packs: self, key })
+        state.making.insert(key, user);
+        Ok(Making { packs: self, key })
     }
 
     /// Makes a pack of the file and others beside it that are in none of `packs`.
@@ -196,6 +216,7 @@ impl Packs {
         }
         let versions: Vec<_> = draft.files.iter().map(|(_, version)| *version).collect();
         let bytes = pack_of(&versions, &draft.contents);
+        draft.files.shrink_to_fit();
         let pack = Pack { key, files: draft.files };
         let memory = cache.add_pack(key, &bytes, pack.heap_bytes())?;
         self.state().add(place.key, pack);
@@ -247,19 +268,21 @@ impl PacksState {
         }
     }
 
-    fn count_failure(&mut self, folder: FileKey) {
-        if self.failed_at.len() >= TIMES_MAX {
-            self.failed_at.retain(|_, at| is_recent(at));
+    /// Begins a pause, unless there is one. In it, one more pack is made if `may_make`.
+    fn pause(&mut self, folder: FileKey, may_make: bool) {
+        if self.pauses.len() >= PAUSES_MAX {
+            self.pauses.retain(|_, pause| !pause.is_over());
         }
-        // Failures for this reason do not make the pause longer.
-        if !self.failed_at.get(&folder).is_some_and(is_recent) {
-            self.failed_at.insert(folder, Instant::now());
+        if self.pauses.get(&folder).is_none_or(Pause::is_over) {
+            self.pauses.insert(folder, Pause { since: Instant::now(), may_make });
         }
     }
 }
 
-fn is_recent(at: &Instant) -> bool {
-    at.elapsed() < MAKE_AFTER
+impl Pause {
+    fn is_over(&self) -> bool {
+        self.since.elapsed() >= MAKE_AFTER
+    }
 }
 
 impl Pack {
@@ -276,21 +299,18 @@ impl Pack {
         self.files.iter().any(|(_, of)| of.key == version.key)
     }
 
-    /// Returns the memory if the pack has a version of a file, and each of its files was unchanged
-    /// at some moment of this call; `None` also after its eviction.
-    fn find_unchanged(
-        &self,
-        cache: &Cache,
-        place: &PublicPlace,
-        version: &FileVersion,
-    ) -> Option<Arc<Memory>> {
+    /// Finds out whether the pack has a version of a file, and each of its files was unchanged
+    /// at some moment of this call.
+    fn examine(&self, cache: &Cache, place: &PublicPlace, version: &FileVersion) -> PackState {
         let is_as_before = |(name, version): &(Vec<u8>, FileVersion)| {
             let status = millrace_sys::entry_status(place.folder.as_fd(), name);
             status.is_ok_and(|status| FileVersion::from_status(&status) == Some(*version))
         };
         let has_version = self.files.iter().any(|(_, of)| of == version);
-        let is_unchanged = has_version && self.files.iter().all(is_as_before);
-        is_unchanged.then(|| cache.find_pack(self.key)).flatten()
+        if !has_version || !self.files.iter().all(is_as_before) {
+            return PackState::Changed;
+        }
+        cache.find_pack(self.key).map_or(PackState::Evicted, PackState::Unchanged)
     }
 }
 
@@ -407,7 +427,7 @@ mod tests {
         /// Returns the number of the memory with the pack of a folder.
         fn request(&self, folder: usize) -> Result<u64, Refusal> {
             let file = self.open(folder, "a");
-            self.packs.find_or_make(&self.cache, file.as_fd()).map(|memory| memory.id())
+            self.packs.find_or_make(&self.cache, 0, file.as_fd()).map(|memory| memory.id())
         }
 
         fn key(&self, folder: usize) -> FileKey {
@@ -440,30 +460,40 @@ mod tests {
     #[test]
     fn few_packs_are_made_at_a_time() {
         let tree = Tree::new("making", 1);
-        let begin = |number| {
-            let making = tree.packs.begin_making(FileKey { device: 1, inode: number })?;
-            assert_eq!(making.key.device, PACKS);
-            Some(making)
-        };
-        let making: Vec<_> = (0..9).filter_map(begin).collect();
-        assert_eq!(making.len(), MAKING_MAX);
-        assert_eq!(tree.request(0), Err(Refusal::Unpacked));
-        // That is no failure of the folder.
+        let begin = |user| tree.packs.begin_making(FileKey { device: 1, inode: 1 }, user);
+        let making: Vec<_> = (0..9).filter_map(|_| begin(0).ok()).collect();
+        assert_eq!(making.len(), MAKING_PER_USER_MAX);
+        assert!(making.iter().all(|of| of.key.device == PACKS));
+        assert_eq!(tree.request(0), Err(Refusal::Busy));
+        let others: Vec<_> = (1..9).filter_map(|user| begin(user).ok()).collect();
+        assert_eq!(others.len(), MAKING_MAX - MAKING_PER_USER_MAX);
         drop(making);
-        assert!(tree.request(0).is_ok());
+        assert!(tree.request(0).is_ok(), "that was no failure of the folder");
+        drop(others);
         assert!(tree.packs.state().making.is_empty());
-        // Those that wait for a writer do not keep others from being made.
-        let begin_slowly = |number| {
-            let making = begin(number)?;
-            let long_ago = Instant::now().checked_sub(LOAD_WAIT_MAX)?;
-            tree.packs.state().making.insert(making.key, long_ago);
-            Some(making)
-        };
-        let slow: Vec<_> = (0..20).filter_map(begin_slowly).collect();
-        assert_eq!(slow.len(), MAKING_SLOWLY_MAX);
-        assert!(begin(0).is_none());
-        drop(slow);
-        assert!(begin(0).is_some());
+    }
+
+    #[test]
+    fn a_folder_whose_files_change_has_one_new_pack_in_a_pause() {
+        let tree = Tree::new("pauses", 1);
+        let begin = |folder| tree.packs.begin_making(folder, 0).map(drop);
+        let key = tree.key(0);
+        tree.request(0).unwrap();
+        for _ in 0..3 {
+            tree.packs.state().pause(key, true);
+        }
+        assert_eq!(begin(key), Ok(()));
+        assert_eq!(begin(key), Err(Refusal::Unpacked));
+        tree.packs.state().pause(key, true);
+        assert_eq!(begin(key), Err(Refusal::Unpacked), "another change begins no other pause");
+        let long_ago = Instant::now().checked_sub(MAKE_AFTER).unwrap();
+        tree.packs.state().pauses.get_mut(&key).unwrap().since = long_ago;
+        assert_eq!((begin(key), begin(key)), (Ok(()), Ok(())));
+        // An eviction is no change.
+        let pack = tree.packs.state().packs[&key][0].key;
+        tree.cache.remove_pack(pack);
+        assert!(tree.request(0).is_ok());
+        assert!(tree.packs.state().pauses[&key].is_over());
     }
 
     #[test]
@@ -473,16 +503,15 @@ mod tests {
             let packs = packs.packs.values().flatten();
             packs.filter(|pack| tree.cache.has_pack(pack.key)).count()
         };
+        let mut last = None;
         for folder in 0..3 * PRUNE_MIN {
-            assert!(tree.request(folder).is_ok());
+            last = Some(tree.request(folder).unwrap());
             let state = tree.packs.state();
             assert!(state.len() <= PRUNE_MIN.max(2 * cached(&state)), "{}", state.len());
         }
         let cached = cached(&tree.packs.state());
         assert!((8..=PRUNE_MIN / 2).contains(&cached), "1 MB has {cached} packs");
-        // The last one is passed again.
-        let last = 3 * PRUNE_MIN - 1;
-        assert_eq!(tree.request(last), tree.request(last));
+        assert_eq!(tree.request(3 * PRUNE_MIN - 1).ok(), last, "it is passed again");
     }
 
     #[test]

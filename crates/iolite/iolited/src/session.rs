@@ -85,7 +85,7 @@ impl Session<'_> {
                 }
             }
             Request::Pack => {
-                let pack = self.packs.find_or_make(self.cache, files[0].as_fd());
+                let pack = self.packs.find_or_make(self.cache, self.user, files[0].as_fd());
                 let open = |memory| Ok((self.cache.open_for(self.user, &memory)?, memory.length()));
                 match pack.and_then(open) {
                     Ok((memory, length)) => self.send(&Response::Packed(length), &[memory]),

@@ -74,7 +74,7 @@ pub fn files_of_pack(pack: &[u8]) -> Option<Vec<PackedFile>> {
 /// same in a pack that is made from them.
 ///
 /// # Panics
-/// If they have not, or are not.
+/// If the bytes of a file are outside of the pack, or the new pack differs.
 #[doc(hidden)]
 pub fn fuzz_packs(data: &[u8]) {
     let Some(files) = files_of_pack(data) else { return };
