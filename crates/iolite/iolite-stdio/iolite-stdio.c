@@ -184,7 +184,7 @@ static int stream_close(void *cookie)
     int result = close(stream->fd);
     // A stream of popen that fclose closes: its child gets the end of its input.
     if (stream->popened)
-        fclose(stream->popened);
+        result = fclose(stream->popened);
     free(stream);
     return result;
 }
@@ -253,6 +253,19 @@ FILE *fdopen(int fd, const char *mode)
     return stream_of_descriptor(fd, writes);
 }
 
+// Returns a descriptor of a file that is not the first free one, which may be that of a stream
+// whose descriptor the program has closed. Returns -1 after an error.
+static int open_beside(const char *path, const char *mode)
+{
+    FILE *opened = fopen(path, mode);
+    if (!opened)
+        return -1;
+    int fd = fcntl(fileno(opened), F_DUPFD_CLOEXEC, 0), error = errno;
+    fclose(opened);
+    errno = error;
+    return fd;
+}
+
 FILE *freopen(const char *path, const char *mode, FILE *file)
 {
     static __typeof__(&freopen) next;
@@ -267,15 +280,11 @@ FILE *freopen(const char *path, const char *mode, FILE *file)
         return NULL;
     }
     if (path) {
-        FILE *opened = fopen(path, mode);
-        if (!opened)
+        int fd = open_beside(path, mode);
+        if (fd < 0)
             return NULL;
-        // The file may have the stream's own descriptor, if the program has closed that.
-        int fd = fcntl(fileno(opened), F_DUPFD_CLOEXEC, stream->fd + 1);
-        fclose(opened);
         int result = dup3(fd, stream->fd, strchr(mode, 'e') ? O_CLOEXEC : 0);
-        if (fd >= 0)
-            close(fd);
+        close(fd);
         if (result < 0)
             return NULL;
         stream->moved = 0;
