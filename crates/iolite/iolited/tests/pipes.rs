@@ -538,20 +538,20 @@ fn a_reader_keeps_many_sealed_files() {
 }
 
 #[test]
-fn a_reader_holds_128_sealed_files_of_all_its_pipes() {
+fn a_reader_holds_256_sealed_files_of_all_its_pipes() {
     let folder = Folder::new("files-of-all");
     let daemon = Daemon::start(&folder, &[]);
     let (reader, writer) = (daemon.client(), daemon.client());
     let pipes = [(); 2].map(|()| pair_pipe(&reader, &writer));
     let mut kept = Vec::new();
-    for number in 0..100_u32 {
+    for number in 0..200_u32 {
         for (from, to) in &pipes {
             assert_eq!(writer.write(to.as_fd(), &sealed(&number.to_le_bytes())), Ok(4));
             kept.push(reader.read(from.as_fd(), 4).expect("bytes"));
         }
     }
     let is_held = |bytes: &&Aggregate| bytes.slices().all(|of| of.sendfile_source().is_some());
-    assert_eq!(kept.iter().filter(is_held).count(), 128);
+    assert_eq!(kept.iter().filter(is_held).count(), 256);
 }
 
 #[test]

@@ -30,8 +30,8 @@ use crate::slice::Slice;
 /// System calls copy those of other files, and of all files without the daemon. Applications see
 /// the same bytes.
 ///
-/// A child that was made by fork(2) can use it, unless another thread of the parent used it at that
-/// moment, but the child cannot read what its parent has read.
+/// A child that was made by fork(2) can use it, unless another thread of the parent used it during
+/// the fork, but the child cannot read what its parent has read.
 #[derive(Debug)]
 pub struct FileClient {
     pub(super) link: DaemonLink,
@@ -41,6 +41,7 @@ pub struct FileClient {
     pub(super) streams: Mutex<Streams>,
     /// The memory that was received from streams.
     pub(super) stream_account: Account,
+    pub(super) stream_files_max: usize,
     /// Writers of the same user are trusted not to change the bytes that they have passed.
     pub(super) trusts_user: AtomicBool,
     pub(super) counters: Counters,
@@ -50,9 +51,13 @@ pub struct FileClient {
 const SLAB_BYTES: usize = 64 << 20;
 /// The memory of files that is kept for further calls, in bytes.
 const KEPT_BYTES_MAX: u64 = 64 << 20;
+/// The most memory files from streams that are held. Each channel keeps some of them that its
+/// writer is about to use again.
+const STREAM_FILES_MAX: u64 = 256;
 
 impl FileClient {
-    /// The most descriptors that a client keeps open for memory of files: one for each piece.
+    /// The most descriptors that a client keeps open for pieces of files. Packs take up to 128
+    /// more.
     pub const KEPT_DESCRIPTORS_MAX: u64 = 1024;
 
     /// Creates a client of the daemon that listens at `path`; without a path, of none. The daemon
@@ -69,6 +74,7 @@ impl FileClient {
             streams: Mutex::new(Streams::new()),
             // The program decides how much of what it has read it keeps.
             stream_account: Account::new(u64::MAX),
+            stream_files_max: descriptors_for(STREAM_FILES_MAX),
             trusts_user: AtomicBool::new(false),
             counters: Counters::default(),
         })
@@ -270,26 +276,34 @@ impl FileClient {
         }
         drop(packs);
         let received = self.receive_pack(file);
+        // That is no fact about the file.
+        let is_busy = matches!(received, Err(Some(Refusal::Busy)));
         let mut packs = self.packs();
         let wrong = || self.link.lose("iolited has sent a wrong pack".to_owned());
-        let added = received.and_then(|pack| packs.add(&pack).ok_or_else(wrong).ok());
+        let added = received.ok().and_then(|pack| packs.add(&pack).ok_or_else(wrong).ok());
         // It may have another version.
         let bytes = added.and_then(|()| packs.read(&version, offset, length));
-        if bytes.is_none() {
+        if bytes.is_none() && !is_busy {
             packs.count_refusal();
         }
         bytes
     }
 
     /// Requests a pack with a file.
-    fn receive_pack(&self, file: BorrowedFd<'_>) -> Option<Slice> {
+    ///
+    /// # Errors
+    /// The refusal; `None` without a daemon.
+    fn receive_pack(&self, file: BorrowedFd<'_>) -> Result<Slice, Option<Refusal>> {
         let received = self.link.request(Request::Pack, &[file], |response, memory| {
             let Response::Packed(length) = response else { return None };
             Some((PieceRange { offset: 0, length }, memory.into_iter().next()?))
         });
-        let (range, memory) = received.map_err(|refusal| self.count_refusal(refusal)).ok()?;
+        let (range, memory) = received.inspect_err(|refusal| self.count_refusal(*refusal))?;
         self.counters.count(Count::Received);
-        slice_of(range, memory).map_err(|reason| self.link.lose(reason)).ok()
+        slice_of(range, memory).map_err(|reason| {
+            self.link.lose(reason);
+            None
+        })
     }
 
     /// Requests bytes of a file. Returns the version that has them, and as many as came.
@@ -473,8 +487,13 @@ const VERSIONS_MAX: usize = 4;
 
 /// Returns a table without files. Each piece has a descriptor, of which the program needs others.
 fn no_kept_files() -> KeptFiles {
-    let pieces_max = (millrace_sys::descriptor_limit() / 4).min(FileClient::KEPT_DESCRIPTORS_MAX);
-    KeptFiles::new(KEPT_BYTES_MAX, pieces_max as usize)
+    KeptFiles::new(KEPT_BYTES_MAX, descriptors_for(FileClient::KEPT_DESCRIPTORS_MAX))
+}
+
+/// Returns the number of memory files of one kind that a process may hold: `wanted`, but no more
+/// than a quarter of its descriptors.
+fn descriptors_for(wanted: u64) -> usize {
+    (millrace_sys::descriptor_limit() / 4).min(wanted) as usize
 }
 
 /// Returns the bytes of a piece.

@@ -131,7 +131,8 @@ impl FileClient {
             Ok(Candidate::Stream(kind, state)) => {
                 let waiting = millrace_sys::waiting_bytes(stream).ok()?;
                 let channel = self.channel(stream, writes)?;
-                Some(PairedStream { kind, state, waiting, channel })
+                let files_max = self.stream_files_max;
+                Some(PairedStream { kind, state, waiting, channel, files_max })
             }
             Ok(Candidate::Later) => {
                 end.postpone_pairing();

@@ -18,6 +18,8 @@ pub(super) struct StreamReader {
     kind: StreamKind,
     /// The channel from the writer, once this end was paired.
     channel: Option<Channel>,
+    /// The memory files that are held of all streams; the bytes of further ones are copied.
+    files_max: usize,
     /// The state that the writer knows, or will know.
     state: StreamState,
     /// The number of bytes of the stream that come before `rest`.
@@ -41,9 +43,6 @@ pub(super) enum ReadFrom {
     Stream(u64),
 }
 
-/// The memory files from all streams that a process holds; the bytes of further ones are copied.
-/// Each takes a descriptor, of which a process has 1024 by default.
-const FILES_MAX: usize = 128;
 /// Waiting is renewed after this time.
 const WAIT_MS: u32 = 60_000;
 /// The pause while a socket has reports.
@@ -52,8 +51,8 @@ const PAUSE: Duration = Duration::from_millis(1);
 impl StreamReader {
     /// Sets the channel on which the writer may pass aggregates.
     pub(super) fn pair(&mut self, paired: PairedStream) {
-        let PairedStream { kind, state, waiting, channel } = paired;
-        (self.kind, self.state) = (kind, state);
+        let PairedStream { kind, state, waiting, channel, files_max } = paired;
+        (self.kind, self.state, self.files_max) = (kind, state, files_max);
         self.channel = Some(channel);
         self.whole_until = state.consumed + waiting;
     }
@@ -185,7 +184,7 @@ impl StreamReader {
                 self.rest_at = position.max(self.whole_until);
                 channel.pass_received();
                 self.rest = aggregate;
-                if channel.options().account.charges() > FILES_MAX {
+                if channel.options().account.charges() > self.files_max {
                     self.rest = copy_of(&self.rest, channel)?;
                 }
             }

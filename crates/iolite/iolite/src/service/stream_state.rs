@@ -58,6 +58,8 @@ pub(super) struct PairedStream {
     /// The bytes that waited in it before there was a channel.
     pub(super) waiting: u64,
     pub(super) channel: Channel,
+    /// The memory files that a reader holds of all streams.
+    pub(super) files_max: usize,
 }
 
 /// The result of looking at a descriptor that may be paired.
