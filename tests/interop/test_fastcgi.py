@@ -311,6 +311,39 @@ class Programs(InteropCase):
                 self.assertEqual(paths, ["/first", "/second"])
                 proxy.stop()
 
+    def test_a_program_that_keeps_no_connection(self):
+        """It closes each connection, as uWSGI does, but only when the next request has arrived. A
+        request that cannot be sent again is not lost by that."""
+        used = []
+
+        def respond(_, body, connection):
+            if connection in used:
+                return None
+            used.append(connection)
+            return fastcgi.output(b"A: b\r\n\r\n" + body)
+
+        proxy = self.start(respond)
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            for number in range(5):
+                body = str(number).encode()
+                head = b"POST /app/x HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\n"
+                connection.send(head + body)
+                response = connection.read_response()
+                self.assertEqual((response.status, response.body), (200, body))
+                connection.get("/app/x")
+                self.assertEqual(connection.read_response().status, 200)
+
+    def test_a_program_that_has_kept_a_connection(self):
+        """Then requests that cannot be sent again take kept connections, too."""
+        proxy = self.start(lambda *_: fastcgi.output(b"A: b\r\n\r\n"))
+        connection = wire.Connection(proxy.address)
+        with contextlib.closing(connection.socket):
+            for request in (b"GET", b"GET", b"POST", b"POST"):
+                connection.send(request + b" /app/x HTTP/1.1\r\nHost: a\r\n\r\n")
+                self.assertEqual(connection.read_response().status, 200)
+        self.assertEqual(self.program.connections, 1)
+
     def test_a_program_that_never_responds(self):
         def respond(*_):
             time.sleep(3)

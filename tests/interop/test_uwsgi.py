@@ -119,7 +119,7 @@ class Uwsgi(InteropCase):
         for length in (1, 1000, 65536, 1 << 20, (1 << 20) + 1, 5 << 20):
             body = b"".join(pattern.blocks(length))
             found = self.send(connection, "POST", "/app/echo", body)
-            self.assertEqual((found.status, found.fields["x-length"]), (200, str(length)))
+            self.assertEqual((found.status, found.fields.get("x-length")), (200, str(length)))
             self.assertEqual(found.digest, hashlib.sha256(body).hexdigest(), length)
         chunks = b"5\r\nhello\r\n6\r\n world\r\n0\r\n\r\n"
         found = self.send(connection, "PUT", "/app/echo", chunks, "Transfer-Encoding: chunked\r\n")

@@ -39,6 +39,21 @@ impl Origins {
         connection.first_response = Some(NewConnection::new(processes.waits.clone()));
     }
 
+    /// Notes that the origin has kept a connection.
+    #[inline]
+    pub(super) fn note_kept(&mut self, id: OriginId) {
+        if let Some(processes) = &mut self.state_mut(id).processes {
+            processes.keeps_connections = true;
+        }
+    }
+
+    /// Returns whether the origin may close each connection after its response without an
+    /// announcement.
+    #[inline]
+    pub(super) fn may_end_idle(&self, id: OriginId) -> bool {
+        self.state(id).processes.as_ref().is_some_and(|processes| !processes.keeps_connections)
+    }
+
     /// Claims the process of a connection that could become idle. Returns whether the connection
     /// has to be closed, because another one waits.
     pub(super) fn claim_process(&mut self, id: OriginId, now: Instant) -> bool {

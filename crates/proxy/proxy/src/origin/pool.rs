@@ -14,7 +14,6 @@ use millrace_engine::{Instant, Key, Table};
 use millrace_fastcgi::Environment;
 use millrace_splice::Thresholds;
 
-use crate::conn::wire::Wire;
 use crate::origin::{
     ConnectAttempt, ConnectRulesId, ConnectionUser, OriginConn, OriginId, OriginUse,
     program_table::ProgramTable, rules::ConnectRuleSets, shared_health::CheckResult,
@@ -119,23 +118,22 @@ impl Origins {
     /// there are several, takes the one that became idle last, which is the least likely to have
     /// ended.
     ///
-    /// Connections for which `is_recv_ready` returns true are skipped: they have ended in this
-    /// turn, or received bytes that cannot belong to the request that comes next. Connections whose
-    /// previous response arrived before the engine reported its request as sent are skipped too.
+    /// Connections for which `is_unfit` returns true are skipped. Connections whose previous
+    /// response arrived before the engine reported its request as sent are skipped too.
     pub(crate) fn take_idle(
         &mut self,
         id: OriginId,
         exchange: Key,
         client: Option<Key>,
-        is_recv_ready: impl Fn(&Wire) -> bool,
+        is_unfit: impl Fn(&OriginConn) -> bool,
     ) -> Option<OriginUse> {
         let Self { states, connections, .. } = self;
         let idle =
             &mut states[id.0 as usize].as_mut().expect("an origin in use is in the table").idle;
         let is_fit = |key: &Key| {
-            connections.get(*key).is_some_and(|it| {
-                it.pinned_to == client && !it.wire.is_sending() && !is_recv_ready(&it.wire)
-            })
+            connections
+                .get(*key)
+                .is_some_and(|it| it.pinned_to == client && !it.wire.is_sending() && !is_unfit(it))
         };
         let key = match idle.pop_if(|key| is_fit(key)) {
             Some(key) => key,

@@ -83,11 +83,13 @@ pub(crate) struct Processes {
     /// Connections with the times at which they were opened, in this order, until their first
     /// response or a long wait; possibly some that have had it, or were closed since.
     pub(super) new: VecDeque<(Instant, Key)>,
+    /// A connection has carried a second response: the program keeps connections, as requested.
+    pub(super) keeps_connections: bool,
 }
 
 impl Processes {
     pub(super) fn new(waits: Arc<ProcessWaits>) -> Self {
-        Self { waits, new: VecDeque::new() }
+        Self { waits, new: VecDeque::new(), keeps_connections: false }
     }
 }
 

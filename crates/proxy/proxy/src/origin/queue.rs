@@ -11,7 +11,7 @@ use millrace_engine::{Engine, Instant, Key};
 
 use crate::core::Core;
 use crate::exchange::{Reason, RequestPlan};
-use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, pinned, release};
+use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, h1, pinned, release};
 
 /// The connection for a request to its origin.
 #[derive(Debug)]
@@ -131,17 +131,25 @@ fn connections_max<E: Engine>(core: &Core<E>, key: Key) -> usize {
     }
 }
 
-/// Takes an idle connection to the origin, if there is one that the exchange may use.
+/// The time for which a connection to a program is idle before it takes a request that cannot be
+/// sent again, while the program has not kept a connection yet. Some programs, such as uWSGI, close
+/// each connection after its response, whatever was requested.
+const KEPT_AFTER: Duration = Duration::from_secs(1);
+
+/// Takes an idle connection to the origin, if there is one that the exchange may use. One that has
+/// ended in this turn, or received bytes that cannot belong to the next request, is none.
 fn take_idle<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<OriginUse> {
     let Core { origins, engine, exchanges, .. } = core;
     let exchange = exchanges.get(key)?;
     let client = pinned::required_client(exchange);
-    let needs_new = exchange.plan == RequestPlan::Tunnel || exchange.transaction.skips_idle;
-    if needs_new {
-        None
-    } else {
-        origins.take_idle(id, key, client, |wire| wire.is_recv_ready(engine))
+    if exchange.plan == RequestPlan::Tunnel || exchange.transaction.skips_idle {
+        return None;
     }
+    let (now, may_end) = (engine.now(), origins.may_end_idle(id) && !h1::may_repeat(exchange));
+    origins.take_idle(id, key, client, |connection| {
+        connection.wire.is_recv_ready(engine)
+            || (may_end && now < connection.idle_since + KEPT_AFTER)
+    })
 }
 
 /// Returns whether the origin may have a further connection. At the limit, this first closes an

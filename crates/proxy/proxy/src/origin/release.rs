@@ -18,6 +18,9 @@ pub(crate) fn finish_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
         .take()
         .expect("an exchange with a connection has picked an origin");
     let (moved, may_be_kept) = (exchange.download.forwarded(), h1::is_persistent(exchange));
+    if exchange.transaction.is_reused {
+        core.origins.note_kept(id);
+    }
     core.origins.record_body_length(id, moved);
     release(core, origin_use, id, may_be_kept);
 }
