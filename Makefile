@@ -114,7 +114,7 @@ ifdef FIGURE
 			$(PROGRAMS), PROGRAMS=$(PROGRAMS))'
 else
 	@scripts/setup build
-	cargo run --quiet --release -p millrace-lab -- $(or $(OBJECTS),100000) $(if $(TRACE),"$(TRACE)")
+	cargo run --quiet --release -p millrace-lab -- eviction $(or $(OBJECTS),100000) $(if $(TRACE),"$(TRACE)")
 endif
 
 attack: ## Send hostile messages and try cache poisoning, on both engines: MUTANTS=100000 SEED=1.

@@ -1,4 +1,5 @@
-//! Workloads made from seeds, and comparisons of millrace with other implementations on them.
+//! Workloads made from seeds, comparisons of millrace with other implementations on them, and an
+//! emulated wide area network.
 //!
 //! Nothing here is part of the program. Run it with `make lab`. This crate alone needs Rust 1.91,
 //! because of one of the compared crates. `cargo build` leaves it out, and so does `make test` with
@@ -8,3 +9,4 @@
 
 pub mod eviction;
 pub mod trace;
+pub mod wan;

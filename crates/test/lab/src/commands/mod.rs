@@ -1,0 +1,4 @@
+//! The commands of the program.
+
+pub(crate) mod eviction;
+pub(crate) mod wan;
