@@ -253,7 +253,7 @@ FILE *fdopen(int fd, const char *mode)
     return stream_of_descriptor(fd, writes);
 }
 
-// Returns a descriptor of a file that is not the first free one, which may be that of a stream
+// Opens a file at another descriptor than the first free one: that may have the number of a stream
 // whose descriptor the program has closed. Returns -1 after an error.
 static int open_beside(const char *path, const char *mode)
 {

@@ -482,12 +482,14 @@ mod tests {
         for _ in 0..3 {
             tree.packs.state().pause(key, true);
         }
+        // The test may be slow: the pause begins in an hour, and is not over before.
+        let begin_at = |at| tree.packs.state().pauses.get_mut(&key).unwrap().since = at;
+        begin_at(Instant::now() + Duration::from_secs(3600));
         assert_eq!(begin(key), Ok(()));
         assert_eq!(begin(key), Err(Refusal::Unpacked));
         tree.packs.state().pause(key, true);
         assert_eq!(begin(key), Err(Refusal::Unpacked), "another change begins no other pause");
-        let long_ago = Instant::now().checked_sub(MAKE_AFTER).unwrap();
-        tree.packs.state().pauses.get_mut(&key).unwrap().since = long_ago;
+        begin_at(Instant::now().checked_sub(MAKE_AFTER).unwrap());
         assert_eq!((begin(key), begin(key)), (Ok(()), Ok(())));
         // An eviction is no change.
         let pack = tree.packs.state().packs[&key][0].key;

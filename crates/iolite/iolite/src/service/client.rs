@@ -276,7 +276,7 @@ impl FileClient {
         }
         drop(packs);
         let received = self.receive_pack(file);
-        // That is no fact about the file.
+        // The daemon makes other packs. It may have one of this file soon.
         let is_busy = matches!(received, Err(Some(Refusal::Busy)));
         let mut packs = self.packs();
         let wrong = || self.link.lose("iolited has sent a wrong pack".to_owned());
