@@ -35,7 +35,7 @@ const SILENCE: Duration = Duration::from_secs(2);
 
 /// Sends all packets through a network with this path, and returns those that arrived.
 fn measure(path: &str, load: Load) -> (Vec<Arrival>, String) {
-    let network = Network::start(&["--path", path]).expect("root");
+    let network = Network::start(&["--path", path], "").expect("root");
     let begun = Instant::now();
     let (bound, ports) = channel();
     let arrivals = thread::scope(|scope| {

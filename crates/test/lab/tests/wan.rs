@@ -46,7 +46,7 @@ fn echo(network: &Network, length: usize) {
 fn connections_pass_delays_and_losses() {
     let paths = ["delay=1ms", "delay=1ms,jitter=2ms,loss=2%,reorder=5%,rate=50mbit"];
     for path in paths {
-        let Some(network) = Network::start(&["--path", path]) else { return };
+        let Some(network) = Network::start(&["--path", path], "") else { return };
         echo(&network, 1_000_000);
         assert!(network.end().contains(" 0 not taken; "));
     }
@@ -86,7 +86,11 @@ fn send_and_wait(socket: &UdpSocket, datagram: &[u8]) {
 fn packets_are_lost_as_often_as_configured() {
     const ROUNDS: u32 = 200;
     const PACKETS_PER_ROUND: usize = 100;
-    let Some(network) = Network::start(&["--up", "loss=5%"]) else { return };
+    let Some(network) =
+        Network::start(&["--path", "loss=50%", "--up", "loss=5%", "--down", "loss=0%"], "")
+    else {
+        return;
+    };
     let (bound, port) = channel();
     let counted = thread::scope(|scope| {
         let server = network.server(scope, move || {
@@ -115,6 +119,26 @@ fn packets_are_lost_as_often_as_configured() {
     let lost = sent - counted;
     assert!((sent / 25..sent * 3 / 50).contains(&lost), "{lost} of {sent}");
     assert!(network.end().contains(" lost, 0 without room; "));
+}
+
+#[test]
+fn links_have_their_settings() {
+    let settings = ",mtu=1280,mss=1000,gso=off,congestion=reno";
+    let Some(network) = Network::start(&["--down", "delay=1ms", "--seed", "7"], settings) else {
+        return;
+    };
+    echo(&network, 300_000);
+    let shown = thread::scope(|scope| {
+        let show = |arguments: &[&str]| {
+            let output = Command::new("ip").args(arguments).output().unwrap();
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let show_all = move || [show(&["-d", "link", "show", "wan0"]), show(&["route", "show"])];
+        network.client(scope, show_all).join().unwrap().concat()
+    });
+    for setting in [" mtu 1280 ", " gso_max_segs 1 ", " advmss 1000 ", " congctl reno "] {
+        assert!(shown.contains(setting), "{setting}: {shown}");
+    }
 }
 
 #[test]

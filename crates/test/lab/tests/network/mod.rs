@@ -53,8 +53,9 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    /// Starts the emulator with more options. `None` without the privilege, with a message.
-    pub(crate) fn start(options: &[&str]) -> Option<Self> {
+    /// Starts the emulator with options for the path, and with settings of both links that begin
+    /// with a comma, or none. `None` without the privilege, with a message.
+    pub(crate) fn start(paths: &[&str], links: &str) -> Option<Self> {
         if !rustix::process::geteuid().is_root() {
             eprintln!("skipped: network namespaces and TUN devices need root");
             return None;
@@ -64,11 +65,12 @@ impl Network {
             return None;
         }
         let (clients, servers) = (Namespace::new(), Namespace::new());
-        let link =
-            |namespace: &Namespace, address| format!("{},{address}/24", namespace.process.id());
+        let link = |namespace: &Namespace, address| {
+            format!("{},{address}/24{links}", namespace.process.id())
+        };
         let mut command = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
         command.args(["wan", "--clients", &link(&clients, CLIENT)]);
-        command.args(["--servers", &link(&servers, SERVER)]).args(options);
+        command.args(["--servers", &link(&servers, SERVER)]).args(paths);
         let mut emulator = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut line = [0; "wan: ready\n".len()];
         emulator.stdout.as_mut().unwrap().read_exact(&mut line).unwrap();
