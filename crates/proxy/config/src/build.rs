@@ -20,7 +20,7 @@ use super::value::{self, Problem};
 use super::{
     AccessLog, AdminAddress, AdminTls, CertificateFiles, ClientCertificateRules, Config,
     ListenAddress, Listener, Origin, OriginProtocol, OriginTls, RetryOn, Route, RouteCheck,
-    Service, ServiceRole, TargetRules, Tls,
+    SendProxy, Service, ServiceRole, TargetRules, Tls,
 };
 use super::{acme, cache, cache::CacheRoute, cgi, compression, folder};
 use crate::Auth;
@@ -50,6 +50,7 @@ pub fn from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
     }
     folder::withhold_scripts(&mut config.services);
     check_addresses(&config, raw)?;
+    check_pipelining(&config, raw)?;
     if config.cache.is_none() {
         config.services.iter_mut().for_each(Service::bypass_cache);
     }
@@ -97,6 +98,27 @@ pub fn process_from_raw(raw: &RawConfig) -> Result<Config, ConfigError> {
         admin_name: process.one("admin-name", value::parse_host_name)?,
         limits: build_limits(&raw.limits)?,
     })
+}
+
+/// Refuses pipelining to origins where it would have no effect.
+fn check_pipelining(config: &Config, raw: &RawConfig) -> Result<(), ConfigError> {
+    let routes = config.services.iter().flat_map(Service::routes);
+    for (route, raw) in routes.zip(raw.services.iter().flat_map(|service| &service.routes)) {
+        let (problem, expected) = match route {
+            Route { pipeline_depth: 1, .. } => continue,
+            Route { send_proxy: SendProxy::V1 | SendProxy::V2, .. } => (
+                "has no effect with send-proxy, since clients share no connection",
+                "send-proxy off, or origin-pipelining off",
+            ),
+            _ if config.limits.origin_connections == 0 => (
+                "has no effect without the limit origin_connections",
+                "a limit origin_connections of 1 or more, such as 64",
+            ),
+            _ => continue,
+        };
+        return Err(ConfigError::rule(raw.location_of("origin-pipelining"), problem, expected));
+    }
+    Ok(())
 }
 
 fn build_access_log(process: &RawTable) -> Result<Option<AccessLog>, ConfigError> {
@@ -477,6 +499,7 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
         retry_on: build_retry_on(values)?,
         check: build_route_check(values)?,
         send_proxy: values.one_or_default("send-proxy", |text| keywords::SEND_PROXY.parse(text))?,
+        pipeline_depth: values.one_or_default("origin-pipelining", parse_pipeline_depth)?,
         origin_tls: build_origin_tls(values, &origins)?.map(Arc::new),
         origins,
         cache: cache::build_rules(values, true, space)?
@@ -484,6 +507,14 @@ fn build_route(values: &RawTable, space: &Space) -> Result<Route, ConfigError> {
     };
     check_folder_route(&route, values)?;
     Ok(route)
+}
+
+/// Parses the number of requests that an origin connection may have at a time.
+fn parse_pipeline_depth(text: &str) -> Result<usize, Problem> {
+    match text {
+        "off" => Ok(1),
+        _ => Ok(bounded("origin-pipelining", text)? as usize),
+    }
 }
 
 /// Builds the origins of a route, of which it has one kind.
@@ -543,14 +574,24 @@ fn check_folder_route(route: &Route, values: &RawTable) -> Result<(), ConfigErro
 fn check_protocol(route: &Route, values: &RawTable) -> Result<(), ConfigError> {
     let (keys, problem): (&[&str], _) = match route.protocol {
         OriginProtocol::Http => (&["extensions", "upload-buffer"], "has no effect without fastcgi"),
-        OriginProtocol::FastCgi if route.cgi.is_some() => {
-            (&["check", "check-status", "send-proxy", "balance"], "has no effect with cgi")
-        }
-        OriginProtocol::FastCgi => {
-            (&["check", "check-status", "send-proxy"], "has no effect with fastcgi")
-        }
+        OriginProtocol::FastCgi if route.cgi.is_some() => (
+            &["check", "check-status", "send-proxy", "origin-pipelining", "balance"],
+            "has no effect with cgi",
+        ),
+        OriginProtocol::FastCgi => (
+            &["check", "check-status", "send-proxy", "origin-pipelining"],
+            "has no effect with fastcgi",
+        ),
         OriginProtocol::Program => (
-            &["check", "check-status", "send-proxy", "balance", "eject-on-errors", "retry-on"],
+            &[
+                "check",
+                "check-status",
+                "send-proxy",
+                "origin-pipelining",
+                "balance",
+                "eject-on-errors",
+                "retry-on",
+            ],
             "has no effect with program",
         ),
     };

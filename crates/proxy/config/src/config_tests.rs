@@ -211,6 +211,28 @@ fn a_program_is_the_only_origin_of_its_route() {
 }
 
 #[test]
+fn pipelining_needs_a_limit_of_connections_that_clients_share() {
+    let limit = "[limits]\norigin_connections = 8\n";
+    let with = |limits: &str, lines: &str| {
+        from_toml(&format!("{limits}[[boost]]\n[[boost.route]]\norigins = 'http://a'\n{lines}"))
+    };
+    let depth = |config: Config| config.services[0].routes()[0].pipeline_depth;
+    assert_eq!(with("", "").map(depth), Ok(1));
+    assert_eq!(with("", "origin-pipelining = false").map(depth), Ok(1));
+    let config = with(limit, "origin-pipelining = 4").unwrap();
+    assert_eq!(from_toml(&to_toml(&config)), Ok(config.clone()));
+    assert_eq!(depth(config), 4);
+    for (limits, lines, expected) in [
+        ("", "origin-pipelining = 4", "has no effect without the limit origin_connections"),
+        (limit, "origin-pipelining = 4\nsend-proxy = 'v1'", "has no effect with send-proxy"),
+        (limit, "origin-pipelining = 1", "(expected: a whole number from 2 to 16, off)"),
+    ] {
+        let error = with(limits, lines).unwrap_err().to_string();
+        assert!(error.contains("origin-pipelining") && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn errors_of_a_command_line_name_the_option_and_what_is_expected() {
     assert_refused(
         &[

@@ -600,6 +600,8 @@ pub struct Route {
     pub check: Option<RouteCheck>,
     /// The PROXY protocol header of connections to origins.
     pub send_proxy: SendProxy,
+    /// The most requests that an origin connection has at a time; 1 without pipelining.
+    pub pipeline_depth: usize,
     /// The TLS settings of connections to origins by `https://`; `None` if the route has no such
     /// origin.
     pub origin_tls: Option<Arc<OriginTls>>,

@@ -139,6 +139,9 @@ limits! {
     origin_queue: 1024 in 0..=1000000 "requests";
     /// Time that a request waits in an origin queue. After it, the client gets a 503 response.
     queue_ms: 5000 in 10..=3600000 "milliseconds";
+    /// Time that a request waits behind others on an origin connection, with `origin-pipelining`.
+    /// After it, the request is sent on another connection.
+    pipeline_wait_ms: 1000 in 10..=3600000 "milliseconds";
     /// Time that an origin connection stays open without a request. After it, the connection is
     /// closed.
     origin_idle_ms: 60000 in 10..=86400000 "milliseconds";

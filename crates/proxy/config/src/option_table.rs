@@ -335,6 +335,22 @@ impl OptionRow {
                  header. Such a connection serves no other client. Health checks send a header \
                  without addresses.",
             ),
+        row(
+            Route,
+            Origins,
+            "origin-pipelining",
+            ValueType::NumberOrOff { least: 2, most: 16 },
+            "off",
+        )
+        .summary("Send up to N requests on an origin connection before their responses")
+        .detail(
+            "An origin that sends a response too many, or leaves one out, gives a client the \
+             response to another client's request. So each origin is tested first, with requests \
+             for the path of check, or for /. The first wrong response ends pipelining to an \
+             origin until the process ends. A request is sent behind others only if all \
+             connections are in use and the limit origin_connections is reached. Only GET and HEAD \
+             without a body are sent so. See also the limit pipeline_wait_ms.",
+        ),
         row(Route, Origins, "sendfile-path", ValueType::Folder, "(none)")
             .summary("Send files below this directory that a response of the origin names")
             .detail(

@@ -293,7 +293,9 @@ impl RawValue {
 /// Parses a number or a size and checks it against the bounds of its row.
 pub(super) fn bounded(key: &str, text: &str) -> Result<u64, Problem> {
     let (number, least, most) = match OptionRow::value_type_of(key) {
-        ValueType::Number { least, most } => (value::parse_number(text)?, least, most),
+        ValueType::Number { least, most } | ValueType::NumberOrOff { least, most } => {
+            (value::parse_number(text)?, least, most)
+        }
         ValueType::Size { least, most } => (value::parse_size(text)?, least, most),
         _ => unreachable!("the row has bounds"),
     };

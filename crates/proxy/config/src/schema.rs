@@ -116,6 +116,7 @@ fn value(kind: ValueType) -> Value {
     match kind {
         ValueType::Flag | ValueType::Switch => choice(&["on", "off"], true),
         ValueType::Number { least, most } => number(least, most, ""),
+        ValueType::NumberOrOff { least, most } => or_off(number(least, most, "")),
         ValueType::Size { least, most } => number(least, most, "[KMGTkmgt]?"),
         ValueType::Keyword(words) => choice(words, false),
         ValueType::ListenAddress => any([pattern(&socket), pattern("^unix:.+$")]),

@@ -16,6 +16,13 @@ pub enum ValueType {
         /// Greatest value.
         most: u64,
     },
+    /// A whole number, or `off`.
+    NumberOrOff {
+        /// Least value.
+        least: u64,
+        /// Greatest value.
+        most: u64,
+    },
     /// A number of bytes.
     Size {
         /// Least value in bytes.
@@ -136,6 +143,7 @@ impl ValueType {
             | Self::LogFile
             | Self::CheckPath
             | Self::DurationOrOff
+            | Self::NumberOrOff { .. }
             | Self::FieldName
             | Self::Charset
             | Self::CacheControl => true,
@@ -154,6 +162,9 @@ impl ValueType {
     pub fn expected(&self) -> String {
         match *self {
             Self::Number { least, most } => format!("a whole number from {least} to {most}"),
+            Self::NumberOrOff { least, most } => {
+                format!("a whole number from {least} to {most}, off")
+            }
             Self::Size { least, most } => sizes(least, most),
             Self::Keyword(words) => words.join(", "),
             Self::MemoryShare { least, most, percent_max } => {
@@ -174,6 +185,7 @@ impl ValueType {
             Self::Flag => ("", "true, false"),
             Self::Switch => ("on|off", "on, off"),
             Self::Number { .. } => ("N", ""),
+            Self::NumberOrOff { .. } => ("N|off", ""),
             Self::Size { .. } => ("SIZE", ""),
             Self::Keyword(_) => ("VALUE", ""),
             Self::MemoryShare { .. } => ("SIZE|PERCENT%", ""),

@@ -219,6 +219,10 @@ fn write_origins(out: &mut String, route: &Route) {
     }
     if route.protocol == OriginProtocol::Http {
         write_key(out, "send-proxy", basic_string(keywords::SEND_PROXY.name(route.send_proxy)));
+        match route.pipeline_depth {
+            1 => write_key(out, "origin-pipelining", basic_string("off")),
+            depth => write_key(out, "origin-pipelining", depth),
+        }
     }
     if let Some(tls) = &route.origin_tls {
         write_origin_tls(out, tls);

@@ -14,7 +14,7 @@ use super::*;
 fn wrong_values(value_type: ValueType) -> Vec<String> {
     let above = |most: u64| (u128::from(most) + 1).to_string();
     let texts: &[&str] = match value_type {
-        ValueType::Number { most, .. } => {
+        ValueType::Number { most, .. } | ValueType::NumberOrOff { most, .. } => {
             return vec!["x".to_owned(), "-1".to_owned(), above(most)];
         }
         ValueType::Size { most, .. } => {

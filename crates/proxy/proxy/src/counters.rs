@@ -245,8 +245,15 @@ counters! {
     Counter tunnels;
     /// Connections opened to origins.
     Counter origin_connections_opened;
-    /// Requests sent over an idle origin connection of an earlier request.
+    /// Requests sent over an origin connection of an earlier request.
     Counter origin_connections_reused;
+    /// Requests sent on an origin connection before the responses to earlier requests.
+    Counter origin_requests_pipelined;
+    /// Pipelined requests that were sent again on another connection, because the requests before
+    /// them took too long, or their connection ended.
+    Counter origin_requests_displaced;
+    /// Origins to which requests are no longer pipelined, because of a wrong response.
+    Counter origin_pipelines_ended;
     /// Open origin connections, including idle ones.
     Gauge origin_connections;
     /// Requests sent again on another connection.

@@ -108,9 +108,19 @@ impl Wire {
         self.exchange_send != ExchangeSend::None
     }
 
+    /// Returns whether everything was sent.
+    pub(crate) fn has_sent_all(&self) -> bool {
+        !self.is_sending() && !self.is_sending_own && self.own.is_none()
+    }
+
     /// Returns whether the peer ended its stream.
     pub(crate) fn has_ended(&self) -> bool {
         self.has_ended
+    }
+
+    /// Returns whether a send, a receive or a splice failed.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.is_broken
     }
 
     /// Returns whether the stream ended without the announcement that TLS requires.
@@ -297,6 +307,16 @@ impl Wire {
     /// Returns whether a send is outstanding.
     fn has_outstanding_send(&self) -> bool {
         self.is_sending_own || self.exchange_send == ExchangeSend::Outstanding
+    }
+
+    /// Sends a whole request, for whose completion no exchange waits, behind all earlier bytes.
+    pub(crate) fn send_behind<E: Engine>(&mut self, engine: &mut E, request: &[u8]) {
+        let own = &mut self.own.get_or_insert_default().bytes;
+        match &mut self.secure {
+            None => own.extend_from_slice(request),
+            Some(secure) => secure.seal(&[request], |sealed| own.extend_from_slice(sealed)),
+        }
+        self.settle_own(engine);
     }
 
     /// Sends the connection's own bytes, unless a send is outstanding, and ends the stream after

@@ -9,7 +9,9 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::{
     Abort, Exchange, Failure, NextStep, OwnResponse, Reason, RequestPlan, Stage,
 };
-use crate::origin::{self, RetryLimits, Transaction, h1, release};
+use crate::origin::{
+    self, RetryLimits, Transaction, UsableConnections, h1, pipeline, release,
+};
 
 /// How much of the response was delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -78,11 +80,15 @@ pub(crate) fn end<E: Engine>(core: &mut Core<E>, key: Key, reason: Reason) -> Ne
     let row = TABLE.iter().find(|(row, _)| *row == failed).expect("each failure has a row");
     let actions = row.1[delivered as usize];
     let retries = actions.first() == Some(&Retry) && grant_retry(core, key, reason);
+    pipeline::note_failure(core, key, reason);
     origin::outcome::record_failure(core, key, reason);
     if retries {
         let is_silent = failed == Failure::NoResponse;
-        let skips_idle = is_silent && core.exchange(key).transaction.is_reused;
-        return retry(core, key, skips_idle);
+        let usable = match is_silent && core.exchange(key).transaction.is_reused {
+            true => UsableConnections::New,
+            false => UsableConnections::Any,
+        };
+        return retry(core, key, usable);
     }
     if delivered == Delivered::Tunnel {
         // If the connection closed in order, the origin would take the part that it got for the
@@ -160,7 +166,7 @@ pub(crate) fn retry_on_status<E: Engine>(core: &mut Core<E>, key: Key) -> Option
     let exchange = core.exchange(key);
     let status = RetryOn::Status(exchange.response.status());
     let retries = may_retry_on(exchange, status) && reserve_retry(core, key, false);
-    retries.then(|| retry(core, key, false))
+    retries.then(|| retry(core, key, UsableConnections::Any))
 }
 
 /// Grants one more try if limits and budget allow it. With `is_free`, the try takes nothing from
@@ -196,21 +202,32 @@ fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     route.budget.borrow_mut().grant(now, route.picks.get(), share)
 }
 
-/// Sends the request once more. With `skips_idle`, the request goes over a new connection, and the
-/// origin does not count as failed, since only an idle connection had ended. Otherwise another
-/// origin is picked, if there is one.
-fn retry<E: Engine>(core: &mut Core<E>, key: Key, skips_idle: bool) -> NextStep {
+/// Sends the request once more, on one of the `usable` connections. If not any may be used, the
+/// origin does not count as failed, since only a connection had ended. Otherwise another origin is
+/// picked, if there is one.
+fn retry<E: Engine>(core: &mut Core<E>, key: Key, usable: UsableConnections) -> NextStep {
     core.counters.retries.add(1);
-    let exchange = core.exchange(key);
-    assert_eq!(exchange.stage, Stage::Fetch, "no byte of a response has reached the client");
-    let transaction = &exchange.transaction;
-    let failed_origin = transaction.origin.filter(|_| !skips_idle);
+    let transaction = &core.exchange(key).transaction;
+    let failed_origin = transaction.origin.filter(|_| usable == UsableConnections::Any);
     let earlier_tries = transaction.earlier_tries + 1;
+    begin_anew(core, key, Transaction { earlier_tries, failed_origin, usable, ..Default::default() })
+}
+
+/// Sends the request once more, because it got no response behind others on a connection. That is
+/// no failure of its own, so it takes nothing from the limits of retries.
+pub(crate) fn send_displaced<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
+    let Transaction { earlier_tries, failed_origin, .. } = core.exchange(key).transaction;
+    let usable = UsableConnections::Unshared;
+    begin_anew(core, key, Transaction { earlier_tries, failed_origin, usable, ..Default::default() })
+}
+
+fn begin_anew<E: Engine>(core: &mut Core<E>, key: Key, transaction: Transaction) -> NextStep {
+    let stage = core.exchange(key).stage;
+    assert_eq!(stage, Stage::Fetch, "no byte of a response has reached the client");
     release::abandon_transaction(core, key);
     let exchange = core.exchange(key);
     exchange.upload = Default::default();
-    exchange.transaction =
-        Transaction { earlier_tries, failed_origin, skips_idle, ..Default::default() };
+    exchange.transaction = transaction;
     NextStep::Reenter
 }
 

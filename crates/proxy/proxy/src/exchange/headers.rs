@@ -87,9 +87,17 @@ pub(crate) fn write_request(
     upgrade
 }
 
+/// Returns whether the request that was written last had conditions, of the client or of the cache.
+pub(crate) fn has_sent_conditions(exchange: &Exchange) -> bool {
+    let Exchange { caching, request, .. } = exchange;
+    let has_own = || CONDITIONAL.iter().any(|&name| request.find(name).is_some());
+    caching.is_validating || (!caching.omits_client_conditions && has_own())
+}
+
 /// Conditions of a client that has the response already. `Range` is always forwarded, so that the
 /// origin sends no more than the client requests.
-const CONDITIONS: NameSet = NameSet::new(&[FieldName::IfNoneMatch, FieldName::IfModifiedSince]);
+const CONDITIONS: NameSet = NameSet::new(&CONDITIONAL);
+const CONDITIONAL: [FieldName; 2] = [FieldName::IfNoneMatch, FieldName::IfModifiedSince];
 
 fn write_host(host: &mut Vec<u8>, address: &OriginAddress, default_port: u16) {
     match address {

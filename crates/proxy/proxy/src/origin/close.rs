@@ -3,7 +3,7 @@
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
-use crate::origin::{OriginConn, fastcgi_errors};
+use crate::origin::{OriginConn, fastcgi_errors, pipeline};
 
 /// Resets the origin connection of the exchange, if it has one, so that the origin sees an error
 /// rather than an orderly end.
@@ -34,7 +34,10 @@ fn close_program<E: Engine>(core: &mut Core<E>, mut connection: OriginConn) {
 
 #[inline(always)]
 fn remove<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<OriginConn> {
-    let connection = core.origins.remove(slot)?;
+    let mut connection = core.origins.remove(slot)?;
     core.timers.remove(connection.timer);
+    if connection.uses.has_followers() {
+        pipeline::displace(core, connection.uses.cut(None));
+    }
     Some(connection)
 }

@@ -1,5 +1,6 @@
 //! One open connection to an origin, and its users.
 
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use millrace_engine::{Instant, Key, TimerId};
@@ -31,23 +32,54 @@ impl OriginUse {
 }
 
 /// The users of a connection in the order of their requests. The first one receives the bytes that
-/// arrive.
-#[derive(Debug)]
+/// arrive. The others are exchanges that have sent their requests behind that of the first one:
+/// see `pipeline.rs`.
+#[derive(Debug, Default)]
 pub(crate) struct UseQueue {
-    users: [Option<ConnectionUser>; USES_MAX],
+    first: Option<ConnectionUser>,
+    followers: VecDeque<Key>,
+    /// Whether another request may be sent behind the last one.
+    pub(super) accepts_more: bool,
+    /// Whether a follower has become the first since the connection was idle.
+    pub(super) has_advanced: bool,
+    /// Whether `OriginState::pipelines` lists the connection.
+    pub(super) is_listed: bool,
+    /// Whether followers have left, whose responses will come nevertheless. The connection serves
+    /// no request after the remaining ones.
+    pub(super) is_cut: bool,
 }
 
 impl UseQueue {
     /// Returns the user that receives the bytes that arrive; `None` if the connection is idle.
     #[inline]
     pub(crate) fn first(&self) -> Option<ConnectionUser> {
-        self.users[0]
+        self.first
+    }
+
+    /// Returns the number of users.
+    pub(super) fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.followers.len()
+    }
+
+    /// Returns whether requests were sent behind that of the first user.
+    #[inline]
+    pub(crate) fn has_followers(&self) -> bool {
+        !self.followers.is_empty()
+    }
+
+    /// Returns the users behind the first one.
+    pub(super) fn followers(&self) -> impl Iterator<Item = Key> {
+        self.followers.iter().copied()
+    }
+
+    /// Removes the followers from `exchange` on, or all, and accepts no more. Returns the removed
+    /// ones.
+    pub(super) fn cut(&mut self, exchange: Option<Key>) -> VecDeque<Key> {
+        let at = exchange.and_then(|key| self.followers.iter().position(|&other| other == key));
+        self.accepts_more = false;
+        self.followers.split_off(at.unwrap_or_default())
     }
 }
-
-/// The number of users that a connection serves at a time. Requests to origins are not pipelined,
-/// so it is one.
-const USES_MAX: usize = 1;
 
 /// One open connection to an origin.
 #[derive(Debug)]
@@ -79,7 +111,7 @@ impl OriginConn {
             wire,
             origin,
             address,
-            uses: UseQueue { users: [None; USES_MAX] },
+            uses: UseQueue::default(),
             pinned_to: None,
             timer,
             first_response: None,
@@ -92,24 +124,34 @@ impl OriginConn {
         self.uses.first().is_none()
     }
 
-    /// Appends a user. `slot` is the key of this connection.
+    /// Makes `user` the first user. `slot` is the key of this connection.
     ///
     /// # Panics
-    /// If the connection already has `USES_MAX` users.
+    /// If the connection is in use.
     pub(crate) fn begin_use(&mut self, slot: Key, user: ConnectionUser) -> OriginUse {
-        let free = self.uses.users.iter_mut().find(|user| user.is_none());
-        *free.expect("a connection has one use at a time") = Some(user);
+        assert!(self.is_idle(), "the connection is idle, or was just opened");
+        self.uses.first = Some(user);
+        (self.uses.accepts_more, self.uses.has_advanced) = (false, false);
+        OriginUse { slot }
+    }
+
+    /// Appends a user that is not the first. `slot` is the key of this connection.
+    pub(super) fn follow(&mut self, slot: Key, exchange: Key) -> OriginUse {
+        assert!(!self.is_idle(), "a follower is not the first");
+        self.uses.followers.push_back(exchange);
         OriginUse { slot }
     }
 
     /// Replaces the first user; the use itself continues.
     pub(crate) fn transfer_use(&mut self, user: ConnectionUser) {
-        self.uses.users[0] = Some(user);
+        self.uses.first = Some(user);
     }
 
-    /// Ends the first use.
-    pub(crate) fn end_use(&mut self) {
-        self.uses.users[0] = None;
-        self.uses.users.rotate_left(1);
+    /// Ends the first use. Returns the follower that is the first user now, if there is one.
+    pub(crate) fn end_use(&mut self) -> Option<Key> {
+        let next = self.uses.followers.pop_front();
+        self.uses.first = next.map(ConnectionUser::Exchange);
+        self.uses.has_advanced = next.is_some();
+        next
     }
 }

@@ -9,7 +9,7 @@ use millrace_engine::{Buffer, CompletionEvent as Completion, Engine, Error, Inst
 use crate::conn::{Conn, client, wire::ReceiveResult};
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Event, EventTarget, Exchange, Reason, Stage};
-use crate::origin::{ConnectionUser, Phase, close::close};
+use crate::origin::{ConnectionUser, Phase, close::close, pipeline};
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::transfer::TransferState;
 use millrace_config::limits::Limits;
@@ -44,6 +44,7 @@ pub(crate) fn handle_completion<E: Engine>(
                 // The origin closed an idle connection, or sent bytes that no request caused (RFC
                 // 9112 section 9.5).
                 (_, None) => {
+                    pipeline::check_unread(core, slot);
                     close(core, slot);
                     None
                 }
@@ -219,6 +220,7 @@ pub(crate) fn handle_timer<E: Engine>(
     core: &mut Core<E>,
     slot: Key,
 ) -> Option<(EventTarget, Event)> {
+    pipeline::displace_overdue(core, slot);
     let Core { engine, exchanges, conns, origins, snapshot, snapshots, timers, fills, .. } = core;
     let now = engine.now();
     let connection = origins.connections.get(slot)?;

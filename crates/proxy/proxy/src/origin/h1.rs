@@ -77,7 +77,7 @@ pub(crate) fn may_repeat(exchange: &Exchange) -> bool {
 
 /// Returns whether a message binds its connection to the sender by a scheme that authenticates the
 /// connection rather than the request (RFC 4559 section 6).
-fn authenticates_connection(fields: &Fields) -> bool {
+pub(super) fn authenticates_connection(fields: &Fields) -> bool {
     let names = [FieldName::Authorization, FieldName::WwwAuthenticate];
     if names.iter().all(|&name| fields.find(name).is_none()) {
         return false;

@@ -125,7 +125,7 @@ pub(crate) struct Notifier {
 
 impl Notifier {
     /// Wakes the reader. This is a system call only if the reader sleeps.
-    fn notify(&self) {
+    pub(super) fn notify(&self) {
         let was_notified = std::mem::replace(
             &mut *self.is_notified.lock().unwrap_or_else(PoisonError::into_inner),
             true,

@@ -131,9 +131,9 @@ impl Origins {
         let idle =
             &mut states[id.0 as usize].as_mut().expect("an origin in use is in the table").idle;
         let is_fit = |key: &Key| {
-            connections
-                .get(*key)
-                .is_some_and(|it| it.pinned_to == client && !it.wire.is_sending() && !is_unfit(it))
+            connections.get(*key).is_some_and(|it| {
+                it.pinned_to == client && it.wire.has_sent_all() && !is_unfit(it)
+            })
         };
         let key = match idle.pop_if(|key| is_fit(key)) {
             Some(key) => key,
@@ -199,6 +199,9 @@ impl Origins {
     pub(crate) fn remove(&mut self, key: Key) -> Option<OriginConn> {
         let connection = self.connections.get(key)?;
         let (id, is_idle) = (connection.origin, connection.is_idle());
+        if connection.uses.is_listed {
+            self.state_mut(id).pipelines.retain(|&other| other != key);
+        }
         if is_idle {
             let idle = &mut self.state_mut(id).idle;
             let position = idle.iter().rposition(|&other| other == key);

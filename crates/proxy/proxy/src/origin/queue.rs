@@ -11,7 +11,10 @@ use millrace_engine::{Engine, Instant, Key};
 
 use crate::core::Core;
 use crate::exchange::{Reason, RequestPlan};
-use crate::origin::{OriginId, OriginUse, Origins, Phase, close::close, h1, pinned, release};
+use crate::origin::{
+    OriginId, OriginUse, Origins, Phase, UsableConnections, close::close, h1, pinned, pipeline,
+    release,
+};
 
 /// The connection for a request to its origin.
 #[derive(Debug)]
@@ -20,19 +23,26 @@ pub(crate) enum ConnectionSource {
     Idle(OriginUse),
     /// A connection that may be opened.
     New,
+    /// A connection on which the responses to other requests come first.
+    Shared(OriginUse),
 }
 
-/// Acquires a connection to the origin for the exchange: an idle one, or else the permission to
-/// open one. Returns `None` if the origin has as many connections as it may have.
+/// Acquires a connection to the origin for the exchange: the one with the fewest requests that have
+/// no response yet. So it is an idle one, or else the permission to open one, or else a place
+/// behind other requests. Returns `None` if the origin has as many connections as it may have, and
+/// none has a place for the exchange.
 pub(crate) fn acquire<E: Engine>(
     core: &mut Core<E>,
     key: Key,
     id: OriginId,
 ) -> Option<ConnectionSource> {
-    match take_idle(core, key, id) {
-        Some(idle) => Some(ConnectionSource::Idle(idle)),
-        None => free_capacity(core, key, id).then_some(ConnectionSource::New),
+    if let Some(idle) = take_idle(core, key, id) {
+        return Some(ConnectionSource::Idle(idle));
     }
+    if free_capacity(core, key, id) {
+        return Some(ConnectionSource::New);
+    }
+    pipeline::take_place(core, key, id).map(ConnectionSource::Shared)
 }
 
 /// Like [`acquire`], but returns `None` if other requests wait for the origin.
@@ -142,7 +152,8 @@ fn take_idle<E: Engine>(core: &mut Core<E>, key: Key, id: OriginId) -> Option<Or
     let Core { origins, engine, exchanges, .. } = core;
     let exchange = exchanges.get(key)?;
     let client = pinned::required_client(exchange);
-    if exchange.plan == RequestPlan::Tunnel || exchange.transaction.skips_idle {
+    if exchange.plan == RequestPlan::Tunnel || exchange.transaction.usable == UsableConnections::New
+    {
         return None;
     }
     let (now, may_end) = (engine.now(), origins.may_end_idle(id) && !h1::may_repeat(exchange));

@@ -5,6 +5,7 @@ use millrace_engine::{Engine, Key};
 use crate::core::Core;
 use crate::origin::{
     OriginId, OriginUse, Phase, PickReason, close::close, dial, fastcgi_errors, h1, pinned,
+    pipeline,
 };
 
 /// Ends the part of the exchange at its origin after the response was read. The connection returns
@@ -37,7 +38,10 @@ pub(crate) fn release<E: Engine>(
     let Core { engine, origins, shared, .. } = core;
     let mut is_clean = false;
     if let Some(connection) = origins.connections.get_mut(slot) {
-        is_clean = connection.wire.is_clean();
+        if connection.uses.has_followers() {
+            return pipeline::advance(core, slot, id, may_be_kept);
+        }
+        is_clean = connection.wire.is_clean() && !connection.uses.is_cut;
         if connection.wire.has_records() {
             fastcgi_errors::report(shared, &mut connection.wire);
         }
@@ -62,6 +66,7 @@ pub(crate) fn release<E: Engine>(
             close(core, surplus);
         }
     } else {
+        pipeline::check_unread(core, slot);
         close(core, slot);
     }
     core.origins.end_request(id);
@@ -85,6 +90,7 @@ pub(crate) fn abandon_transaction<E: Engine>(core: &mut Core<E>, key: Key) {
     match phase {
         Phase::Resolving => core.names.forget(key),
         Phase::Dialing => dial::cancel(core, key),
+        Phase::Pipelined => pipeline::leave(core, key),
         Phase::WaitListed => core.overload.wait_list.retain(|entry| entry.key != key),
         Phase::Queued => {
             core.origins.leave_queue(id.expect("a queued exchange has picked an origin"), key)

@@ -4,7 +4,7 @@
 //! The shared health survives reloads. An origin keeps its state while its address stays in the
 //! configuration. A health check keeps its result while its request stays the same.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,10 +19,12 @@ use millrace_http1::{HeaderWriter, Http1Header, ProxyHeader, Version};
 
 use crate::counters::Counter;
 use crate::origin::outage::{Notifier, SharedOutage};
+use crate::origin::pipeline_state::SharedPipelineState;
 use crate::origin::process_waits::ProcessWaits;
 use crate::origin::{Ejection, HealthChange, PendingReport};
 
 pub use crate::origin::outage::{FailureCause, Outage};
+pub use crate::origin::pipeline_state::{PipelineFault, PipelineState};
 
 /// The health of all origins of a process.
 #[derive(Debug, Default)]
@@ -44,6 +46,8 @@ pub struct SharedHealth {
 pub(crate) struct SharedOrigin {
     published: Mutex<PublishedHealth>,
     pub(crate) outage: SharedOutage,
+    /// Whether requests may be pipelined to the origin.
+    pub(crate) pipelining: SharedPipelineState,
     /// The connections that wait for a process of the origin.
     pub(super) process_waits: Arc<ProcessWaits>,
     /// The counters of each worker, by its index.
@@ -66,7 +70,13 @@ impl SharedOrigin {
     fn new(workers: usize, generation: u64) -> Self {
         let counters = (0..workers.max(1)).map(|_| OriginCounters::default()).collect();
         let outage = SharedOutage::new(generation);
-        Self { published: Mutex::default(), outage, process_waits: Arc::default(), counters }
+        Self {
+            published: Mutex::default(),
+            outage,
+            pipelining: SharedPipelineState::default(),
+            process_waits: Arc::default(),
+            counters,
+        }
     }
 
     /// Returns the counters of a worker.
@@ -276,6 +286,37 @@ impl SharedHealth {
             .collect();
         outages.sort_by(|one, other| one.0.cmp(&other.0));
         outages
+    }
+
+    /// Permits pipelining to an origin that has passed the test, unless it has ended.
+    pub fn permit_pipelining(&self, origin: &Origin) {
+        if let Some(entry) = lock(&self.origins).get(origin) {
+            entry.pipelining.permit();
+        }
+    }
+
+    /// Ends pipelining to an origin that has failed the test.
+    pub fn refuse_pipelining(&self, origin: &Origin) {
+        if let Some(entry) = lock(&self.origins).get(origin) {
+            self.end_pipelining(entry, PipelineFault::FailedTest);
+        }
+    }
+
+    /// Ends pipelining to an origin that did something wrong. Returns false if it had ended before.
+    pub(crate) fn end_pipelining(&self, entry: &SharedOrigin, fault: PipelineFault) -> bool {
+        let has_ended = entry.pipelining.end(fault);
+        if has_ended {
+            self.notifier.notify();
+        }
+        has_ended
+    }
+
+    /// Returns whether requests may be pipelined to the configured origins, in the order of their
+    /// names.
+    pub fn pipelining(&self) -> BTreeMap<String, PipelineState> {
+        let origins = lock(&self.origins);
+        let in_use = origins.iter().filter(|(_, entry)| is_in_use(entry));
+        in_use.map(|(origin, entry)| (write_origin(origin), entry.pipelining.get())).collect()
     }
 
     /// Returns the number of changes that affect picks.

@@ -59,6 +59,9 @@ pub(super) struct OriginState {
     /// Exchanges that wait until the origin may have another connection, each once, with the time
     /// at which it began to wait; the oldest first.
     pub(super) queue: VecDeque<(Key, Instant)>,
+    /// Connections that another request may be sent on before the last response has arrived, and
+    /// others that were such before.
+    pub(super) pipelines: Vec<Key>,
     /// Whether the latest response body was shorter than `Origins::small_below`.
     pub(super) has_small_bodies: bool,
     /// Whether the origin was requested by a client rather than named by a configuration.

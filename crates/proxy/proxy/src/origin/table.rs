@@ -131,6 +131,7 @@ impl Origins {
             outstanding: 0,
             open_count: 0,
             queue: VecDeque::new(),
+            pipelines: Vec::new(),
             has_small_bodies: false,
             is_from_client: true,
             is_configured: false,

@@ -16,6 +16,8 @@ use crate::origin::{Dial, OriginId, OriginUse, PickReason};
 ///  Dialing                   ──> Securing, then Requesting over a new connection with TLS
 ///  Start                     ──> Resolving, then Dialing   the name is looked up first
 ///  Start                     ──> Queued, then Start        the origin has no free connection
+///  Start                     ──> Pipelined, then Requesting  behind other requests
+///  Pipelined                 ──> Displaced, then Start     the requests before it took too long
 ///  Start, Resolving, Dialing ──> WaitListed                this process lacks resources
 ///  WaitListed                ──> Start                     there may be resources again
 ///  Start                     ──> AtProgram                 a program has the request, or will have
@@ -31,6 +33,10 @@ pub(crate) enum Phase {
     WaitListed,
     /// The exchange is in the queue of its origin, which has as many connections as it may have.
     Queued,
+    /// The request was sent behind others, whose responses come first.
+    Pipelined,
+    /// The request was sent behind others and will get no response there.
+    Displaced,
     /// The name of the origin is being looked up.
     Resolving,
     /// A connection is being opened.
@@ -74,9 +80,10 @@ pub(crate) struct Transaction {
     pub(crate) dial: Option<Box<Dial>>,
     /// The number of tries before this one.
     pub(crate) earlier_tries: u32,
-    /// Whether this try opens a connection even if one is idle. The origin had closed the idle
-    /// connection of the previous try, and may have closed the others as well.
-    pub(crate) skips_idle: bool,
+    /// The place of the request behind others, in the phase `Pipelined`.
+    pub(crate) place: Option<OriginUse>,
+    /// The connections that this try may use.
+    pub(crate) usable: UsableConnections,
     /// The origin at which the previous try failed.
     pub(crate) failed_origin: Option<OriginId>,
     /// When the exchange entered the wait list for the first time. Reset when it has a connection.
@@ -106,6 +113,19 @@ pub(crate) struct Transaction {
     /// When the present wait for a response header began: the request was sent, an interim response
     /// was received, or the exchange became the first of its connection.
     pub(crate) awaiting_since: Instant,
+}
+
+/// The connections that a try may use.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum UsableConnections {
+    /// An idle one, a new one, or one on which other requests come first.
+    #[default]
+    Any,
+    /// Not one on which other requests come first: the previous try got no response on one.
+    Unshared,
+    /// Only a new one: the origin had closed the idle connection of the previous try, and may have
+    /// closed the others as well.
+    New,
 }
 
 /// The most interim responses to one request. No server has a reason to send as many.

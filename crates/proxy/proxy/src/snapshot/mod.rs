@@ -56,6 +56,8 @@ pub(crate) struct Snapshot {
     sends_proxy_status: bool,
     /// Whether any route begins its connections with a PROXY header.
     pub(crate) sends_proxy: bool,
+    /// Whether any route pipelines requests to its origins.
+    pub(crate) pipelines: bool,
     /// Whether any route compresses the responses of its origins.
     compresses: bool,
     /// Whether the origins of any route speak another protocol than HTTP.
@@ -92,6 +94,8 @@ pub(crate) struct RouteOrigins {
     pub(crate) picks: Cell<usize>,
     /// The retry budget.
     pub(crate) budget: RefCell<RetryBudget>,
+    /// The most requests that a connection has at a time.
+    pub(crate) pipeline_depth: usize,
     /// Whether responses of status 502 to 504 count as failures of the origin.
     pub(crate) gateway_errors_fail: bool,
     /// The responses for which a request is sent to another origin.
@@ -109,6 +113,7 @@ impl RouteOrigins {
             rules: (ConnectRulesId::default(), None),
             balance: Balance::RoundRobin,
             picks: Cell::new(0),
+            pipeline_depth: 1,
             budget: RefCell::default(),
             gateway_errors_fail: false,
             retry_on: vec![RetryOn::Malformed],
@@ -133,6 +138,7 @@ impl RouteOrigins {
             origins: of_route.collect(),
             rules: (rules, secure_rules),
             balance: route.balance,
+            pipeline_depth: route.pipeline_depth,
             gateway_errors_fail: route.eject_on_errors,
             retry_on: route.retry_on.clone(),
             checks: HealthCheck::of_route(route)
@@ -191,6 +197,7 @@ impl Snapshot {
         let has_route =
             |which: fn(&Route) -> bool| config.services.iter().flat_map(Service::routes).any(which);
         let limits = &config.limits;
+        let pipelines = has_route(|route| route.pipeline_depth > 1);
         let snapshot = Self {
             listeners: by_number(&config.listeners),
             rules: rules.into(),
@@ -207,12 +214,14 @@ impl Snapshot {
                 limits.response_ms,
                 limits.origin_idle_ms,
                 limits.tunnel_idle_ms,
+                if pipelines { limits.pipeline_wait_ms } else { u64::MAX },
             ]),
             via: ["1.0", "1.1"].map(|version| via(version, &shared.pseudonym)),
             pseudonym: shared.pseudonym.clone(),
             own_addresses: own,
             sends_proxy_status: config.services.iter().any(|service| service.proxy_status),
             sends_proxy: has_route(|route| route.send_proxy != SendProxy::Off),
+            pipelines,
             compresses: has_route(|route| route.compression.is_some()),
             has_programs: has_route(|route| route.protocol != OriginProtocol::Http),
             config,

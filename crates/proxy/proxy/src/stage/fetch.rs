@@ -21,7 +21,7 @@ use crate::origin::h1::{self, HeaderOutcome};
 use crate::origin::queue::{self, ConnectionSource};
 use crate::origin::{
     self, OriginAddress, OriginId, Phase, PickReason, ProbeContext, Transaction, dial, events,
-    fastcgi, pick, pinned, program, release, secure,
+    fastcgi, pick, pinned, pipeline, program, release, secure,
 };
 use crate::overload::RECEIVE_AHEAD_MAX;
 use crate::overload::wait_list::{self, WantedResource};
@@ -56,6 +56,9 @@ fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
         // A refresh begins with a wake-up, which `refresh::begin` has queued.
         (Event::CapacityFreed | Event::Woken, Phase::Start) => begin(core, key),
         (Event::CapacityFreed, Phase::Queued) => leave_queue(core, key),
+        // The exchange has become the first of its origin connection.
+        (Event::Woken, Phase::Requesting) => read_response(core, key),
+        (Event::Woken, Phase::Displaced) => end::send_displaced(core, key),
         (Event::Woken, Phase::AtProgram) => read_program_response(core, key),
         (Event::TimedOut, Phase::AtProgram) => NextStep::End(Reason::OriginTimedOut),
         (Event::NameResolved(result), Phase::Resolving) => handle_lookup(core, key, result),
@@ -139,6 +142,11 @@ fn proceed<E: Engine>(core: &mut Core<E>, key: Key, source: ConnectionSource) ->
             core.exchange(key).transaction.use_connection(origin_use, address, true);
             core.counters.origin_connections_reused.add(1);
             send_request(core, key)
+        }
+        ConnectionSource::Shared(place) => {
+            core.counters.origin_connections_reused.add(1);
+            pipeline::send_request(core, key, place);
+            NextStep::Wait
         }
         ConnectionSource::New => {
             let id = core.exchange(key).transaction.origin.expect("picked before");
@@ -284,6 +292,9 @@ fn send_request<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let origin = (origins.address(id), origins.default_port(id));
     exchange.transaction.upgrade_sent =
         headers::write_request(&mut h1::header(out), exchange, origin);
+    if exchange.snapshot().pipelines {
+        pipeline::offer_places(core, key);
+    }
     events::receive(core, key);
     let ExchangeParts { engine, exchange, client, origin, out, .. } = core.parts(key);
     if client.is_none() {
@@ -335,8 +346,12 @@ fn read_response<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             }
             Ok(HeaderOutcome::Final(framing)) => {
                 begin_response(engine, exchange, framing);
+                let pipelines = exchange.snapshot().pipelines;
                 if origin.wire.has_records() {
                     fastcgi::note_response(core, key);
+                }
+                if pipelines {
+                    pipeline::check_response(core, key);
                 }
                 return handle_response(core, key);
             }

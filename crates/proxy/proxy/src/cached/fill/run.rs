@@ -13,7 +13,7 @@ use crate::cached::{
 };
 use crate::core::{Core, ExchangeParts};
 use crate::exchange::Event;
-use crate::origin::{ConnectionUser, h1, release};
+use crate::origin::{ConnectionUser, h1, pipeline, release};
 use crate::transfer::{body_progress::BodyProgress, sink::TransferSink};
 
 /// Begins a fill, which takes the origin connection over from the exchange. `tail` are stored
@@ -169,7 +169,7 @@ fn run<E: Engine>(core: &mut Core<E>, key: Key, is_broken: bool) {
     match pause {
         FillPause::Whole => end(core, key, true),
         FillPause::Cut => end(core, key, false),
-        FillPause::NeedsReceive | FillPause::NeedsWatch if is_broken => end(core, key, false),
+        FillPause::NeedsReceive | FillPause::NeedsWatch if is_broken => end_cut(core, key),
         FillPause::NeedsReceive => receive(core, key, false),
         FillPause::NeedsWatch => receive(core, key, true),
         FillPause::OriginEnded => handle_origin_end(core, key),
@@ -213,8 +213,18 @@ fn handle_origin_end<E: Engine>(core: &mut Core<E>, key: Key) {
     fill.is_reusable = false;
     let connection = core.origins.connections.get(fill.origin_use.slot());
     let is_cut = connection.is_none_or(|connection| connection.wire.is_cut());
-    let is_whole = matches!(fill.body, BodyProgress::UntilClose) && !is_cut;
-    end(core, key, is_whole);
+    match matches!(fill.body, BodyProgress::UntilClose) && !is_cut {
+        true => end(core, key, true),
+        false => end_cut(core, key),
+    }
+}
+
+/// Ends a fill whose origin ended its stream within the body.
+fn end_cut<E: Engine>(core: &mut Core<E>, key: Key) {
+    if let Some(slot) = core.fills.get(key).map(|fill| fill.origin_use.slot()) {
+        pipeline::note_cut_body(core, slot);
+    }
+    end(core, key, false);
 }
 
 /// Ends a fill. The body is whole, or its rest will never arrive.
