@@ -134,6 +134,7 @@ soak: ## Run many more of each: SEEDS=5000 RANDOM_SEEDS=200000 MUTANTS=1000000 D
 	SEEDS=$(or $(RANDOM_SEEDS),200000) cargo test --quiet -p millrace-tests --test sim \
 		random_ -- --nocapture
 	tests/faults/play
+	REQUESTS=$(or $(REQUESTS),1000000) cargo test --quiet -p millrace-tests --test pipelining
 	MUTANTS=$(or $(MUTANTS),1000000) cargo test -p millrace-tests --test corpus --test poison \
 		--test traversal
 	SEEDS=20000 TRANSFERS=$(or $(TRANSFERS),10000) cargo test --quiet -p millrace-splice

@@ -7,6 +7,7 @@ pub mod corpus;
 pub mod counts;
 pub mod differential;
 pub mod growth;
+pub mod pipelined;
 pub mod poison;
 pub mod real;
 pub mod scenario;

@@ -7,7 +7,7 @@
 
 mod configurations;
 mod folders;
-mod process;
+pub(crate) mod process;
 mod stream;
 
 use std::net::TcpListener;

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// A running program. Killed when dropped.
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     lines: Receiver<String>,
     stderr: String,
@@ -23,7 +23,7 @@ const REFUSED: &str = "reload refused: ";
 
 impl Process {
     /// Starts `program` and waits until it listens.
-    pub(super) fn start(
+    pub(crate) fn start(
         program: &Path,
         words: impl Iterator<Item = String>,
         options: &[&str],
@@ -54,12 +54,12 @@ impl Process {
     }
 
     /// Returns the address that the program printed.
-    pub(super) fn address(&self) -> &str {
+    pub(crate) fn address(&self) -> &str {
         &self.address
     }
 
     /// Sends SIGHUP so that the program reads its file again, and waits for its report.
-    pub(super) fn reload(&mut self) -> Result<(), String> {
+    pub(crate) fn reload(&mut self) -> Result<(), String> {
         let before = self.stderr.len();
         self.kill(Signal::HUP)?;
         let begun = Instant::now();
@@ -86,7 +86,7 @@ impl Process {
     }
 
     /// Makes the program drain and end. Returns its standard error.
-    pub(super) fn stop(mut self, patience: Duration) -> Result<String, String> {
+    pub(crate) fn stop(mut self, patience: Duration) -> Result<String, String> {
         self.kill(Signal::TERM)?;
         let begun = Instant::now();
         let status: ExitStatus = loop {

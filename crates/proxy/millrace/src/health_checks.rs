@@ -233,17 +233,23 @@ fn run_check(check: &HealthCheck, timeout: Duration) -> Result<(), String> {
 
 /// Sends the request of a check and returns the status code of the final response.
 fn request_status(check: &HealthCheck, timeout: Duration) -> std::io::Result<u16> {
+    let mut connection = open(check, timeout)?;
+    connection.write_all(&check.request(b"GET", false))?;
+    let status = connection.read_origin_response()?.status();
+    // Read the body so that the origin can close in order. An error does not change the result.
+    let _ = connection.discard(BODY_BYTES_MAX);
+    Ok(status)
+}
+
+/// Opens a connection to the origin of a check.
+pub(crate) fn open(check: &HealthCheck, timeout: Duration) -> std::io::Result<Connection> {
     let mut connection = connect(&check.origin, Instant::now() + timeout)?;
     connection.write_all(&check.proxy_header())?;
     if let Some(tls) = &check.tls {
         let session = begin_session(tls, &check.origin).map_err(std::io::Error::other)?;
         connection.secure(session)?;
     }
-    connection.write_all(&check.request())?;
-    let status = connection.read_origin_response()?.status();
-    // Read the body so that the origin can close in order. An error does not change the result.
-    let _ = connection.discard(BODY_BYTES_MAX);
-    Ok(status)
+    Ok(connection)
 }
 
 /// Begins a TLS session with an origin.

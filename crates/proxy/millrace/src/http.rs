@@ -208,6 +208,7 @@ impl Connection {
                 let decoded = chunks.decode(&mut received);
                 let decoded = decoded.map_err(|error| Error::new(ErrorKind::InvalidData, error))?;
                 body.extend_from_slice(&received[decoded.payload]);
+                self.received = received.split_off(decoded.consumed);
                 if decoded.ended {
                     return Ok(body);
                 }

@@ -32,6 +32,7 @@ mod listeners;
 mod metrics;
 mod outages;
 mod panics;
+mod pipeline_tests;
 mod preflight;
 mod privileges;
 mod program_error;

@@ -363,7 +363,7 @@ impl Collector for RequestCollector {
 /// A metric of an origin and its value; `None`: this row has no such value.
 type OriginMetric = (Metric, fn(&OriginStatus) -> Option<u64>);
 
-const ORIGIN_METRICS: [OriginMetric; 8] = [
+const ORIGIN_METRICS: [OriginMetric; 9] = [
     (
         gauge(
             "millrace_origin_ejected",
@@ -429,6 +429,15 @@ const ORIGIN_METRICS: [OriginMetric; 8] = [
              that wait for a connection.",
         ),
         |row| Some(row.stats?.in_flight),
+    ),
+    (
+        gauge(
+            "millrace_origin_pipelining",
+            &["origin"],
+            "1 while requests may be pipelined to the origin; 0 once it has failed the test or \
+             sent a wrong response. Absent before the test.",
+        ),
+        |row| row.is_pipelined.map(u64::from),
     ),
 ];
 

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use millrace_proxy::SharedState;
-use millrace_proxy::shared_health::Outage;
+use millrace_proxy::shared_health::{Outage, PipelineFault, PipelineState};
 
 use crate::console;
 use crate::program_error::ProgramError;
@@ -39,11 +39,19 @@ pub(crate) fn start(shared: &Arc<SharedState>) -> Result<(), ProgramError> {
     let shared = Arc::clone(shared);
     let run = move || {
         let (start, mut reporter) = (Instant::now(), Reporter::default());
+        let mut before = BTreeMap::new();
         loop {
             let outages = shared.health.outages();
             for line in reporter.round(&outages, start.elapsed()) {
                 console::log(&line);
             }
+            let pipelining = shared.health.pipelining();
+            for (origin, fault) in ended(&pipelining, &before) {
+                console::log(&format!(
+                    "origin {origin}: no request is pipelined any more: {fault}"
+                ));
+            }
+            before = pipelining;
             if !reporter.has_more() {
                 shared.health.wait_for_outages(Duration::MAX);
             }
@@ -52,6 +60,17 @@ pub(crate) fn start(shared: &Arc<SharedState>) -> Result<(), ProgramError> {
         }
     };
     spawn("outages", run).map(drop)
+}
+
+/// Returns the origins to which requests are no longer pipelined, unlike `before`.
+fn ended<'a>(
+    now: &'a BTreeMap<String, PipelineState>,
+    before: &'a BTreeMap<String, PipelineState>,
+) -> impl Iterator<Item = (&'a String, PipelineFault)> {
+    now.iter().filter_map(|(origin, state)| match state {
+        PipelineState::Ended(fault) if before.get(origin) != Some(state) => Some((origin, *fault)),
+        _ => None,
+    })
 }
 
 /// The state of the log for all origins.

@@ -43,8 +43,8 @@ use crate::startup::collect_inherited;
 use crate::supervisor_requests::{SupervisorHandle, SupervisorRequest, SupervisorRequests};
 use crate::worker_pool::WorkerPool;
 use crate::{
-    cache, certificates, console, hot_bodies, outages, panics, splice_thresholds, uploads,
-    uselectd_watch,
+    cache, certificates, console, hot_bodies, outages, panics, pipeline_tests, splice_thresholds,
+    uploads, uselectd_watch,
 };
 use certificate_watch::CertificateWatch;
 use succession::Succession;
@@ -160,6 +160,7 @@ impl Running {
         };
         // The takeover comes last: after it, no other process can serve.
         let start = health_checks::start(&running.active_config, &running.shared)
+            .and_then(|()| pipeline_tests::start(&running.active_config, &running.shared))
             .and_then(|()| running.start_watches())
             .and_then(|()| running.start_acme(handle.clone(), http))
             .and_then(|()| running.start_admin(access_rules, handle.clone()))

@@ -367,6 +367,7 @@ pub(super) fn cover_scenario(model: &ExchangeModel, scenario: &RandomScenario) {
         (scenario.proxy.secured, "proxy: secures its clients"),
         (scenario.proxy.secures_origins, "proxy: secures its origins"),
         (scenario.proxy.fastcgi, "proxy: its origins are programs"),
+        (scenario.proxy.pipelining.is_some(), "proxy: pipelines to its origins"),
         (scenario.folder.is_some(), "proxy: serves a folder"),
         (scenario.proxy.memory_mb.is_some(), "proxy: short of memory"),
         (scenario.proxy.descriptors.is_some(), "proxy: short of descriptors"),

@@ -64,7 +64,17 @@ pub fn random_scenario(seed: u64) -> RandomScenario {
     secure(&mut scenario);
     super::programs::generate::draw(&mut scenario);
     super::files::generate::draw(&mut scenario);
+    share_connections(&mut scenario);
     scenario
+}
+
+/// Draws whether requests share connections to origins, from a random sequence of its own.
+fn share_connections(scenario: &mut RandomScenario) {
+    let mut random = SeededRandom::new(scenario.seed ^ 0x5049_5045_4c49_4e45);
+    let (depth, connections) = (random.between(2, 4), random.between(1, 3));
+    if random.chance(400) && !scenario.proxy.forward && !scenario.proxy.fastcgi {
+        scenario.proxy.pipelining = Some((depth, connections));
+    }
 }
 
 /// Draws the TLS of a scenario, from a random sequence of its own.
@@ -151,6 +161,7 @@ impl Generator {
             secures_origins: false,
             fastcgi: false,
             upload_buffer: None,
+            pipelining: None,
             workers: self.random.between(if is_crowd { 2 } else { 1 }, 3) as usize,
             memory_mb: starves.then_some(1),
             descriptors: short.then_some((real, assumed)),

@@ -89,6 +89,12 @@ impl WaitLimits {
             + limits.response_ms
             + limits.first_byte_ms
             + limits.linger_ms;
+        // A request may wait for all others if they share connections.
+        let requests = scenario.connections.iter().map(|it| it.requests.len() as u64).sum::<u64>();
+        let exchange = match scenario.proxy.pipelining {
+            Some(_) => exchange * (requests + 1),
+            None => exchange,
+        };
         Self {
             idle: ms(limits.idle_ms.max(limits.head_ms) + limits.linger_ms),
             exchange: ms(exchange),
@@ -96,7 +102,8 @@ impl WaitLimits {
             // The end of the response may still be on its way to a slow client.
             kept: ms(limits.origin_idle_ms + exchange),
             close_noticed: (!loses).then_some(jitter * 40 + Duration::from_millis(300)),
-            retries: limits.retries,
+            // A request that others on its connection delay is sent once more.
+            retries: limits.retries + u64::from(scenario.proxy.pipelining.is_some()),
         }
     }
 

@@ -63,6 +63,8 @@ struct OriginConnection {
     extra_sent: Option<Moment>,
     /// A malformed response was sent on it: no further request may follow.
     unusable: bool,
+    /// Since when requests that were pipelined before a fault may arrive on it.
+    unusable_since: Option<Moment>,
     /// A time by which the first bytes of an early response had reached the proxy.
     early_reached: Option<Moment>,
     /// Whether a response began long before the end of its request's body, so that no further
@@ -180,6 +182,7 @@ impl RandomOrigin {
             extra_queued: false,
             extra_sent: None,
             unusable: false,
+            unusable_since: None,
             early_reached: None,
             overtaken: false,
             ignored: false,

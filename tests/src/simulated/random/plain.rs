@@ -22,6 +22,7 @@ pub fn plain_scenario(requests: Vec<Request>, ending: Ending) -> RandomScenario 
             secures_origins: false,
             fastcgi: false,
             upload_buffer: None,
+            pipelining: None,
             workers: 1,
             memory_mb: None,
             descriptors: None,

@@ -64,6 +64,9 @@ pub struct Proxy {
     pub fastcgi: bool,
     /// `--upload-buffer` in bytes; `None`: the default, which is longer than each body.
     pub upload_buffer: Option<u64>,
+    /// Requests that share an origin connection, and connections to each origin; `None`: requests
+    /// are not pipelined. Only with a reverse proxy whose origins speak HTTP.
+    pub pipelining: Option<(u64, u64)>,
     /// Threads, from 1.
     pub workers: usize,
     /// Megabytes for each worker on the command line. Any value means a shortage, see

@@ -596,6 +596,13 @@ pub(super) fn command(scenario: &RandomScenario, authorities: &[String]) -> Vec<
         let origins: Vec<String> =
             authorities.iter().map(|it| format!("{scheme}://{it}")).collect();
         details.extend(["--origin".to_owned(), origins.join(",")]);
+        if let Some((depth, connections)) = proxy.pipelining {
+            details.extend(["--origin-pipelining".to_owned(), depth.to_string()]);
+            let limits = [("origin_connections", connections), ("queue_ms", 3_600_000)];
+            for (name, value) in limits {
+                details.extend(["--limit".to_owned(), format!("{name}={value}")]);
+            }
+        }
     }
     let listen = match (proxy.unix, proxy.secured) {
         (true, _) => "unix:/sim/proxy",

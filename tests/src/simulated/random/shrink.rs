@@ -136,6 +136,7 @@ fn proxy(best: &mut Best<'_>, end: Instant) {
     best.attempt(end, &|scenario| scenario.proxy.secured = false);
     best.attempt(end, &|scenario| scenario.proxy.secures_origins = false);
     best.attempt(end, &|scenario| scenario.proxy.upload_buffer = None);
+    best.attempt(end, &|scenario| scenario.proxy.pipelining = None);
     best.attempt(end, &|scenario| scenario.proxy.memory_mb = None);
     best.attempt(end, &|scenario| scenario.proxy.descriptors = None);
 }

@@ -123,6 +123,11 @@ impl Wire {
         self.is_broken
     }
 
+    /// Returns whether neither direction has ended or failed.
+    pub(crate) fn is_open(&self) -> bool {
+        !self.has_ended && !self.is_broken
+    }
+
     /// Returns whether the stream ended without the announcement that TLS requires.
     pub(crate) fn is_cut(&self) -> bool {
         self.is_cut
@@ -324,7 +329,8 @@ impl Wire {
     #[cold]
     #[inline(never)]
     fn settle_own<E: Engine>(&mut self, engine: &mut E) {
-        if self.has_outstanding_send() {
+        // After a failed send, the peer would take further bytes for those that it did not get.
+        if self.has_outstanding_send() || self.is_broken {
             return;
         }
         let Some(mut own) = self.own.take() else { return };

@@ -9,9 +9,7 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::{
     Abort, Exchange, Failure, NextStep, OwnResponse, Reason, RequestPlan, Stage,
 };
-use crate::origin::{
-    self, RetryLimits, Transaction, UsableConnections, h1, pipeline, release,
-};
+use crate::origin::{self, RetryLimits, Transaction, UsableConnections, h1, pipeline, release};
 
 /// How much of the response was delivered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -210,7 +208,11 @@ fn retry<E: Engine>(core: &mut Core<E>, key: Key, usable: UsableConnections) -> 
     let transaction = &core.exchange(key).transaction;
     let failed_origin = transaction.origin.filter(|_| usable == UsableConnections::Any);
     let earlier_tries = transaction.earlier_tries + 1;
-    begin_anew(core, key, Transaction { earlier_tries, failed_origin, usable, ..Default::default() })
+    begin_anew(
+        core,
+        key,
+        Transaction { earlier_tries, failed_origin, usable, ..Default::default() },
+    )
 }
 
 /// Sends the request once more, because it got no response behind others on a connection. That is
@@ -218,7 +220,11 @@ fn retry<E: Engine>(core: &mut Core<E>, key: Key, usable: UsableConnections) -> 
 pub(crate) fn send_displaced<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let Transaction { earlier_tries, failed_origin, .. } = core.exchange(key).transaction;
     let usable = UsableConnections::Unshared;
-    begin_anew(core, key, Transaction { earlier_tries, failed_origin, usable, ..Default::default() })
+    begin_anew(
+        core,
+        key,
+        Transaction { earlier_tries, failed_origin, usable, ..Default::default() },
+    )
 }
 
 fn begin_anew<E: Engine>(core: &mut Core<E>, key: Key, transaction: Transaction) -> NextStep {

@@ -44,7 +44,8 @@ pub(super) fn take_place<E: Engine>(
         connection.uses.is_listed
     });
     let length = |slot: &Key| {
-        let uses = connections.get(*slot).map(|connection| &connection.uses);
+        let open = connections.get(*slot).filter(|connection| connection.wire.is_open());
+        let uses = open.map(|connection| &connection.uses);
         uses.filter(|uses| uses.accepts_more && uses.len() < depth).map(UseQueue::len)
     };
     let slots = state.pipelines.iter().copied();
@@ -126,12 +127,7 @@ fn may_be_followed(exchange: &Exchange) -> bool {
 /// `may_continue`. Otherwise the connection is closed.
 #[cold]
 #[inline(never)]
-pub(super) fn advance<E: Engine>(
-    core: &mut Core<E>,
-    slot: Key,
-    id: OriginId,
-    may_continue: bool,
-) {
+pub(super) fn advance<E: Engine>(core: &mut Core<E>, slot: Key, id: OriginId, may_continue: bool) {
     let connection = core.origins.connections.get(slot).expect("the caller has its use");
     let may_continue = may_continue && !connection.wire.is_broken();
     if may_continue && core.origins.permits_pipelining(id) {

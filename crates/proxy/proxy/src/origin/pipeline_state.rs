@@ -72,8 +72,7 @@ impl SharedPipelineState {
     /// Permits pipelining, unless it has ended.
     pub(crate) fn permit(&self) {
         // Pairs with the load in `get`. If the value is another one, it stays.
-        let _ =
-            self.0.compare_exchange(UNTESTED, PERMITTED, Ordering::Relaxed, Ordering::Relaxed);
+        let _ = self.0.compare_exchange(UNTESTED, PERMITTED, Ordering::Relaxed, Ordering::Relaxed);
     }
 
     /// Ends pipelining. Returns false if it had ended before.

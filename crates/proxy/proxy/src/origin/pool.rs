@@ -131,9 +131,9 @@ impl Origins {
         let idle =
             &mut states[id.0 as usize].as_mut().expect("an origin in use is in the table").idle;
         let is_fit = |key: &Key| {
-            connections.get(*key).is_some_and(|it| {
-                it.pinned_to == client && it.wire.has_sent_all() && !is_unfit(it)
-            })
+            connections
+                .get(*key)
+                .is_some_and(|it| it.pinned_to == client && it.wire.has_sent_all() && !is_unfit(it))
         };
         let key = match idle.pop_if(|key| is_fit(key)) {
             Some(key) => key,

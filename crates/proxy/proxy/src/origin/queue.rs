@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use millrace_engine::{Engine, Instant, Key};
 
-use crate::core::Core;
+use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Reason, RequestPlan};
 use crate::origin::{
     OriginId, OriginUse, Origins, Phase, UsableConnections, close::close, h1, pinned, pipeline,
@@ -25,6 +25,16 @@ pub(crate) enum ConnectionSource {
     New,
     /// A connection on which the responses to other requests come first.
     Shared(OriginUse),
+}
+
+/// Returns whether the exchange has to wait until the responses to earlier requests of its client
+/// are delivered, because connections to origins are limited. With a connection it would wait for
+/// those, and they might wait for that connection.
+#[inline]
+pub(crate) fn must_await_turn<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
+    let ExchangeParts { exchange, client, .. } = core.parts(key);
+    exchange.snapshot().limits().origin_connections > 0
+        && client.is_some_and(|client| !client.pipeline.is_first(key))
 }
 
 /// Acquires a connection to the origin for the exchange: the one with the fewest requests that have

@@ -131,19 +131,37 @@ impl HealthCheck {
     /// configured to have any.
     pub fn of_route(route: &Route) -> impl Iterator<Item = Self> {
         let check = route.check.as_ref();
-        check.into_iter().flat_map(|check| {
-            route.origins.iter().map(|origin| Self {
-                origin: origin.clone(),
-                path: check.path.clone(),
-                host: host_sent(route, origin),
-                send_proxy: route.send_proxy,
-                statuses: check.statuses,
-                tls: route
-                    .origin_tls
-                    .clone()
-                    .filter(|_| matches!(origin, Origin::Tcp { tls: true, .. })),
-            })
+        check.into_iter().flat_map(|check| Self::of_origins(route, &check.path, check.statuses))
+    }
+
+    fn of_origins(route: &Route, path: &str, statuses: (u16, u16)) -> impl Iterator<Item = Self> {
+        route.origins.iter().map(move |origin| Self {
+            origin: origin.clone(),
+            path: path.to_owned(),
+            host: host_sent(route, origin),
+            send_proxy: route.send_proxy,
+            statuses,
+            tls: route
+                .origin_tls
+                .clone()
+                .filter(|_| matches!(origin, Origin::Tcp { tls: true, .. })),
         })
+    }
+
+    /// Returns a check of each origin to which a configuration pipelines requests. Its path is that
+    /// of the health checks, or `/`.
+    pub fn of_pipelining(config: &Config) -> Vec<Self> {
+        let mut checks: Vec<Self> = Vec::new();
+        let routes = config.services.iter().flat_map(Service::routes);
+        for route in routes.filter(|route| route.pipeline_depth > 1) {
+            let path = route.check.as_ref().map_or("/", |check| &check.path);
+            for check in Self::of_origins(route, path, (200, 599)) {
+                if checks.iter().all(|other| other.origin != check.origin) {
+                    checks.push(check);
+                }
+            }
+        }
+        checks
     }
 
     /// Returns the origin as it is written in the configuration.
@@ -163,13 +181,14 @@ impl HealthCheck {
         bytes
     }
 
-    /// Returns the request of the check.
-    pub fn request(&self) -> Vec<u8> {
+    /// Returns a request of the check. The origin closes the connection after it unless
+    /// `persists`.
+    pub fn request(&self, method: &[u8], persists: bool) -> Vec<u8> {
         let mut request = Vec::new();
         let mut header = Http1Header::new(&mut request);
-        header.request(b"GET", self.path.as_bytes(), |host| host.extend(self.host.bytes()));
+        header.request(method, self.path.as_bytes(), |host| host.extend(self.host.bytes()));
         header.field(b"User-Agent", b"millrace-check");
-        header.persistence(Version::Http11, false);
+        header.persistence(Version::Http11, persists);
         header.end();
         request
     }
@@ -234,6 +253,9 @@ pub struct OriginStatus {
     pub up: bool,
     /// Failures in a row.
     pub failures: u32,
+    /// Whether requests are pipelined to the origin; `None` for a health check, and if it is not
+    /// tested.
+    pub is_pipelined: Option<bool>,
     /// The statistics of the requests of clients; `None` for a health check.
     pub stats: Option<OriginStats>,
 }
@@ -410,6 +432,10 @@ impl SharedHealth {
                     check: None,
                     up: published.ejection.is_none(),
                     failures: published.failures,
+                    is_pipelined: match entry.pipelining.get() {
+                        PipelineState::Untested => None,
+                        state => Some(state == PipelineState::Permitted),
+                    },
                     stats: Some(OriginStats {
                         requests: entry.sum(|counters| &counters.requests),
                         responses_5xx: entry.sum(|counters| &counters.responses_5xx),
@@ -427,6 +453,7 @@ impl SharedHealth {
             check: Some(check.path.clone()),
             up: !entry.is_failing(),
             failures: 0,
+            is_pipelined: None,
             stats: None,
         }));
         statuses

@@ -54,7 +54,9 @@ pub(crate) fn on<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextS
 fn resume<E: Engine>(core: &mut Core<E>, key: Key, event: Event) -> NextStep {
     match (event, core.exchange(key).transaction.phase) {
         // A refresh begins with a wake-up, which `refresh::begin` has queued.
-        (Event::CapacityFreed | Event::Woken, Phase::Start) => begin(core, key),
+        (Event::CapacityFreed | Event::Woken | Event::BecameFirst, Phase::Start) => {
+            begin(core, key)
+        }
         (Event::CapacityFreed, Phase::Queued) => leave_queue(core, key),
         // The exchange has become the first of its origin connection.
         (Event::Woken, Phase::Requesting) => read_response(core, key),
@@ -95,6 +97,9 @@ fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
             Ok(()) => NextStep::Wait,
             Err(reason) => NextStep::End(reason),
         };
+    }
+    if queue::must_await_turn(core, key) {
+        return NextStep::Wait;
     }
     let Some((id, pick_reason)) = pick_origin(core, key) else {
         return NextStep::End(Reason::MalformedTarget);

@@ -3,7 +3,7 @@
 use millrace_sim::World;
 
 use super::super::model::Moment;
-use super::super::plan::{BreakKind, HeaderSyntax, Malformation, OriginBehaviour};
+use super::super::plan::{BreakKind, HeaderSyntax, Malformation, Method, OriginBehaviour};
 use super::super::reader::{Part, excerpt};
 use super::super::send::SendStep;
 use super::super::wire;
@@ -25,9 +25,9 @@ impl OriginConnection {
                 return;
             }
             if matches!(self.state, ConnectionState::Request(_)) && self.request_complete {
-                // The proxy never pipelines requests to an origin. Bytes that arrive after the
-                // current response was sent are checked later, as the next request.
-                if !self.reader.is_between() && !self.extra_queued {
+                // Bytes that arrive after the current response was sent are checked later, as the
+                // next request.
+                if !self.reader.is_between() && !self.extra_queued && !self.may_be_followed() {
                     let details = format!("{} before a response", excerpt(self.reader.rest()));
                     self.fail(world, "unasked", details);
                 }
@@ -75,6 +75,10 @@ impl OriginConnection {
             return;
         };
         self.model.record_progress(id, Moment::now(world));
+        if self.is_left_behind(world) {
+            self.ignored = true;
+            return;
+        }
         if self.unusable {
             let details = format!("request {id} on a connection after a malformed response");
             return self.fail(world, "stale-connection", details);
@@ -114,6 +118,20 @@ impl OriginConnection {
         if early {
             self.queue_response();
         }
+    }
+
+    /// Returns whether the proxy may send requests behind the present one before its response.
+    fn may_be_followed(&self) -> bool {
+        let ConnectionState::Request(request) = &self.state else { return false };
+        let shares = self.model.scenario().proxy.pipelining.is_some();
+        shares && request.method == Method::Get && request.body.length == 0
+    }
+
+    /// Returns whether a request may have been pipelined before the proxy noticed a fault of the
+    /// connection. Like a real origin, this one does not respond to it.
+    fn is_left_behind(&self, world: &World) -> bool {
+        let shares = self.model.scenario().proxy.pipelining.is_some();
+        shares && self.unusable_since.is_some_and(|moment| !self.is_long_ago(world, moment))
     }
 
     /// Returns whether so much time has passed since `moment` that the proxy must have noticed an
