@@ -3,7 +3,9 @@
 //! get the response to its own request or a clean error, and no POST may arrive twice.
 
 mod client;
+mod message;
 mod origin;
+mod tally;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,37 +19,14 @@ use crate::real::process::Process;
 use client::run_client;
 use origin::{Miscount, Origin, OriginPlan};
 
+pub use tally::Tally;
+
 /// Origins of a round. Two of them miscount in some rounds.
 const ORIGINS: usize = 4;
 /// Clients of a round. They are more than the connections to the origins, so that these are shared.
 const CLIENTS: u64 = 40;
 /// The time in which the program has to end.
 const PATIENCE: Duration = Duration::from_secs(60);
-
-/// What happened in one round or in several.
-#[derive(Clone, Copy, Default, Debug)]
-pub struct Tally {
-    /// Responses that belong to their requests.
-    pub right: u64,
-    /// Errors of the program's own: 502, 503 and 504.
-    pub errors: u64,
-    /// Responses that the program has visibly cut.
-    pub cut: u64,
-    /// Requests that reached an origin before its earlier responses.
-    pub pipelined: u64,
-    /// Responses at which an origin did something wrong.
-    pub faults: u64,
-}
-
-impl std::ops::AddAssign for Tally {
-    fn add_assign(&mut self, other: Self) {
-        self.right += other.right;
-        self.errors += other.errors;
-        self.cut += other.cut;
-        self.pipelined += other.pipelined;
-        self.faults += other.faults;
-    }
-}
 
 /// Sends this number of requests through a new process, and to origins that `seed` determines.
 ///
@@ -105,14 +84,4 @@ fn draw_plan(random: &mut SeededRandom, at: usize) -> OriginPlan {
         _ if miscounts => OriginPlan { miscount: Some(miscount), fault_one_of: 0 },
         _ => OriginPlan { miscount: None, fault_one_of: one_of },
     }
-}
-
-/// Returns the body of the response to a request.
-fn body_of(id: u32) -> Vec<u8> {
-    let length = match id % 16 {
-        0 => 30_000,
-        of @ 1..4 => 3_000 * of,
-        of => 40 * of,
-    };
-    (0..length).map(|at| (id.wrapping_mul(31).wrapping_add(at * 7) >> 3) as u8).collect()
 }

@@ -517,8 +517,8 @@ fn start(
     Ok((workers, Rc::new(RefCell::new(outboxes)), shared))
 }
 
-/// Lets requests be pipelined to all origins, as if they had passed the test. Only origins of routes
-/// that are configured for it get such requests.
+/// Lets requests be pipelined to all origins, as if they had passed the test. Only origins of
+/// routes that are configured for it get such requests.
 fn permit_pipelining(config: &Config, shared: &SharedState) {
     let routes = config.services.iter().flat_map(|service| service.routes());
     for origin in routes.flat_map(|route| &route.origins) {

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use millrace_sim::SeededRandom;
 
-use super::{Tally, body_of};
+use super::message::{body_of, find_end};
+use super::tally::Tally;
 
 /// The result of one request.
 enum Received {
@@ -106,9 +107,4 @@ fn read(stream: &mut TcpStream, received: &mut Vec<u8>) -> Result<usize, String>
     let count = stream.read(&mut part).map_err(|why| why.to_string())?;
     received.extend_from_slice(&part[..count]);
     Ok(count)
-}
-
-/// Returns the end of the first header in `bytes`.
-pub(super) fn find_end(bytes: &[u8]) -> Option<usize> {
-    bytes.windows(4).position(|it| it == b"\r\n\r\n").map(|at| at + 4)
 }

@@ -10,8 +10,7 @@ use std::time::Duration;
 
 use millrace_sim::SeededRandom;
 
-use super::body_of;
-use super::client::find_end;
+use super::message::{body_of, find_end};
 
 /// Requests of a test of pipelining.
 const TEST_REQUESTS: u32 = 7;

@@ -560,8 +560,7 @@ pub struct TargetRules {
     pub sni_must_match: bool,
 }
 
-/// A route of a reverse proxy: which requests it takes, and the folder and the origins that serve
-/// them.
+/// A route of a reverse proxy: the requests that it takes, its folder and its origins.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Route {
     /// The host of matching requests, in lower case without a port; any host if `None`. `*.NAME`

@@ -1,5 +1,5 @@
 //! Tests whether origins respond to pipelined requests in order, before workers pipeline requests
-//! to them (docs/design/booster.md). A thread of the control plane tests each origin once. It
+//! to them (docs/design/offload.md). A thread of the control plane tests each origin once. It
 //! repeats a test that could not be made, such as that of an origin that does not respond yet.
 //!
 //! The test sends HEAD and GET in turn, all before the first response. Only responses to GET have

@@ -160,7 +160,6 @@ impl Running {
         };
         // The takeover comes last: after it, no other process can serve.
         let start = health_checks::start(&running.active_config, &running.shared)
-            .and_then(|()| pipeline_tests::start(&running.active_config, &running.shared))
             .and_then(|()| running.start_watches())
             .and_then(|()| running.start_acme(handle.clone(), http))
             .and_then(|()| running.start_admin(access_rules, handle.clone()))
@@ -252,9 +251,10 @@ impl Running {
         }
     }
 
-    /// Starts the threads that report outages of origins and the end of the launcher.
+    /// Starts the threads that test origins, and that report outages and the end of the launcher.
     fn start_watches(&self) -> Result<(), ProgramError> {
         outages::start(&self.shared)?;
+        pipeline_tests::start(&self.active_config, &self.shared)?;
         self.active_config.launcher().map_or(Ok(()), |launcher| launcher.watch().map(drop))
     }
 

@@ -61,10 +61,8 @@ struct OriginConnection {
     extra_queued: bool,
     /// A time by which all unrequested bytes had reached the proxy.
     extra_sent: Option<Moment>,
-    /// A malformed response was sent on it: no further request may follow.
-    unusable: bool,
-    /// Since when requests that were pipelined before a fault may arrive on it.
-    unusable_since: Option<Moment>,
+    /// Since when no request may follow on it, because a malformed response was sent.
+    unusable: Option<Moment>,
     /// A time by which the first bytes of an early response had reached the proxy.
     early_reached: Option<Moment>,
     /// Whether a response began long before the end of its request's body, so that no further
@@ -181,8 +179,7 @@ impl RandomOrigin {
             ended_idle: None,
             extra_queued: false,
             extra_sent: None,
-            unusable: false,
-            unusable_since: None,
+            unusable: None,
             early_reached: None,
             overtaken: false,
             ignored: false,
@@ -296,7 +293,10 @@ impl OriginConnection {
     /// Applies the planned behaviour to an idle connection.
     fn act_when_idle(&mut self, world: &World, next_wake: &mut NextWake) {
         let quiet = matches!(self.state, ConnectionState::Idle) && self.outgoing.is_empty();
-        let over = self.ignored || self.unusable || self.extra_queued || self.ended_idle.is_some();
+        let over = self.ignored
+            || self.unusable.is_some()
+            || self.extra_queued
+            || self.ended_idle.is_some();
         if self.responses_sent == 0 || !quiet || over || !self.reader.is_between() {
             return;
         }

@@ -228,8 +228,8 @@ pub(crate) fn send_displaced<E: Engine>(core: &mut Core<E>, key: Key) -> NextSte
 }
 
 fn begin_anew<E: Engine>(core: &mut Core<E>, key: Key, transaction: Transaction) -> NextStep {
-    let stage = core.exchange(key).stage;
-    assert_eq!(stage, Stage::Fetch, "no byte of a response has reached the client");
+    let exchange = core.exchange(key);
+    assert_eq!(exchange.stage, Stage::Fetch, "no byte of a response has reached the client");
     release::abandon_transaction(core, key);
     let exchange = core.exchange(key);
     exchange.upload = Default::default();

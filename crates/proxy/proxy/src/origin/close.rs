@@ -3,7 +3,7 @@
 use millrace_engine::{Engine, Key};
 
 use crate::core::Core;
-use crate::origin::{OriginConn, fastcgi_errors, pipeline};
+use crate::origin::{OriginConn, displaced, fastcgi_errors};
 
 /// Resets the origin connection of the exchange, if it has one, so that the origin sees an error
 /// rather than an orderly end.
@@ -37,7 +37,7 @@ fn remove<E: Engine>(core: &mut Core<E>, slot: Key) -> Option<OriginConn> {
     let mut connection = core.origins.remove(slot)?;
     core.timers.remove(connection.timer);
     if connection.uses.has_followers() {
-        pipeline::displace(core, connection.uses.cut(None));
+        displaced::displace(core, connection.uses.cut(None));
     }
     Some(connection)
 }

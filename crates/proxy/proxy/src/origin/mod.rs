@@ -4,6 +4,7 @@ mod attempt;
 pub(crate) mod close;
 mod connection;
 pub(crate) mod dial;
+mod displaced;
 pub(crate) mod events;
 pub(crate) mod fastcgi;
 mod fastcgi_errors;

@@ -1,4 +1,4 @@
-//! Pipelining to origins (docs/design/booster.md): requests that are sent on a connection before
+//! Pipelining to origins (docs/design/offload.md): requests that are sent on a connection before
 //! the responses to earlier ones.
 //!
 //! The first user of a connection receives the bytes that arrive. An exchange behind it, a
@@ -6,7 +6,6 @@
 //! reach the connection. When the first use ends, the next follower gets the connection. A follower
 //! whose response cannot come any more is displaced: it sends its request on another connection.
 
-use std::collections::VecDeque;
 use std::time::Duration;
 
 use millrace_engine::{Engine, Key, TokenKind};
@@ -18,8 +17,8 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Failure, Reason, RequestPlan, headers};
 use crate::origin::pipeline_state::{PipelineFault, PipelineState};
 use crate::origin::{
-    OriginId, OriginUse, Origins, Phase, PickReason, UsableConnections, close::close,
-    connection::UseQueue, h1,
+    OriginId, OriginUse, Origins, Phase, PickReason, UsableConnections, connection::UseQueue,
+    displaced::displace_from, h1,
 };
 
 /// Takes a place for the exchange behind the requests of a connection, on the connection with the
@@ -123,27 +122,25 @@ fn may_be_followed(exchange: &Exchange) -> bool {
     exchange.request.method() == Method::Get && !headers::has_sent_conditions(exchange)
 }
 
-/// Ends the first use of a connection with followers. The next one gets the connection if
-/// `may_continue`. Otherwise the connection is closed.
+/// Ends the first use of a connection with followers. Returns whether the next one has the
+/// connection now. It has not if the connection is broken, or pipelining has ended.
 #[cold]
 #[inline(never)]
-pub(super) fn advance<E: Engine>(core: &mut Core<E>, slot: Key, id: OriginId, may_continue: bool) {
+pub(super) fn advance<E: Engine>(core: &mut Core<E>, slot: Key, id: OriginId) -> bool {
     let connection = core.origins.connections.get(slot).expect("the caller has its use");
-    let may_continue = may_continue && !connection.wire.is_broken();
-    if may_continue && core.origins.permits_pipelining(id) {
-        let connection = core.origins.connections.get_mut(slot).expect("seen just now");
-        let next = connection.end_use().expect("the caller has seen a follower");
-        let now = core.engine.now();
-        let transaction = &mut core.exchange(next).transaction;
-        transaction.connection = transaction.place.take();
-        (transaction.phase, transaction.awaiting_since) = (Phase::Requesting, now);
-        // Its response may have arrived already.
-        core.wakes.local.push_back(next.token(TokenKind::Exchange));
-        core.origins.note_capacity(id);
-    } else {
-        close(core, slot);
+    if connection.wire.is_broken() || !core.origins.permits_pipelining(id) {
+        return false;
     }
-    core.origins.end_request(id);
+    let connection = core.origins.connections.get_mut(slot).expect("seen just now");
+    let next = connection.end_use().expect("the caller has seen a follower");
+    let now = core.engine.now();
+    let transaction = &mut core.exchange(next).transaction;
+    transaction.connection = transaction.place.take();
+    (transaction.phase, transaction.awaiting_since) = (Phase::Requesting, now);
+    // Its response may have arrived already.
+    core.wakes.local.push_back(next.token(TokenKind::Exchange));
+    core.origins.note_capacity(id);
+    true
 }
 
 /// Gives up the place of an exchange. Its response would come nevertheless, so the connection is
@@ -167,30 +164,6 @@ pub(super) fn displace_overdue<E: Engine>(core: &mut Core<E>, slot: Key) {
     let wait = Duration::from_millis(exchange.snapshot().limits().pipeline_wait_ms);
     if exchange.transaction.awaiting_since + wait <= engine.now() {
         displace_from(core, slot, None);
-    }
-}
-
-/// Displaces the followers of a connection from `exchange` on, or all. The connection serves no
-/// request after the remaining ones.
-fn displace_from<E: Engine>(core: &mut Core<E>, slot: Key, exchange: Option<Key>) {
-    let connection = core.origins.connections.get_mut(slot);
-    let uses = &mut connection.expect("a connection is open while it has followers").uses;
-    if !uses.has_followers() {
-        return;
-    }
-    let cut = uses.cut(exchange);
-    uses.is_cut = true;
-    let others = cut.into_iter().filter(|&other| Some(other) != exchange).collect();
-    displace(core, others);
-}
-
-/// Makes exchanges that have lost their places send their requests again.
-pub(super) fn displace<E: Engine>(core: &mut Core<E>, followers: VecDeque<Key>) {
-    core.counters.origin_requests_displaced.add(followers.len() as u64);
-    for key in followers {
-        let transaction = &mut core.exchange(key).transaction;
-        (transaction.place, transaction.phase) = (None, Phase::Displaced);
-        core.wakes.local.push_back(key.token(TokenKind::Exchange));
     }
 }
 

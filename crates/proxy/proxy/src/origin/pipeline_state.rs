@@ -16,7 +16,7 @@ pub enum PipelineState {
     Ended(PipelineFault),
 }
 
-/// What an origin did wrong.
+/// A fault of an origin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PipelineFault {
     /// It failed the test.

@@ -39,7 +39,7 @@ pub(crate) fn release<E: Engine>(
     let mut is_clean = false;
     if let Some(connection) = origins.connections.get_mut(slot) {
         if connection.uses.has_followers() {
-            return pipeline::advance(core, slot, id, may_be_kept);
+            return release_shared(core, slot, id, may_be_kept);
         }
         is_clean = connection.wire.is_clean() && !connection.uses.is_cut;
         if connection.wire.has_records() {
@@ -67,6 +67,17 @@ pub(crate) fn release<E: Engine>(
         }
     } else {
         pipeline::check_unread(core, slot);
+        close(core, slot);
+    }
+    core.origins.end_request(id);
+}
+
+/// Ends the first use of a connection with followers. The next one gets the connection if
+/// `may_be_kept`; otherwise it is closed.
+#[cold]
+#[inline(never)]
+fn release_shared<E: Engine>(core: &mut Core<E>, slot: Key, id: OriginId, may_be_kept: bool) {
+    if !may_be_kept || !pipeline::advance(core, slot, id) {
         close(core, slot);
     }
     core.origins.end_request(id);

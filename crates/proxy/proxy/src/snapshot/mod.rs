@@ -209,13 +209,7 @@ impl Snapshot {
                 limits.response_fields,
             ),
             client_timer_max: client_timer_max(limits),
-            origin_timer_max: shortest(&[
-                limits.first_byte_ms,
-                limits.response_ms,
-                limits.origin_idle_ms,
-                limits.tunnel_idle_ms,
-                if pipelines { limits.pipeline_wait_ms } else { u64::MAX },
-            ]),
+            origin_timer_max: origin_timer_max(limits, pipelines),
             via: ["1.0", "1.1"].map(|version| via(version, &shared.pseudonym)),
             pseudonym: shared.pseudonym.clone(),
             own_addresses: own,
@@ -379,6 +373,17 @@ fn client_timer_max(limits: &Limits) -> Duration {
         limits.send_ms,
         limits.response_ms,
         limits.tunnel_idle_ms,
+    ])
+}
+
+/// Returns the value of [`Snapshot::origin_timer_max`].
+fn origin_timer_max(limits: &Limits, pipelines: bool) -> Duration {
+    shortest(&[
+        limits.first_byte_ms,
+        limits.response_ms,
+        limits.origin_idle_ms,
+        limits.tunnel_idle_ms,
+        if pipelines { limits.pipeline_wait_ms } else { u64::MAX },
     ])
 }
 

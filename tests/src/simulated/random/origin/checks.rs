@@ -79,7 +79,7 @@ impl OriginConnection {
             self.ignored = true;
             return;
         }
-        if self.unusable {
+        if self.unusable.is_some() {
             let details = format!("request {id} on a connection after a malformed response");
             return self.fail(world, "stale-connection", details);
         }
@@ -131,7 +131,7 @@ impl OriginConnection {
     /// connection. Like a real origin, this one does not respond to it.
     fn is_left_behind(&self, world: &World) -> bool {
         let shares = self.model.scenario().proxy.pipelining.is_some();
-        shares && self.unusable_since.is_some_and(|moment| !self.is_long_ago(world, moment))
+        shares && self.unusable.is_some_and(|moment| !self.is_long_ago(world, moment))
     }
 
     /// Returns whether so much time has passed since `moment` that the proxy must have noticed an

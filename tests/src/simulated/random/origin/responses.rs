@@ -61,9 +61,7 @@ impl OriginConnection {
         (self.last_request, self.last_progress) = (request.id, Moment::now(world));
         self.state = ConnectionState::Idle;
         match request.response.fault {
-            Some(fault) if is_bad(fault) => {
-                (self.unusable, self.unusable_since) = (true, Some(Moment::now(world)));
-            }
+            Some(fault) if is_bad(fault) => self.unusable = Some(Moment::now(world)),
             _ if request.method == Method::Upgrade && request.response.status == 101 => {
                 self.enter_tunnel(request);
                 self.check_received(world);
