@@ -8,6 +8,13 @@
 #define READ_ONCE(x) (*(const volatile typeof(x) *)&(x))
 #define WRITE_ONCE(x, val) (*(volatile typeof(x) *)&(x) = (val))
 
+// linux/sched.h.
+#define PF_KTHREAD 0x00200000
+
+// linux/stat.h.
+#define S_IFMT 0170000
+#define S_IFSOCK 0140000
+
 // linux/socket.h.
 #define AF_INET 2
 #define AF_INET6 10

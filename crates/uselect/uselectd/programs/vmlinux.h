@@ -1,8 +1,9 @@
-// The kernel's types and constants that the programs use: a hand-trimmed version of the header
-// that `bpftool btf dump file /sys/kernel/btf/vmlinux format c` writes. Structures have only the
-// fields that are read, under their real names. The loader finds the offset of each field in the
-// BTF of the running kernel (CO-RE), so the order of fields and the gaps between them do not
-// matter. A build needs no kernel header, and the same compiler writes the same bytes everywhere.
+// The kernel's types and constants that the programs here and in crates/test/lab use: a
+// hand-trimmed version of the header that `bpftool btf dump file /sys/kernel/btf/vmlinux format c`
+// writes. Structures have only the fields that are read, under their real names. The loader finds
+// the offset of each field in the BTF of the running kernel (CO-RE), so the order of fields and the
+// gaps between them do not matter. A build needs no kernel header, and the same compiler writes the
+// same bytes everywhere.
 #ifndef VMLINUX_H
 #define VMLINUX_H
 
@@ -14,19 +15,35 @@ typedef unsigned long long __u64;
 enum bpf_map_type {
     BPF_MAP_TYPE_HASH = 1,
     BPF_MAP_TYPE_ARRAY = 2,
+    BPF_MAP_TYPE_PERCPU_ARRAY = 6,
     BPF_MAP_TYPE_ARRAY_OF_MAPS = 12,
     BPF_MAP_TYPE_SK_STORAGE = 24,
     BPF_MAP_TYPE_RINGBUF = 27,
+    BPF_MAP_TYPE_TASK_STORAGE = 29,
 };
 enum {
     BPF_F_NO_PREALLOC = 1,
     BPF_F_MMAPABLE = 1024,
 };
 enum {
+    BPF_LOCAL_STORAGE_GET_F_CREATE = 1,
     BPF_SK_STORAGE_GET_F_CREATE = 1,
 };
 enum {
     BPF_RB_FORCE_WAKEUP = 2,
+};
+
+enum {
+    NET_TX_SOFTIRQ = 2,
+    NET_RX_SOFTIRQ = 3,
+    NR_SOFTIRQS = 10,
+};
+
+enum io_uring_op {
+    IORING_OP_SENDMSG = 9,
+    IORING_OP_SEND = 26,
+    IORING_OP_SEND_ZC = 47,
+    IORING_OP_SENDMSG_ZC = 48,
 };
 
 enum sock_type {
@@ -77,7 +94,12 @@ struct netns_ipv4 {
     unsigned int sysctl_tcp_notsent_lowat;
 };
 
+struct ns_common {
+    unsigned int inum;
+};
+
 struct net {
+    struct ns_common ns;
     struct netns_ipv4 ipv4;
 };
 
@@ -156,8 +178,74 @@ struct cred {
     kgid_t egid;
 };
 
+struct inode {
+    unsigned short i_mode;
+};
+
+struct file {
+    struct inode *f_inode;
+};
+
+struct fdtable {
+    unsigned int max_fds;
+    struct file **fd;
+};
+
+struct files_struct {
+    struct fdtable *fdt;
+};
+
+struct nsproxy {
+    struct net *net_ns;
+};
+
+struct kernfs_node {
+    __u64 id;
+};
+
+struct cgroup;
+
+struct cgroup_subsys_state {
+    struct cgroup *cgroup;
+    struct cgroup_subsys_state *parent;
+};
+
+struct cgroup {
+    struct cgroup_subsys_state self;
+    struct kernfs_node *kn;
+};
+
+struct css_set {
+    struct cgroup *dfl_cgrp;
+};
+
 struct task_struct {
+    unsigned int flags;
+    int pid;
+    int tgid;
     struct cred *cred;
+    struct files_struct *files;
+    struct nsproxy *nsproxy;
+    struct css_set *cgroups;
+};
+
+// The registers of x86-64.
+struct pt_regs {
+    unsigned long dx;
+    unsigned long di;
+    unsigned long orig_ax;
+};
+
+struct net_device {
+    possible_net_t nd_net;
+};
+
+struct sk_buff {
+    struct net_device *dev;
+};
+
+struct io_kiocb {
+    __u8 opcode;
 };
 
 struct bpf_map {
