@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a failure ends the benchmark")]
 
 #[path = "../tests/network/mod.rs"]
+#[allow(dead_code, reason = "this benchmark uses a part")]
 mod network;
 
 use std::net::UdpSocket;

@@ -1,6 +1,7 @@
 //! The emulated network carries what real programs send.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+#[allow(dead_code, reason = "this test uses a part")]
 mod network;
 
 use std::io::{Read, Write};

@@ -1,4 +1,5 @@
 //! The commands of the program.
 
 pub(crate) mod eviction;
+pub(crate) mod profile;
 pub(crate) mod wan;

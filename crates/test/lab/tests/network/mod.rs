@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread::{Scope, ScopedJoinHandle};
 
@@ -14,13 +14,13 @@ pub(crate) const CLIENT: &str = "10.9.0.1";
 pub(crate) const SERVER: &str = "10.9.1.1";
 
 /// A network namespace. It ends with this process, because its only process reads a pipe.
-struct Namespace {
+pub(crate) struct Namespace {
     process: Child,
     _stdin: ChildStdin,
 }
 
 impl Namespace {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let mut command = Command::new("unshare");
         command.args(["--net", "sh", "-c", "echo ready; exec cat"]);
         let mut process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
@@ -32,8 +32,19 @@ impl Namespace {
         Self { process, _stdin: stdin }
     }
 
-    fn enter(&self) {
-        let file = File::open(format!("/proc/{}/ns/net", self.process.id())).unwrap();
+    /// Returns the file that denotes it.
+    pub(crate) fn path(&self) -> PathBuf {
+        format!("/proc/{}/ns/net", self.id()).into()
+    }
+
+    /// Returns the id of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
+    /// Moves this thread into it.
+    pub(crate) fn enter(&self) {
+        let file = File::open(self.path()).unwrap();
         move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
     }
 }
@@ -48,8 +59,8 @@ impl Drop for Namespace {
 /// The running emulator.
 pub(crate) struct Network {
     emulator: Child,
-    clients: Namespace,
-    servers: Namespace,
+    pub(crate) clients: Namespace,
+    pub(crate) servers: Namespace,
 }
 
 impl Network {
@@ -65,9 +76,8 @@ impl Network {
             return None;
         }
         let (clients, servers) = (Namespace::new(), Namespace::new());
-        let link = |namespace: &Namespace, address| {
-            format!("{},{address}/24{links}", namespace.process.id())
-        };
+        let link =
+            |namespace: &Namespace, address| format!("{},{address}/24{links}", namespace.id());
         let mut command = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
         command.args(["wan", "--clients", &link(&clients, CLIENT)]);
         command.args(["--servers", &link(&servers, SERVER)]).args(paths);
