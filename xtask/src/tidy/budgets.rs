@@ -4,7 +4,7 @@ use crate::defect::Defect;
 use crate::tree::Tree;
 
 /// The words that all documents and man pages may have together, without generated ones.
-const WORDS_MAX: usize = 70_000;
+const WORDS_MAX: usize = 75_000;
 
 /// The words that one document may have, by the beginning of its path; the first row that fits
 /// counts.
