@@ -78,7 +78,7 @@ pub fn play(program: &Path, engine: &str, seed: u64, requests: u32) -> Result<Ta
 /// Draws how an origin behaves. The first one is always right, so that requests can be served.
 fn draw_plan(random: &mut SeededRandom, at: usize) -> OriginPlan {
     let miscount = random.choose(&[Miscount::Swaps, Miscount::SendsTwo, Miscount::HeadHasBody]);
-    let (miscounts, one_of) = (random.chance(300), random.choose(&[0, 500, 2000]));
+    let (miscounts, one_of) = (random.chance(300), random.choose(&[0, 50, 500]));
     match at {
         0 => OriginPlan { miscount: None, fault_one_of: 0 },
         _ if miscounts => OriginPlan { miscount: Some(miscount), fault_one_of: 0 },

@@ -558,7 +558,7 @@ mod tests {
             let config = millrace_config::from_arguments(words(version)).unwrap();
             let check = &HealthCheck::of_config(&config)[0];
             assert_eq!(check.proxy_header(), before, "{version}");
-            let request = check.request();
+            let request = check.request(b"GET", false);
             let line = b"GET /up? HTTP/1.1\r\nHost: a:81\r\n";
             assert!(request.starts_with(line) && request.ends_with(b"\r\n\r\n"), "{version}");
         }
