@@ -17,12 +17,13 @@ use crate::core::{Core, ExchangeParts};
 use crate::exchange::{Exchange, Failure, Reason, RequestPlan, headers};
 use crate::origin::pipeline_state::{PipelineFault, PipelineState};
 use crate::origin::{
-    OriginId, OriginUse, Origins, Phase, PickReason, UsableConnections, connection::UseQueue,
-    displaced::displace_from, h1,
+    ConnectionUser, OriginId, OriginUse, Origins, Phase, PickReason, UsableConnections,
+    connection::UseQueue, displaced::displace_from, h1,
 };
+use crate::transfer::TransferState;
 
 /// Takes a place for the exchange behind the requests of a connection, on the connection with the
-/// fewest.
+/// fewest. Connections that wait for a slow client are left out.
 pub(super) fn take_place<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -32,9 +33,9 @@ pub(super) fn take_place<E: Engine>(
         return None;
     }
     let depth = core.exchange(key).route_origins()?.pipeline_depth;
-    let Origins { states, connections, .. } = &mut core.origins;
+    let Core { origins: Origins { states, connections, .. }, exchanges, fills, drain, .. } = core;
     let state = states[id.0 as usize].as_mut()?;
-    if !state.is_in_force || core.drain.is_draining {
+    if !state.is_in_force || drain.is_draining {
         return None;
     }
     state.pipelines.retain(|&slot| {
@@ -45,11 +46,26 @@ pub(super) fn take_place<E: Engine>(
     let length = |slot: &Key| {
         let open = connections.get(*slot).filter(|connection| connection.wire.is_open());
         let uses = open.map(|connection| &connection.uses);
-        uses.filter(|uses| uses.accepts_more && uses.len() < depth).map(UseQueue::len)
+        let is_blocked = |uses: &UseQueue| match uses.first() {
+            Some(ConnectionUser::Exchange(key)) => {
+                exchanges.get(key).is_some_and(|it| awaits_client(it))
+            }
+            Some(ConnectionUser::Fill(key)) => fills.get(key).is_some_and(|fill| fill.is_blocked),
+            None => true,
+        };
+        uses.filter(|uses| uses.accepts_more && uses.len() < depth && !is_blocked(uses))
+            .map(UseQueue::len)
     };
     let slots = state.pipelines.iter().copied();
     let (_, slot) = slots.filter_map(|slot| Some((length(&slot)?, slot))).min_by_key(|it| it.0)?;
     Some(connections.get_mut(slot)?.follow(slot, key))
+}
+
+/// Returns whether the client of an exchange has to take bytes before more of the response are
+/// received. A request behind it would wait for that client.
+fn awaits_client(exchange: &Exchange) -> bool {
+    let download = &exchange.download;
+    download.state() == TransferState::AwaitingSink && !download.has_received_all()
 }
 
 /// Sends the request of an exchange behind the others on the connection.
