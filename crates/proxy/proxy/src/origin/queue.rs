@@ -32,9 +32,11 @@ pub(crate) enum ConnectionSource {
 /// those, and they might wait for that connection.
 #[inline]
 pub(crate) fn must_await_turn<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
-    let ExchangeParts { exchange, client, .. } = core.parts(key);
-    exchange.snapshot().limits().origin_connections > 0
-        && client.is_some_and(|client| !client.pipeline.is_first(key))
+    if core.exchange(key).snapshot().limits().origin_connections == 0 {
+        return false;
+    }
+    let ExchangeParts { client, .. } = core.parts(key);
+    client.is_some_and(|client| !client.pipeline.is_first(key))
 }
 
 /// Acquires a connection to the origin for the exchange: the one with the fewest requests that have
