@@ -98,9 +98,9 @@ pub use seals::{
 };
 pub use signals::{Signal, Signals, ignore_broken_pipe_signal};
 pub use socket::{
-    Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_udp, connect_unix, discard,
-    is_nonblocking, peek, receive, reset_on_close, send, set_nodelay, shutdown, take_error,
-    tcp_state, unacknowledged_bytes,
+    Connecting, PARTS_MAX, TcpState, accept, connect_tcp, connect_tcp_from, connect_udp,
+    connect_unix, discard, is_nonblocking, peek, receive, reset_on_close, send, set_nodelay,
+    shutdown, take_error, tcp_state, unacknowledged_bytes,
 };
 pub use stream::{
     StreamFamily, TcpConnection, TcpCounters, check_sending, is_stream_socket, receive_timeout,

@@ -1,6 +1,7 @@
 //! Readiness: epoll instances, and the eventfds and timers that wake them.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
@@ -223,9 +224,16 @@ impl Timer {
 
     /// Sets the timer to `ms` (at least 1) from now. This replaces an earlier setting.
     pub fn set(&self, ms: u32) {
-        assert!(ms > 0, "a time of 0 disarms a timer");
-        let it_value =
-            Timespec { tv_sec: i64::from(ms / 1000), tv_nsec: i64::from(ms % 1000) * 1_000_000 };
+        self.set_after(Duration::from_millis(ms.into()));
+    }
+
+    /// Like [`Timer::set`], for a time of at least 1 ns. The kernel keeps it to within some tens of
+    /// microseconds if the machine has an idle processor. A wait with a bound has a resolution of a
+    /// millisecond.
+    pub fn set_after(&self, wait: Duration) {
+        assert!(!wait.is_zero(), "a time of 0 disarms a timer");
+        let tv_sec = i64::try_from(wait.as_secs()).unwrap_or(i64::MAX);
+        let it_value = Timespec { tv_sec, tv_nsec: wait.subsec_nanos().into() };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value };
         let set = rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once);
         set.expect("the descriptor is a timer and the time is valid");
@@ -263,8 +271,12 @@ mod tests {
         let (poller, timer) = (Poller::new().unwrap(), Timer::new().unwrap());
         poller.add_listener(timer.as_fd(), 7).unwrap();
         let mut events = Events::new(4);
-        for _ in 0..3 {
-            timer.set(1);
+        for round in 0..3 {
+            if round == 0 {
+                timer.set(1);
+            } else {
+                timer.set_after(Duration::from_nanos(1));
+            }
             poller.wait(&mut events, Some(10_000)).unwrap();
             assert!(events.next().is_some() && events.next().is_none());
             poller.wait(&mut events, Some(0)).unwrap();

@@ -1,7 +1,7 @@
 //! Connections: opening, accepting, reading, writing and closing them. No call blocks.
 
 use std::io::IoSlice;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::Path;
 use std::time::Duration;
@@ -42,6 +42,29 @@ pub type Connecting = (OwnedFd, Result<bool>);
 pub fn connect_tcp(address: SocketAddr) -> Result<Connecting> {
     let fd = open_socket(family_of(address), SocketType::STREAM)?;
     set_stream_options(fd.as_fd())?;
+    Ok(start_connect(fd, &address))
+}
+
+/// Like [`connect_tcp`], from an address of this machine. The kernel chooses the port when it knows
+/// the peer (IP_BIND_ADDRESS_NO_PORT), so connections to different peers may share one.
+///
+/// # Errors
+/// As [`connect_tcp`]; EADDRNOTAVAIL if this machine has no such address, EAFNOSUPPORT or EINVAL if
+/// the addresses are of different families. The result of the connect is EADDRNOTAVAIL if all ports
+/// are in use.
+pub fn connect_tcp_from(source: IpAddr, address: SocketAddr) -> Result<Connecting> {
+    let fd = open_socket(family_of(address), SocketType::STREAM)?;
+    set_stream_options(fd.as_fd())?;
+    let on: libc::c_int = 1;
+    let (level, name) = (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT);
+    let length = size_of_val(&on) as libc::socklen_t;
+    // SAFETY: the kernel reads `length` bytes, the whole of `on`, which outlives the call.
+    let failed =
+        unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const on).cast(), length) };
+    if failed != 0 {
+        return Err(last_error());
+    }
+    rustix::net::bind(&fd, &SocketAddr::new(source, 0))?;
     Ok(start_connect(fd, &address))
 }
 
@@ -236,6 +259,22 @@ mod tests {
         drop(receiver);
         assert_eq!(send(sender.as_fd(), &parts[..1], false).unwrap_err(), Errno::PIPE);
         assert_eq!(send(sender.as_fd(), &parts[..2], false).unwrap_err(), Errno::PIPE);
+    }
+
+    #[test]
+    fn the_peer_sees_the_chosen_source() {
+        for (source, listen) in [("127.0.0.7", "127.0.0.1:0"), ("::1", "[::1]:0")] {
+            let listener = TcpListener::bind(listen).unwrap();
+            let source: IpAddr = source.parse().unwrap();
+            let (_fd, connected) =
+                connect_tcp_from(source, listener.local_addr().unwrap()).unwrap();
+            assert!(connected.is_ok());
+            let (_, peer) = listener.accept().unwrap();
+            assert_eq!(peer.ip(), source);
+        }
+        let address = "127.0.0.1:9".parse().unwrap();
+        let error = connect_tcp_from("192.0.2.1".parse().unwrap(), address).unwrap_err();
+        assert_eq!(error, Errno::ADDRNOTAVAIL);
     }
 
     #[test]
