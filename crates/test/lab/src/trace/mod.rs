@@ -54,21 +54,29 @@ pub fn all(objects: u32) -> Vec<Trace> {
 }
 
 /// File sizes of SURGE (Barford and Crovella, SIGMETRICS 1998): 93 % lognormal, 7 % Pareto.
-struct Surge {
-    body: LogNormal<f64>,
+pub(crate) struct SurgeSizes {
+    /// Most files.
+    pub(crate) body: LogNormal<f64>,
+    /// [`TAIL_SHARE`] of the files.
     tail: Pareto<f64>,
 }
 
 /// The largest object. Without this bound, the largest draw of the Pareto tail may be a tenth of
 /// all bytes, and the byte miss ratio would depend on that one object.
 const SIZE_MAX: f64 = (64u64 << 20) as f64;
-const TAIL_SHARE: f64 = 0.07;
+/// The share of the tail among all files.
+pub(crate) const TAIL_SHARE: f64 = 0.07;
+/// The least size of the tail in bytes.
+pub(crate) const TAIL_SIZE_MIN: f64 = 133_000.0;
+/// The tail index, alpha of the Pareto distribution.
+pub(crate) const TAIL_INDEX: f64 = 1.1;
 
-impl Surge {
-    fn new() -> Self {
+impl SurgeSizes {
+    /// Returns the published distributions.
+    pub(crate) fn new() -> Self {
         Self {
             body: LogNormal::new(9.357, 1.318).expect("a valid deviation"),
-            tail: Pareto::new(133_000.0, 1.1).expect("a valid shape"),
+            tail: Pareto::new(TAIL_SIZE_MIN, TAIL_INDEX).expect("a valid shape"),
         }
     }
 
@@ -89,17 +97,17 @@ fn bytes(size: f64) -> u64 {
 }
 
 /// Returns the generator of one trace.
-fn seeded(seed: u128) -> Pcg64 {
+pub(crate) fn seeded(seed: u128) -> Pcg64 {
     Pcg64::new(seed, 0x0a02_bdbf_7bb3_c0a7_ac28_fa16_a64a_bf96)
 }
 
 /// Uniform in [0, 1).
-fn uniform(random: &mut Pcg64) -> f64 {
+pub(crate) fn uniform(random: &mut Pcg64) -> f64 {
     rand_distr::StandardUniform.sample(random)
 }
 
 /// Uniform in 0..`bound`.
-fn below(random: &mut Pcg64, bound: u32) -> u32 {
+pub(crate) fn below(random: &mut Pcg64, bound: u32) -> u32 {
     (uniform(random) * f64::from(bound)) as u32
 }
 
@@ -109,7 +117,7 @@ mod tests {
 
     #[test]
     fn surge_sizes_have_the_published_shape() {
-        let mut sizes = Surge::new().sizes(200_000, &mut seeded(1));
+        let mut sizes = SurgeSizes::new().sizes(200_000, &mut seeded(1));
         sizes.sort_unstable();
         let median = sizes[sizes.len() / 2];
         // The body's median is e^9.357 = 11.6 KB; the tail moves that of all files up a little.

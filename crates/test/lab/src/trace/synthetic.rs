@@ -4,7 +4,7 @@
 use rand_distr::{Distribution, Zipf};
 use rand_pcg::Pcg64;
 
-use super::{Surge, Trace, below, seeded, uniform};
+use super::{SurgeSizes, Trace, below, seeded, uniform};
 
 /// Number of requests of a trace, as a multiple of its scale. [`one_hit`] and [`scan`] have half as
 /// many.
@@ -14,7 +14,7 @@ const REQUESTS: u32 = 20;
 /// proportional to k^-`exponent`. Sizes are those of SURGE and do not depend on popularity.
 pub fn zipf(name: &'static str, objects: u32, exponent: f64) -> Trace {
     let mut random = seeded((exponent * 10.0) as u128);
-    let sizes = Surge::new().sizes(objects, &mut random);
+    let sizes = SurgeSizes::new().sizes(objects, &mut random);
     let popular = Ranks::new(objects, exponent);
     let requests = (0..objects * REQUESTS).map(|_| popular.draw(&mut random)).collect();
     Trace { name, requests, sizes }
@@ -36,7 +36,7 @@ pub fn one_hit(objects: u32) -> Trace {
             requests.push(popular.draw(&mut random));
         }
     }
-    let sizes = Surge::new().sizes(fresh, &mut random);
+    let sizes = SurgeSizes::new().sizes(fresh, &mut random);
     Trace { name: "one-hit wonders", requests, sizes }
 }
 
@@ -44,7 +44,7 @@ pub fn one_hit(objects: u32) -> Trace {
 /// bursts that make up four of ten requests.
 pub fn scan(objects: u32) -> Trace {
     let mut random = seeded(102);
-    let sizes = Surge::new().sizes(objects, &mut random);
+    let sizes = SurgeSizes::new().sizes(objects, &mut random);
     let hot = objects / 10;
     let popular = Ranks::new(hot, 0.9);
     let burst = objects / 10;
@@ -85,7 +85,7 @@ pub fn drift(objects: u32) -> Trace {
             requests.push(order[popular.draw(&mut random) as usize]);
         }
     }
-    let sizes = Surge::new().sizes(fresh, &mut random);
+    let sizes = SurgeSizes::new().sizes(fresh, &mut random);
     Trace { name: "drift and crowds", requests, sizes }
 }
 
