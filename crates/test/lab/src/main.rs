@@ -10,11 +10,13 @@ fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
     match arguments.next().as_deref() {
         Some("eviction") => commands::eviction::run(arguments),
+        Some("load") => commands::load::run(arguments),
         Some("profile") => commands::profile::run(arguments),
         Some("wan") => commands::wan::run(arguments),
         other => {
             let given = other.unwrap_or_default();
-            eprintln!("millrace-lab: {given:?} is no command (expected: eviction, profile, wan)");
+            let expected = "eviction, load, profile, wan";
+            eprintln!("millrace-lab: {given:?} is no command (expected: {expected})");
             ExitCode::from(2)
         }
     }

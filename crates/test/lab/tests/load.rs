@@ -428,6 +428,7 @@ fn wrong_options_are_named() {
         (&["surge", url, "--seconds", "1"], "--users is needed"),
         (&["rate", url, "--rate", "0"], "--rate: \"0\" is no rate"),
         (&["rate", url, "--seconds", "-1"], "--seconds: \"-1\" is no time"),
+        (&["rate", url, "--seconds", "0"], "--seconds: \"0\" is no time"),
         (&["rate", url, "--arrivals", "x"], "--arrivals: \"x\" is no kind (expected: constant,"),
         (&["rate", url, "--http10", "--connections", "2"], "use of connections: given twice"),
         (&["files", "x", "--preset", "y"], "--preset: \"y\" is no preset (expected: booster,"),

@@ -123,7 +123,10 @@ impl LoadOptions {
                 self.is_poisson = kind.ok_or_else(wrong)? == 1;
             }
             "--bytes" => self.bytes = Some(value.parse().map_err(|_| wrong("number"))?),
-            "--seconds" => self.time = Some(seconds(value).ok_or_else(|| wrong("time"))?),
+            "--seconds" => {
+                let time = seconds(value).filter(|time| !time.is_zero());
+                self.time = Some(time.ok_or_else(|| wrong("time"))?);
+            }
             "--drain" => self.drain = Some(seconds(value).ok_or_else(|| wrong("time"))?),
             "--seed" => self.seed = Some(value.parse().map_err(|_| wrong("number"))?),
             "--connections-per-user" => {

@@ -69,9 +69,10 @@ impl Recorder {
     /// Ends the run.
     pub(super) fn finish(mut self, now: Duration, cpu: Duration) -> LoadReport {
         self.sum_to(now);
-        let time = self.report.time.min(now);
-        self.report.outstanding_mean = self.request_seconds / time.as_secs_f64();
-        self.report.time = time;
+        if self.report.failure.is_some() {
+            self.report.time = self.report.time.min(now);
+        }
+        self.report.outstanding_mean = self.request_seconds / self.report.time.as_secs_f64();
         self.report.unfinished = self.outstanding;
         self.report.latency = TimeSummary::new(self.latencies);
         self.report.lateness = TimeSummary::new(self.lateness);
@@ -119,5 +120,12 @@ mod tests {
         assert_eq!(report.latency.max, 2 * second);
         assert_eq!(report.lateness.max, second);
         assert_eq!(report.time, 4 * second);
+
+        let mut recorder = Recorder::new(4 * second);
+        recorder.report.failure = Some("no descriptors".to_owned());
+        recorder.begin(Duration::ZERO, Duration::ZERO);
+        let report = recorder.finish(2 * second, second);
+        assert_eq!((report.time, report.unfinished), (2 * second, 1));
+        assert!((report.outstanding_mean - 1.0).abs() < 1e-9);
     }
 }

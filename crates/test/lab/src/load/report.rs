@@ -37,7 +37,7 @@ pub struct LoadReport {
     pub body_bytes: u64,
     /// Connections that were opened, also those that failed.
     pub connections: u64,
-    /// The planned time of the run.
+    /// The planned time of the run, or the time until its failure.
     pub time: Duration,
     /// The CPU time of the generator.
     pub cpu: Duration,
