@@ -1,4 +1,5 @@
-//! Logs when a configured origin stops responding and when it responds again.
+//! Logs when a configured origin stops responding and when it responds again, and the fault that
+//! ends pipelining to it.
 //!
 //! A thread reads the outages that the workers publish in the shared health. It does not contain
 //! the targets that clients of a forward proxy choose, so no client can fill the log. Metrics count
@@ -62,12 +63,14 @@ pub(crate) fn start(shared: &Arc<SharedState>) -> Result<(), ProgramError> {
     spawn("outages", run).map(drop)
 }
 
-/// Returns the origins to which requests are no longer pipelined, unlike `before`.
+/// Returns the origins to which requests are no longer pipelined, unlike `before`. A failed test is
+/// logged by `pipeline_tests.rs`.
 fn ended<'a>(
     now: &'a BTreeMap<String, PipelineState>,
     before: &'a BTreeMap<String, PipelineState>,
 ) -> impl Iterator<Item = (&'a String, PipelineFault)> {
     now.iter().filter_map(|(origin, state)| match state {
+        PipelineState::Ended(PipelineFault::FailedTest) => None,
         PipelineState::Ended(fault) if before.get(origin) != Some(state) => Some((origin, *fault)),
         _ => None,
     })

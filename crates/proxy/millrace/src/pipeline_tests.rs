@@ -110,7 +110,7 @@ impl PipelineTests {
                 match test(&check, timeout) {
                     TestResult::Passed => self.shared.health.permit_pipelining(&check.origin),
                     TestResult::Failed(why) => {
-                        console::log(&format!("origin {name}: the test of pipelining: {why}"));
+                        console::log(&format!("origin {name}: no request is pipelined: {why}"));
                         self.shared.health.refuse_pipelining(&check.origin);
                     }
                     TestResult::Undecided(why) => {

@@ -1,6 +1,8 @@
 //! The load generator against real servers.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
+mod program;
+
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -340,13 +342,6 @@ fn source_addresses_are_used_in_turn() {
     }
 }
 
-fn run_command(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
-    let output = command.arg("load").args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
 #[test]
 fn the_command_prints_results() {
     let server = Server::start(|_, stream| {
@@ -366,7 +361,7 @@ fn the_command_prints_results() {
         "--bytes",
         "2",
     ];
-    let (status, output, error) = run_command(&[&arguments[..], &more].concat());
+    let (status, output, error) = program::run("load", &[&arguments[..], &more].concat());
     assert_eq!((status, error.as_str()), (Some(0), ""));
     let begin = "{\"planned\":10,\"sent\":10,\"completed\":10,\"wrong\":0,\"cut\":0,";
     assert!(output.starts_with(begin), "{output}");
@@ -378,7 +373,7 @@ fn the_command_prints_results() {
 
     // No machine has this address, and no documentation uses it (RFC 5737).
     let arguments = ["rate", &url, "--rate", "9", "--seconds", "9", "--bind", "192.0.2.1"];
-    let (status, output, _) = run_command(&arguments);
+    let (status, output, _) = program::run("load", &arguments);
     assert_eq!(status, Some(1));
     assert!(output.contains("\nFAILED      with 0 open connections, connect: "), "{output}");
     assert!(output.starts_with("requests    1 planned, 0 sent, 0 completed\n"), "{output}");
@@ -435,7 +430,7 @@ fn wrong_options_are_named() {
         (&["rate", url, "--speed", "1"], "\"--speed\" is no option (expected: --preset,"),
         (&["rate", url, "--seed"], "--seed needs a value"),
     ] {
-        let (status, _, error) = run_command(arguments);
+        let (status, _, error) = program::run("load", arguments);
         assert_eq!(status, Some(2), "{arguments:?}");
         assert!(error.starts_with(&format!("millrace-lab: load: {message}")), "{error}");
     }

@@ -3,6 +3,7 @@
 
 #[allow(dead_code, reason = "this test uses a part")]
 mod network;
+mod program;
 
 use std::fs::{File, create_dir, read_to_string, remove_dir};
 use std::io::{Read, Write};
@@ -312,19 +313,12 @@ fn a_core_has_all_its_time() {
     assert!(profile.counts.local_interrupts > 0, "{profile}");
 }
 
-fn run_program(arguments: &[&str]) -> (Option<i32>, String, String) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
-    let output = command.arg("profile").args(arguments).output().unwrap();
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    (output.status.code(), text(output.stdout), text(output.stderr))
-}
-
 #[test]
 fn the_program_prints_a_table() {
     if !is_root() {
         return;
     }
-    let (status, table, _) = run_program(&["core:0", "--seconds", "0.1"]);
+    let (status, table, _) = program::run("profile", &["core:0", "--seconds", "0.1"]);
     assert_eq!(status, Some(0));
     for line in ["part ", "interrupt ", "sum 0.", "system calls ", "socket writes ", "softirqs:"] {
         assert!(table.lines().any(|of| of.starts_with(line)), "{line}: {table}");
@@ -341,7 +335,7 @@ fn wrong_arguments_are_named() {
         (&["pid:1", "--seconds"], "--seconds needs a value"),
         (&["--all"], "\"--all\" is no option (expected: --seconds, --help)"),
     ] {
-        let (status, _, error) = run_program(arguments);
+        let (status, _, error) = program::run("profile", arguments);
         assert_eq!(status, Some(2), "{arguments:?}");
         assert!(error.starts_with(&format!("millrace-lab: profile: {message}")), "{error}");
     }

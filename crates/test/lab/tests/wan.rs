@@ -3,6 +3,7 @@
 
 #[allow(dead_code, reason = "this test uses a part")]
 mod network;
+mod program;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream, UdpSocket};
@@ -151,10 +152,8 @@ fn wrong_options_are_named() {
         (&["--rate", "1"], "\"--rate\" is no option (expected: --clients,"),
         (&["--seed"], "--seed needs a value"),
     ] {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_millrace-lab"));
-        let output = command.arg("wan").args(options).output().unwrap();
-        let error = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{options:?}");
+        let (status, _, error) = program::run("wan", options);
+        assert_eq!(status, Some(2), "{options:?}");
         assert!(error.starts_with(&format!("millrace-lab: wan: {message}")), "{error}");
     }
 }

@@ -200,9 +200,9 @@ fn draw_from_budget<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     route.budget.borrow_mut().grant(now, route.picks.get(), share)
 }
 
-/// Sends the request once more, on one of the `usable` connections. If not any may be used, the
-/// origin does not count as failed, since only a connection had ended. Otherwise another origin is
-/// picked, if there is one.
+/// Sends the request once more, on one of the `usable` connections. With `Any`, another origin is
+/// picked, if there is one. Otherwise only a connection had ended, so the origin does not count as
+/// failed.
 fn retry<E: Engine>(core: &mut Core<E>, key: Key, usable: UsableConnections) -> NextStep {
     core.counters.retries.add(1);
     let transaction = &core.exchange(key).transaction;

@@ -75,9 +75,10 @@ impl UseQueue {
     /// Removes the followers from `exchange` on, or all, and accepts no more. Returns the removed
     /// ones.
     pub(super) fn cut(&mut self, exchange: Option<Key>) -> VecDeque<Key> {
-        let at = exchange.and_then(|key| self.followers.iter().position(|&other| other == key));
+        let position = |key| self.followers.iter().position(|&other| other == key);
+        let at = exchange.map_or(0, |key| position(key).expect("it is among the followers"));
         self.accepts_more = false;
-        self.followers.split_off(at.unwrap_or_default())
+        self.followers.split_off(at)
     }
 }
 
@@ -135,7 +136,7 @@ impl OriginConn {
         OriginUse { slot }
     }
 
-    /// Appends a user that is not the first. `slot` is the key of this connection.
+    /// Appends an exchange behind the present users. `slot` is the key of this connection.
     pub(super) fn follow(&mut self, slot: Key, exchange: Key) -> OriginUse {
         assert!(!self.is_idle(), "a follower is not the first");
         self.uses.followers.push_back(exchange);

@@ -22,8 +22,8 @@ use crate::origin::{
 };
 use crate::transfer::TransferState;
 
-/// Takes a place for the exchange behind the requests of a connection, on the connection with the
-/// fewest. Connections that wait for a slow client are left out.
+/// Takes a place for the exchange on the connection that has the fewest requests. A connection that
+/// waits for a slow client has no place.
 pub(super) fn take_place<E: Engine>(
     core: &mut Core<E>,
     key: Key,
@@ -78,12 +78,12 @@ pub(crate) fn send_request<E: Engine>(core: &mut Core<E>, key: Key, place: Origi
     out.clear();
     let address = (origins.address(id), origins.default_port(id));
     headers::write_request(&mut h1::header(out), exchange, address);
-    let is_open_ended = may_be_followed(exchange);
+    let accepts_more = may_be_followed(exchange);
     exchange.upload.start(exchange.framing, false, now);
     exchange.upload.finish(now);
     let connection = origins.connections.get_mut(place.slot()).expect("it is in use");
     connection.wire.send_behind(engine, out);
-    connection.uses.accepts_more = is_open_ended;
+    connection.uses.accepts_more = accepts_more;
     let transaction = &mut exchange.transaction;
     (transaction.phase, transaction.awaiting_since) = (Phase::Pipelined, now);
     (transaction.address, transaction.is_reused) = (connection.address, true);
@@ -111,8 +111,8 @@ pub(crate) fn offer_places<E: Engine>(core: &mut Core<E>, key: Key) {
 }
 
 /// Returns whether the exchange may share a connection with others. Only the first exchange of its
-/// client may: the response to another one could not be taken before that of the first, which might
-/// wait for this one.
+/// client may. The response to a later one waits until the client has the earlier responses, and
+/// the requests behind it would wait, too.
 fn may_share<E: Engine>(core: &mut Core<E>, key: Key) -> bool {
     let ExchangeParts { exchange, client: Some(client), .. } = core.parts(key) else {
         return false;
@@ -138,16 +138,16 @@ fn may_be_followed(exchange: &Exchange) -> bool {
     exchange.request.method() == Method::Get && !headers::has_sent_conditions(exchange)
 }
 
-/// Ends the first use of a connection with followers. Returns whether the next one has the
-/// connection now. It has not if the connection is broken, or pipelining has ended.
+/// Ends the first use of a connection with followers, and gives the connection to the next one.
+/// Returns false, and does nothing, if the connection is broken or pipelining has ended.
 #[cold]
 #[inline(never)]
 pub(super) fn advance<E: Engine>(core: &mut Core<E>, slot: Key, id: OriginId) -> bool {
-    let connection = core.origins.connections.get(slot).expect("the caller has its use");
-    if connection.wire.is_broken() || !core.origins.permits_pipelining(id) {
+    let is_permitted = core.origins.permits_pipelining(id);
+    let connection = core.origins.connections.get_mut(slot).expect("the caller has its use");
+    if !is_permitted || connection.wire.is_broken() {
         return false;
     }
-    let connection = core.origins.connections.get_mut(slot).expect("seen just now");
     let next = connection.end_use().expect("the caller has seen a follower");
     let now = core.engine.now();
     let transaction = &mut core.exchange(next).transaction;
@@ -251,9 +251,8 @@ fn end<E: Engine>(core: &mut Core<E>, id: OriginId, fault: PipelineFault) {
         counters.origin_pipelines_ended.add(1);
     }
     for slot in std::mem::take(&mut core.origins.state_mut(id).pipelines) {
-        if let Some(connection) = core.origins.connections.get_mut(slot) {
-            connection.uses.is_listed = false;
-        }
+        let connection = core.origins.connections.get_mut(slot);
+        connection.expect("listed while it is open").uses.is_listed = false;
         displace_from(core, slot, None);
     }
 }

@@ -33,7 +33,7 @@ pub struct SharedHealth {
     version: AtomicU64,
     /// The number of workers; 0 in the default value only, which counts as one.
     workers: usize,
-    /// Notified of each failure and of the end of each outage.
+    /// Notified of each failure, and of the end of each outage and of pipelining to an origin.
     notifier: Notifier,
     /// [`Outage::generation`] of the origin that was registered last.
     generation: AtomicU64,
@@ -291,8 +291,8 @@ impl SharedHealth {
         entry.outage.record_response(now, &self.notifier);
     }
 
-    /// Waits until a request has failed or an outage has ended since the last wait, or until the
-    /// timeout is over.
+    /// Waits until a request has failed, or an outage or pipelining to an origin has ended, since
+    /// the last wait, or until the timeout is over.
     pub fn wait_for_outages(&self, timeout: Duration) {
         self.notifier.wait(timeout);
     }

@@ -59,8 +59,8 @@ pub(super) struct OriginState {
     /// Exchanges that wait until the origin may have another connection, each once, with the time
     /// at which it began to wait; the oldest first.
     pub(super) queue: VecDeque<(Key, Instant)>,
-    /// Connections that another request may be sent on before the last response has arrived, and
-    /// others that were such before.
+    /// Connections on which other requests may be pipelined, or could be earlier. Those whose
+    /// `accepts_more` is false and that have no followers are removed with the next search.
     pub(super) pipelines: Vec<Key>,
     /// Whether the latest response body was shorter than `Origins::small_below`.
     pub(super) has_small_bodies: bool,

@@ -17,7 +17,7 @@ use crate::origin::{Dial, OriginId, OriginUse, PickReason};
 ///  Start                     ──> Resolving, then Dialing   the name is looked up first
 ///  Start                     ──> Queued, then Start        the origin has no free connection
 ///  Start                     ──> Pipelined, then Requesting  behind other requests
-///  Pipelined                 ──> Displaced, then Start     the requests before it took too long
+///  Pipelined                 ──> Displaced, then Start     its response cannot come any more
 ///  Start, Resolving, Dialing ──> WaitListed                this process lacks resources
 ///  WaitListed                ──> Start                     there may be resources again
 ///  Start                     ──> AtProgram                 a program has the request, or will have
@@ -121,7 +121,7 @@ pub(crate) enum UsableConnections {
     /// An idle one, a new one, or one on which other requests come first.
     #[default]
     Any,
-    /// Not one on which other requests come first: the previous try got no response on one.
+    /// An idle or a new one. The previous try was behind other requests and got no response.
     Unshared,
     /// Only a new one: the origin had closed the idle connection of the previous try, and may have
     /// closed the others as well.

@@ -86,7 +86,7 @@ fn next_step(progress: TransferProgress) -> NextStep {
     }
 }
 
-/// Picks an origin and sends the request, over an idle connection or a new one.
+/// Picks an origin and sends the request over one of its connections, or waits for one.
 #[inline(never)]
 fn begin<E: Engine>(core: &mut Core<E>, key: Key) -> NextStep {
     let exchange = core.exchange(key);

@@ -386,7 +386,7 @@ impl<E: Engine> Worker<E> {
             let target = match token.kind() {
                 TokenKind::Exchange => EventTarget::Exchange(token.into()),
                 TokenKind::Fill => EventTarget::Fill(token.into()),
-                kind => unreachable!("no {kind:?} waits for the cache or for files"),
+                kind => unreachable!("no {kind:?} is woken"),
             };
             self.drive(target, Event::Woken);
         }
@@ -442,8 +442,8 @@ impl<E: Engine> Worker<E> {
             return;
         }
         while let Some(id) = self.core.origins.pop_gained_capacity() {
-            // The loop ends: each exchange that continues takes an idle connection or a free slot
-            // for a new one.
+            // The loop ends: each exchange that continues takes an idle connection, a free slot for
+            // a new one, or a place behind other requests.
             while let Some(key) = self.core.origins.first_in_queue(id) {
                 self.drive(EventTarget::Exchange(key), Event::CapacityFreed);
                 if self.core.origins.first_in_queue(id) == Some(key) {

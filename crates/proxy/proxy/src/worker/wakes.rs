@@ -1,5 +1,6 @@
-//! Wake-ups of objects that wait for the cache, in this worker or in others. They are queued, and
-//! delivered at one point of the turn.
+//! Wake-ups of objects that wait for the cache, for files, or for their turn on a connection that
+//! others share, in this worker or in others. They are queued, and delivered at one point of the
+//! turn.
 
 use std::collections::VecDeque;
 

@@ -1,6 +1,5 @@
 //! `load`: writes the files of a set, and generates load.
 
-use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -11,6 +10,8 @@ use millrace_lab::load::{
     self, Arrivals, ConnectionReuse, FileSet, FileSetModel, LoadReport, LoadSettings, LoadTarget,
     Rate, RequestPlan, Surge,
 };
+
+use crate::commands::fail;
 
 const USAGE: &str = "\
 Usage: millrace-lab load files DIR [--preset PRESET]
@@ -69,13 +70,8 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ExitCode {
     };
     match prepared {
         Ok(work) => execute(work),
-        Err(error) => fail(2, error),
+        Err(error) => fail("load", 2, error),
     }
-}
-
-fn fail(status: u8, error: impl Display) -> ExitCode {
-    eprintln!("millrace-lab: load: {error}");
-    ExitCode::from(status)
 }
 
 /// Returns the options; `None` if help is wanted.
@@ -203,11 +199,11 @@ fn execute(work: Work) -> ExitCode {
         Work::Load { plan, settings, has_json } => (plan, settings, has_json),
     };
     if let Err(error) = millrace_sys::raise_descriptor_limit() {
-        return fail(1, format!("descriptors: {error}"));
+        return fail("load", 1, format!("descriptors: {error}"));
     }
     match load::run(&mut *plan, &settings) {
         Ok(report) => print(&report, has_json),
-        Err(error) => fail(1, error),
+        Err(error) => fail("load", 1, error),
     }
 }
 
@@ -225,7 +221,7 @@ fn write_files(model: FileSetModel, directory: &Path) -> ExitCode {
     let made = std::fs::create_dir_all(directory);
     let made = made.map_err(|error| format!("{}: {error}", directory.display()));
     if let Err(error) = made.and_then(|()| set.write(directory)) {
-        return fail(1, error);
+        return fail("load", 1, error);
     }
     println!(
         "{} files, {} bytes; a requested file has {:.0} bytes on average",

@@ -1,11 +1,12 @@
 //! `profile`: prints where the CPU time of a process, cgroup, core or network namespace goes.
 
-use std::fmt::Display;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use millrace_lab::profile::{ALLOWED, Profile, Profiler, Selection};
 use millrace_sys::{Signal, Signals};
+
+use crate::commands::fail;
 
 const USAGE: &str = "\
 Usage: millrace-lab profile SELECTION [--seconds S]
@@ -27,20 +28,15 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ExitCode {
             println!("{USAGE}SELECTION is {ALLOWED}.");
             return ExitCode::SUCCESS;
         }
-        Err(error) => return fail(2, error),
+        Err(error) => return fail("profile", 2, error),
     };
     match measure(&options) {
         Ok(profile) => {
             print!("{profile}");
             ExitCode::SUCCESS
         }
-        Err(error) => fail(1, error),
+        Err(error) => fail("profile", 1, error),
     }
-}
-
-fn fail(status: u8, error: impl Display) -> ExitCode {
-    eprintln!("millrace-lab: profile: {error}");
-    ExitCode::from(status)
 }
 
 /// Returns the options; `None` if help is wanted.

@@ -1,6 +1,5 @@
 //! `wan`: carries packets between two network namespaces as a wide area network would.
 
-use std::fmt::Display;
 use std::io::pipe;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -13,6 +12,8 @@ use millrace_lab::wan::link::LinkSettings;
 use millrace_lab::wan::settings::PathSettings;
 use millrace_lab::wan::{link, settings};
 use millrace_sys::{Signal, Signals};
+
+use crate::commands::fail;
 
 const USAGE: &str = "\
 Usage: millrace-lab wan --clients LINK --servers LINK [OPTION]...
@@ -43,20 +44,15 @@ pub(crate) fn run(mut arguments: impl Iterator<Item = String>) -> ExitCode {
             print!("{USAGE}LINK is {}.\nPATH is {}.\n", link::ALLOWED, settings::ALLOWED);
             return ExitCode::SUCCESS;
         }
-        Err(error) => return fail(2, error),
+        Err(error) => return fail("wan", 2, error),
     };
     match carry(options) {
         Ok(counts) => {
             println!("wan: {counts}");
             ExitCode::SUCCESS
         }
-        Err(error) => fail(1, error),
+        Err(error) => fail("wan", 1, error),
     }
-}
-
-fn fail(status: u8, error: impl Display) -> ExitCode {
-    eprintln!("millrace-lab: wan: {error}");
-    ExitCode::from(status)
 }
 
 /// Returns the options; `None` if help is wanted.
